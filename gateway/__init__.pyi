@@ -233,7 +233,7 @@ from gateway.staging import (
 from gateway.tools.call_facts import CallFacts as CallFacts
 from gateway.tools.context import CallContext as CallContext, CallPorts as CallPorts
 from gateway.tools.function import FunctionTool as FunctionTool, SKIP_PARSING as SKIP_PARSING, tool as tool
-from gateway.tools.given import (
+from gateway.tools.tool_lists import (
     ToolTypes as ToolTypes,
     normalize_tools as normalize_tools,
     validate_chat_options as validate_chat_options,

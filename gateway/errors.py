@@ -367,7 +367,7 @@ def text_for_caller(error: BaseException) -> str:
     return text
 
 
-def said_by(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the class and message of an exception from the operator's own code. The caller of this function masks secrets."""
     text = text_for_caller(error).strip()
     name = type(error).__name__
@@ -385,7 +385,7 @@ def without_exit(error: BaseException, wrap: Callable[[str], GatewayError]) -> E
     A group that is not an `Exception` is replaced by its only member first.
     """
     cause = error if isinstance(error, Exception) else only_cause(error)
-    return cause if isinstance(cause, Exception) else wrap(said_by(cause))
+    return cause if isinstance(cause, Exception) else wrap(describe_error(cause))
 
 
 def mask_secrets(error: GatewayError, mask: Callable[[str], str]) -> None:

@@ -27,7 +27,7 @@ from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import SupportsAgentRun
 from gateway.sessions.session_context import ContextProvider
 from gateway.skills.objects.skills_provider import SkillsProvider
-from gateway.tools.given import normalize_tools
+from gateway.tools.tool_lists import normalize_tools
 from gateway.types.compaction import CompactionStrategy, TokenizerProtocol
 from gateway.types.options import ChatOptions
 

@@ -29,7 +29,7 @@ from gateway.sessions.session import AgentSession
 from gateway.sessions.session_context import PRINCIPAL_KEY, ContextProvider, SessionContext, call_hook
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
-from gateway.tools.given import normalize_tools, tell_apart
+from gateway.tools.tool_lists import normalize_tools, separate_hosted_tools
 from gateway.types.compaction import CompactionStrategy, TokenizerProtocol
 from gateway.types.copying import last_raw
 from gateway.types.messages import AgentRunInputs, Message, own_copies, to_messages
@@ -387,7 +387,7 @@ class _AgentRun:
 
     async def _plan(self, around: SessionContext) -> RunPlan:
         agent, context = self._agent, self._context
-        tools, hosted = await tell_apart(
+        tools, hosted = await separate_hosted_tools(
             [
                 *agent.tools,
                 *normalize_tools(context.tools),

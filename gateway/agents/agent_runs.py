@@ -164,7 +164,7 @@ class AgentRuns:
             return tools
         added = {tool.definition.name for tool in await self._toolbox.tools(SKILL_TOOLS)}
         if file.narrow_to_skills and self._skills is not None:
-            kept = added | narrow_tools([tool.definition.name for tool in tools], self._skills.wishes(file.skills))
+            kept = added | narrow_tools([tool.definition.name for tool in tools], self._skills.allowed_tools(file.skills))
             tools = [tool for tool in tools if tool.definition.name in kept]
         if guard is None:
             return tools

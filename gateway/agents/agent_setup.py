@@ -25,7 +25,7 @@ class SkillTexts(Protocol):
         """Return the text that describes these skills in an agent's instructions."""
         ...
 
-    def wishes(self, names: Sequence[str]) -> Sequence[JsonValue]:
+    def allowed_tools(self, names: Sequence[str]) -> Sequence[JsonValue]:
         """Return the value of `allowed-tools` of each of these skills, as written in the skill's file."""
         ...
 

@@ -18,7 +18,7 @@ from gateway.json_types import JsonMapping
 from gateway.middleware import around_models, check_layer, listed, sort_middleware
 from gateway.sessions.compaction_provider import RunCompaction
 from gateway.tools.context import CallContext
-from gateway.tools.given import normalize_tools, tell_apart
+from gateway.tools.tool_lists import normalize_tools, separate_hosted_tools
 from gateway.types.copying import last_raw
 from gateway.types.messages import AgentRunInputs, own_copies, to_messages
 from gateway.types.options import ChatOptions
@@ -134,7 +134,7 @@ def _looped(
 
 async def _answers(request: ClientRequest, replaced: list[ReplacedAnswer]) -> AsyncGenerator[ChatResponseUpdate, None]:
     options = cast("dict[str, Any]", dict(request.options))
-    tools, hosted = await tell_apart(normalize_tools(options.pop("tools", None)))
+    tools, hosted = await separate_hosted_tools(normalize_tools(options.pop("tools", None)))
     around = sort_middleware(list(request.middleware))
     strategy = request.compaction_strategy
     plan = RunPlan(

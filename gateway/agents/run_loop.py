@@ -26,8 +26,8 @@ from gateway.middleware import Middleware
 from gateway.sessions.compaction_provider import RunCompaction
 from gateway.tools.base import Tool
 from gateway.tools.context import CallContext
-from gateway.tools.given import normalize_tools
 from gateway.tools.invocation import FunctionInvocationContext, SessionData
+from gateway.tools.tool_lists import normalize_tools
 from gateway.types.content import Content
 from gateway.types.messages import Message, own_copies
 from gateway.types.options import ChatOptions, tool_mode

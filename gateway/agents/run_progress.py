@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.context import CallContext
 from gateway.tools.ports import LogLevel
-from gateway.tools.told_lines import NewLines, Sentences
+from gateway.tools.progress_text import NewLines, Sentences
 from gateway.types.responses import AgentResponseUpdate
 
 

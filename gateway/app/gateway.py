@@ -24,10 +24,10 @@ from gateway.auth.api_keys import KeyStore
 from gateway.auth.principal import Principal, is_operator
 from gateway.catalog import Catalog, CatalogEntry
 from gateway.catalog.disclosure import Disclosure
+from gateway.catalog.gateway_source import SOURCE_ID, UNLIMITED_BYTES, GatewaySource
 from gateway.catalog.inspection import Inspection
 from gateway.catalog.local_sources import LocalSources
 from gateway.catalog.names import NAME_BUDGET
-from gateway.catalog.own import SOURCE_ID, UNLIMITED_BYTES, OwnSource
 from gateway.catalog.remote_servers import Servers
 from gateway.catalog.shared_skills import SharedSkills
 from gateway.catalog.source_host import SourceHost
@@ -64,7 +64,7 @@ from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.child_processes import ChildProcesses
 from gateway.upstream.gateway_chain import configuration_of
 from gateway.upstream.hop_id import hop_id
-from gateway.upstream.input_guard import AskServices
+from gateway.upstream.input_guard import InputRequestServices
 from gateway.upstream.large_bodies import LargeBodies
 from gateway.upstream.lock_file import LockFile
 from gateway.upstream.pins import Pins
@@ -93,7 +93,7 @@ class Gateway:
         self.keys: KeyStore
         self._server: GatewayServer
         self._servers: Servers
-        self._own: OwnSource
+        self._own: GatewaySource
         self._disclosure = Disclosure()
         self._shared: SharedSkills
         self._arranging = anyio.Lock()
@@ -176,7 +176,7 @@ class Gateway:
         self._register_secrets()
         status = GatewayStatus(self.sources, self.problems) if config.server.status_tool else None
         task_tools = TaskTools()
-        self._own = OwnSource(store, status, records, task_tools.tools, standing_days=config.server.standing_approval_days)
+        self._own = GatewaySource(store, status, records, task_tools.tools, standing_days=config.server.standing_approval_days)
         self._offer_own()
         budget = NAME_BUDGET - len(config.server.client_prefix)
         self.catalog = Catalog(
@@ -216,7 +216,7 @@ class Gateway:
         tasks.start_soon(self._readiness.watch, self._servers.sources, self._note_ready)
         await self._stack.enter_async_context(self._server)
 
-    def _asking(self, records: Records) -> AskServices:
+    def _asking(self, records: Records) -> InputRequestServices:
         """Build the services that answer requests for input from servers. The database opens on first use."""
         config = self.loaded.config
         self._stack.callback(audit(self.events, records))
@@ -228,7 +228,7 @@ class Gateway:
             default_by=self.approval_by,
             chosen_by=lambda: self.loaded.config.server.approval_by,
         )
-        return AskServices(self.events, records, approvals, self._models.for_sampling(config))
+        return InputRequestServices(self.events, records, approvals, self._models.for_sampling(config))
 
     def approval_by(self) -> ApprovalBy:
         """Return who may approve calls of sources without `approval.by` in their policy: the caller, or an operator."""
@@ -388,7 +388,7 @@ class Gateway:
 
     async def _note_ready(self, upstream: UpstreamSource) -> None:
         await upstream.settled()
-        await self._shared.meet(upstream)
+        await self._shared.read_server(upstream)
         self.inspection.note_rules_of(upstream)
         self._server.describe()
         self._readiness.skip(upstream.id)
@@ -400,7 +400,7 @@ class Gateway:
 
     async def _wait_for_lists(self) -> None:
         servers = self._servers
-        await self._readiness.listable(lambda: not self._shared.is_looking and all(s.lists.is_known for s in servers.sources))
+        await self._readiness.listable(lambda: not self._shared.is_reading and all(s.lists.is_known for s in servers.sources))
 
     @property
     def skill_index(self) -> SkillIndex | None:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from gateway.catalog.catalog import Catalog
-from gateway.catalog.shelf import CatalogEntry
+from gateway.catalog.source_listing import CatalogEntry
 
 __all__ = ["Catalog", "CatalogEntry"]

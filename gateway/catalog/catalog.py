@@ -16,10 +16,10 @@ import anyio
 
 from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog.disclosure import Disclosure
+from gateway.catalog.gateway_source import SOURCE_ID, TASK_TOOLS
 from gateway.catalog.names import expose_uri, split_uri, uri_label
-from gateway.catalog.own import SOURCE_ID, TASK_TOOLS
 from gateway.catalog.review import REVIEW_TOOL
-from gateway.catalog.shelf import KEY_OF, CatalogEntry, Shelf
+from gateway.catalog.source_listing import KEY_OF, CatalogEntry, SourceListing
 from gateway.catalog.templates import matches_template
 from gateway.catalog.uris import expose_contents, expose_messages, uri_to_judge
 from gateway.errors import Collision, NotFound
@@ -65,15 +65,15 @@ class Catalog:
         """Decides per client which tools are listed; `None` lists every tool to every client."""
         self.may_review: Callable[[Principal], bool] = lambda principal: True
         """Whether a principal sees `review_approvals`."""
-        self._shelves = self._label_shelves(entries)
+        self._listings = self._label_sources(entries)
         self._tools: dict[str, GuardedTool] = {}
         """Tools that clients see and call, by exposed name."""
         self._unlisted: dict[str, GuardedTool] = {}
         """Tools that only agents and workflows of this gateway may call, by exposed name."""
         self._merged: dict[Kind, list[JsonObject]] = {kind: [] for kind in CATALOG_KINDS}
-        self._owners: dict[Kind, dict[str, Shelf]] = {kind: {} for kind in CATALOG_KINDS}
+        self._owners: dict[Kind, dict[str, SourceListing]] = {kind: {} for kind in CATALOG_KINDS}
         self._wire_tools: list[JsonObject] = []
-        self._joining: list[Shelf] = []
+        self._joining: list[SourceListing] = []
         """New sources whose lists `arrange` is still building. Changes that these sources report meanwhile are not lost."""
         self._dirty: dict[str, set[ChangeKind]] = {}
         self.changed_at: dict[ChangeKind, float] = {}
@@ -84,8 +84,8 @@ class Catalog:
         self.problems: dict[str, str] = {}
         """Exposed name → its problem, for example a name clash; shown by `doctor` and the console."""
 
-    def _label_shelves(self, entries: Sequence[CatalogEntry]) -> list[Shelf]:
-        shelves: list[Shelf] = []
+    def _label_sources(self, entries: Sequence[CatalogEntry]) -> list[SourceListing]:
+        listings: list[SourceListing] = []
         labels: set[str] = {""}
         for entry in entries:
             # URIs of local sources stay unchanged, because digests and entries of skills name them (SEP-2640).
@@ -93,8 +93,8 @@ class Catalog:
             while label and label in labels:
                 label += "-2"
             labels.add(label)
-            shelves.append(Shelf(entry, label, self._services, self._name_budget))
-        return shelves
+            listings.append(SourceListing(entry, label, self._services, self._name_budget))
+        return listings
 
     async def refresh(self) -> None:
         """Build all lists from the sources' current lists and start following their changes.
@@ -102,20 +102,20 @@ class Catalog:
         Raises:
             Collision: Two local sources have a tool of the same name.
         """
-        for shelf in self._shelves:
-            await self._fill(shelf)
+        for listing in self._listings:
+            await self._fill(listing)
         self._merge_tools(strict=True)
         for kind in CATALOG_KINDS:
             self._merge_kind(kind)
 
-    async def _fill(self, shelf: Shelf) -> None:
-        source_id = shelf.entry.source.id
-        shelf.entry.source.subscribe(lambda kind: self._mark(source_id, kind))
-        if isinstance(shelf.entry.full, UpdatingSource):
-            shelf.entry.full.subscribe_updates(lambda uri: self._updated(shelf, uri))
-        await shelf.rebuild_tools()
+    async def _fill(self, listing: SourceListing) -> None:
+        source_id = listing.entry.source.id
+        listing.entry.source.subscribe(lambda kind: self._mark(source_id, kind))
+        if isinstance(listing.entry.full, UpdatingSource):
+            listing.entry.full.subscribe_updates(lambda uri: self._updated(listing, uri))
+        await listing.rebuild_tools()
         for kind in CATALOG_KINDS:
-            await shelf.rebuild_kind(kind)
+            await listing.rebuild_kind(kind)
 
     async def arrange(self, entries: Sequence[CatalogEntry]) -> None:
         """Serve exactly these sources from now on, in this order, and report each kind of list that changed.
@@ -123,17 +123,17 @@ class Catalog:
         An entry that equals a current one keeps its built lists. In-flight calls of removed sources continue. Must not be called
         concurrently.
         """
-        known = {shelf.entry.source: shelf for shelf in self._shelves}
-        arranged: list[Shelf] = []
-        for fresh in self._label_shelves(entries):
-            shelf = known.get(fresh.entry.source)
-            arranged.append(shelf if shelf is not None and (shelf.entry, shelf.label) == (fresh.entry, fresh.label) else fresh)
-        self._joining = [shelf for shelf in arranged if shelf not in self._shelves]
+        known = {listing.entry.source: listing for listing in self._listings}
+        arranged: list[SourceListing] = []
+        for fresh in self._label_sources(entries):
+            listing = known.get(fresh.entry.source)
+            arranged.append(listing if listing is not None and (listing.entry, listing.label) == (fresh.entry, fresh.label) else fresh)
+        self._joining = [listing for listing in arranged if listing not in self._listings]
         try:
-            for shelf in self._joining:
-                await self._fill(shelf)
+            for listing in self._joining:
+                await self._fill(listing)
             before = self._seen()
-            self._shelves = arranged
+            self._listings = arranged
         finally:
             self._joining = []
         self._merge_tools(strict=False)
@@ -185,16 +185,16 @@ class Catalog:
     async def _rebuild(self, dirty: Mapping[str, set[ChangeKind]]) -> set[ChangeKind]:
         """Rebuild the lists that sources reported as changed (`dirty`: source id → kinds), and return the changed kinds."""
         changed: set[ChangeKind] = set()
-        for shelf in (*self._shelves, *self._joining):
-            changes = dirty.get(shelf.entry.source.id, set[ChangeKind]())
-            if "prompts" in changes and shelf.entry.policy.prompts_as_tools:
+        for listing in (*self._listings, *self._joining):
+            changes = dirty.get(listing.entry.source.id, set[ChangeKind]())
+            if "prompts" in changes and listing.entry.policy.prompts_as_tools:
                 changes.add("tools")
             for change in changes:
                 changed.add(change)
                 if change == "tools":
-                    await shelf.rebuild_tools()
+                    await listing.rebuild_tools()
                 for kind in _RESOURCE_KINDS[change]:
-                    await shelf.rebuild_kind(kind)
+                    await listing.rebuild_kind(kind)
         return changed
 
     def subscribe(self, listener: Callable[[ChangeKind], None]) -> None:
@@ -209,8 +209,8 @@ class Catalog:
         self._dirty.setdefault(source_id, set()).add(kind)
         self._wake.set()
 
-    def _updated(self, shelf: Shelf, uri: str) -> None:
-        exposed = expose_uri(shelf.label, uri)
+    def _updated(self, listing: SourceListing, uri: str) -> None:
+        exposed = expose_uri(listing.label, uri)
         for listener in self._update_listeners:
             listener(exposed)
 
@@ -219,18 +219,18 @@ class Catalog:
         problems: dict[str, str] = {}
         local: dict[str, bool] = {}
         unlisted: dict[str, GuardedTool] = {}
-        for shelf in self._shelves:
-            for name, (_, guarded) in shelf.tools.items():
+        for listing in self._listings:
+            for name, (_, guarded) in listing.tools.items():
                 first = merged.get(name)
                 if first is None:
                     merged[name] = guarded
-                    local[name] = shelf.entry.is_local
-                    override = shelf.entry.policy.overrides.get(guarded.definition.name)
+                    local[name] = listing.entry.is_local
+                    override = listing.entry.policy.overrides.get(guarded.definition.name)
                     if override is not None and not override.listed:
                         unlisted[name] = guarded
                     continue
                 text = _clash(name, first.source, guarded.source)
-                if strict and local[name] and shelf.entry.is_local:
+                if strict and local[name] and listing.entry.is_local:
                     raise Collision(text, name=name, first=first.source, second=guarded.source)
                 problems[name] = f"{text} The first one counts."
         if all(tool.definition.task_by == "nobody" for tool in merged.values()):
@@ -243,19 +243,19 @@ class Catalog:
         self._unlisted = unlisted
         self._wire_tools = [tool.definition.to_wire(name) for name, tool in self._tools.items()]
         if self.disclosure is not None:
-            deferred = {shelf.entry.source.id for shelf in self._shelves if shelf.entry.policy.disclosure == "on-demand"}
+            deferred = {listing.entry.source.id for listing in self._listings if listing.entry.policy.disclosure == "on-demand"}
             self.disclosure.renew({name: tool for name, tool in self._tools.items() if tool.source in deferred})
 
     def _merge_kind(self, kind: Kind) -> None:
         merged: list[JsonObject] = []
-        owners: dict[str, Shelf] = {}
+        owners: dict[str, SourceListing] = {}
         key = KEY_OF[kind]
-        for shelf in self._shelves:
-            for wire in shelf.listed.get(kind, ()):
+        for listing in self._listings:
+            for wire in listing.listed.get(kind, ()):
                 name = str(wire[key])
                 if name in owners:
                     continue
-                owners[name] = shelf
+                owners[name] = listing
                 merged.append(wire)
         self._merged[kind] = merged
         self._owners[kind] = owners
@@ -271,10 +271,10 @@ class Catalog:
         split = [p.split("/", 1) if "/" in p else [p, "*"] for p in patterns]
         return [
             guarded
-            for shelf in self._shelves
-            for name, (tool, guarded) in shelf.tools.items()
+            for listing in self._listings
+            for name, (tool, guarded) in listing.tools.items()
             if (self._tools.get(name) is guarded or self._unlisted.get(name) is guarded)
-            and any(source == shelf.entry.source.id and fnmatchcase(tool.definition.name, glob) for source, glob in split)
+            and any(source == listing.entry.source.id and fnmatchcase(tool.definition.name, glob) for source, glob in split)
         ]
 
     async def ready(self) -> None:
@@ -305,9 +305,9 @@ class Catalog:
 
         Returns `None` if the name is not that of a quarantined tool, or if the caller may not use the tool.
         """
-        for shelf in self._shelves:
-            if (reason := shelf.quarantined(principal).get(exposed_name)) is not None:
-                audit_refusal(shelf.gate, exposed_name, principal.id, PINS_RULE)
+        for listing in self._listings:
+            if (reason := listing.quarantined(principal).get(exposed_name)) is not None:
+                audit_refusal(listing.gate, exposed_name, principal.id, PINS_RULE)
                 return f"Tool {exposed_name!r} is quarantined: {reason}."
         return None
 
@@ -323,10 +323,10 @@ class Catalog:
     def withheld(self, source_id: str | None = None) -> dict[str, str]:
         """Return `<source>/<native name or URI>` → why the entry is not served, of one or all sources; without those hidden by patterns."""
         return {
-            f"{shelf.entry.source.id}/{native}": reason
-            for shelf in self._shelves
-            if source_id in (None, shelf.entry.source.id)
-            for reasons in shelf.withheld.values()
+            f"{listing.entry.source.id}/{native}": reason
+            for listing in self._listings
+            if source_id in (None, listing.entry.source.id)
+            for reasons in listing.withheld.values()
             for native, reason in reasons.items()
         }
 
@@ -353,26 +353,26 @@ class Catalog:
         owners, key = self._owners[kind], KEY_OF[kind]
         return [wire for wire in self._merged[kind] if owners[wire[key]].admits(principal, of, owners[wire[key]].natives[kind][wire[key]])]
 
-    def locate(self, uri: str) -> tuple[Shelf, str]:
-        """Return the shelf of an exposed URI's source, and the native URI. Raises `NotFound`, also for a skill that policy hides."""
-        shelf, native = self._located(uri)
-        if not judge_skill_uri(native, shelf.entry.policy.skills):
+    def locate(self, uri: str) -> tuple[SourceListing, str]:
+        """Return the listing of an exposed URI's source, and the native URI. Raises `NotFound`, also for a skill that policy hides."""
+        listing, native = self._located(uri)
+        if not judge_skill_uri(native, listing.entry.policy.skills):
             raise NotFound("resource", uri)
-        return shelf, native
+        return listing, native
 
-    def _located(self, uri: str) -> tuple[Shelf, str]:
+    def _located(self, uri: str) -> tuple[SourceListing, str]:
         owner = self._owners["resources"].get(uri)
         if owner is not None:
             return owner, owner.natives["resources"][uri]
         split = split_uri(uri)
         if split is not None:
-            for shelf in self._shelves:
-                if shelf.label and shelf.label == split[0] and shelf.entry.full is not None and not self._is_local(uri):
-                    return shelf, split[1]
-        unlabelled = [s for s in self._shelves if not s.label and s.entry.full is not None]
-        for shelf in unlabelled:
-            if any(matches_template(template, uri) for template in shelf.natives.get("templates", {})):
-                return shelf, uri
+            for listing in self._listings:
+                if listing.label and listing.label == split[0] and listing.entry.full is not None and not self._is_local(uri):
+                    return listing, split[1]
+        unlabelled = [s for s in self._listings if not s.label and s.entry.full is not None]
+        for listing in unlabelled:
+            if any(matches_template(template, uri) for template in listing.natives.get("templates", {})):
+                return listing, uri
         servers = [s for s in unlabelled if not s.entry.is_local]
         if len(servers) == 1:
             return servers[0], uri
@@ -381,22 +381,22 @@ class Catalog:
     def _is_local(self, uri: str) -> bool:
         """Return whether this unlisted file belongs to a local skill. A server may have the same name as a skill's folder."""
         root = "/".join(uri.split("/")[:3])
-        return any(exposed.startswith(f"{root}/") for s in self._shelves if s.entry.is_local for exposed in s.natives.get("resources", {}))
+        return any(exposed.startswith(f"{root}/") for s in self._listings if s.entry.is_local for exposed in s.natives.get("resources", {}))
 
-    def _owner_of_prompt(self, name: str) -> tuple[Shelf, str]:
-        shelf = self._owners["prompts"].get(name)
-        if shelf is None:
+    def _owner_of_prompt(self, name: str) -> tuple[SourceListing, str]:
+        listing = self._owners["prompts"].get(name)
+        if listing is None:
             raise NotFound("prompt", name)
-        return shelf, shelf.natives["prompts"][name]
+        return listing, listing.natives["prompts"][name]
 
     async def may_ask(self, kind: Literal["resources", "prompts"], name: str) -> bool:
         """Return whether reading an exposed URI or prompt may send the client a request for input; false for unknown names."""
         await self.ready()
         try:
-            shelf, _ = self.locate(name) if kind == "resources" else self._owner_of_prompt(name)
+            listing, _ = self.locate(name) if kind == "resources" else self._owner_of_prompt(name)
         except NotFound:
             return False
-        return isinstance(shelf.entry.full, AskingSource) and shelf.entry.full.may_ask
+        return isinstance(listing.entry.full, AskingSource) and listing.entry.full.may_ask
 
     async def read(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
         """Read the resource with an exposed URI, if the gate allows it. Raises `NotFound`."""
@@ -405,79 +405,79 @@ class Catalog:
 
     async def read_now(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
         """Read an exposed URI as `read` does, but without waiting for sources that are still starting. Raises `NotFound`."""
-        shelf, native = self.locate(uri)
-        source = cast("Source", shelf.entry.full)
+        listing, native = self.locate(uri)
+        source = cast("Source", listing.entry.full)
 
         async def work(inner: CallContext) -> Finished | InputRequired:
             outcome = await source.read(native, inner)
-            if shelf.label and isinstance(outcome, Finished):
-                contents = expose_contents(outcome.result.get("contents") or [], shelf.label)
+            if listing.label and isinstance(outcome, Finished):
+                contents = expose_contents(outcome.result.get("contents") or [], listing.label)
                 return Finished({**outcome.result, "contents": contents})
             return outcome
 
         try:
             # Hosts check the digests of skills' files, so a file is returned unchanged or refused.
-            exact = "allow" if shelf.hidden_text == "strip" and native.startswith("skill://") else None
+            exact = "allow" if listing.hidden_text == "strip" and native.startswith("skill://") else None
             read = Read(method="resources/read", name=uri, subject=("resources", native), hidden_text=exact)
-            return await shelf.reads.read(read, ctx, work)
+            return await listing.reads.read(read, ctx, work)
         except NotFound:
             raise NotFound("resource", uri) from None
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished | InputRequired:
         """Render the prompt with an exposed name, if the gate allows it. Raises `NotFound`."""
         await self.ready()
-        shelf, native = self._owner_of_prompt(name)
-        source = cast("Source", shelf.entry.full)
+        listing, native = self._owner_of_prompt(name)
+        source = cast("Source", listing.entry.full)
 
         async def work(inner: CallContext) -> Finished | InputRequired:
             outcome = await source.get_prompt(native, arguments, inner)
-            if shelf.label and isinstance(outcome, Finished):
-                return Finished({**outcome.result, "messages": expose_messages(outcome.result.get("messages"), shelf.label)})
+            if listing.label and isinstance(outcome, Finished):
+                return Finished({**outcome.result, "messages": expose_messages(outcome.result.get("messages"), listing.label)})
             return outcome
 
-        return await shelf.reads.read(Read(method="prompts/get", name=name, subject=("prompts", native)), ctx, work)
+        return await listing.reads.read(Read(method="prompts/get", name=name, subject=("prompts", native)), ctx, work)
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
         """Complete an argument of an exposed prompt or template. Raises `NotFound`."""
         await self.ready()
         kind: ScopeKind = "prompts" if ref.get("type") == "ref/prompt" else "resources"
         if kind == "prompts":
-            shelf, native = self._owner_of_prompt(str(ref.get("name")))
+            listing, native = self._owner_of_prompt(str(ref.get("name")))
             ref = {**ref, "name": native}
         else:
             uri = str(ref.get("uri"))
             template = self._owners["templates"].get(uri)
-            shelf, native = (template, template.natives["templates"][uri]) if template else self.locate(uri)
+            listing, native = (template, template.natives["templates"][uri]) if template else self.locate(uri)
             ref = {**ref, "uri": native}
-        source = cast("Source", shelf.entry.full)
+        source = cast("Source", listing.entry.full)
         judged = native if kind == "prompts" else uri_to_judge(native, argument, context)
 
         async def work(inner: CallContext) -> JsonObject:
             return await source.complete(ref, argument, context, inner)
 
-        return await shelf.reads.fetch(Read(method="completion/complete", name=native, subject=(kind, judged)), ctx, work)
+        return await listing.reads.fetch(Read(method="completion/complete", name=native, subject=(kind, judged)), ctx, work)
 
     @property
-    def shelves(self) -> Sequence[Shelf]:
-        """The shelf (the exposed lists and gates) of each source, in the order of the sources."""
-        return self._shelves
+    def listings(self) -> Sequence[SourceListing]:
+        """The listing (the exposed lists and gates) of each source, in the order of the sources."""
+        return self._listings
 
     async def watch(self, uri: str, ctx: CallContext) -> None:
         """Start to watch an exposed URI, if the gate allows it. Listeners of `subscribe_updates` receive the updates. Raises `NotFound`."""
         await self.ready()
-        shelf, native = self.locate(uri)
-        source = cast("Source", shelf.entry.full)
+        listing, native = self.locate(uri)
+        source = cast("Source", listing.entry.full)
 
         async def subscribe(inner: CallContext) -> JsonObject:
             await source.watch(native)
             return {}
 
-        await shelf.reads.fetch(Read(method="resources/subscribe", name=uri, subject=("resources", native)), ctx, subscribe)
+        await listing.reads.fetch(Read(method="resources/subscribe", name=uri, subject=("resources", native)), ctx, subscribe)
 
     async def unwatch(self, uri: str) -> None:
         """End a watch that `watch` started."""
-        shelf, native = self.locate(uri)
-        await cast("Source", shelf.entry.full).unwatch(native)
+        listing, native = self.locate(uri)
+        await cast("Source", listing.entry.full).unwatch(native)
 
 
 def _clash(name: str, first: str, second: str) -> str:

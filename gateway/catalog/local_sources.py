@@ -195,9 +195,9 @@ class ServedSkills:
         """Return the instructions of the named skills as one text (see `SkillSource.instructions`)."""
         return self._served().instructions(names)
 
-    def wishes(self, names: Sequence[str]) -> Sequence[JsonValue]:
-        """Return the tools that the named skills request (see `SkillSource.wishes`)."""
-        return self._served().wishes(names)
+    def allowed_tools(self, names: Sequence[str]) -> Sequence[JsonValue]:
+        """Return the tools that the named skills request (see `SkillSource.allowed_tools`)."""
+        return self._served().allowed_tools(names)
 
     def _served(self) -> SkillSource:
         if (source := self._local.skills) is None:

@@ -19,7 +19,7 @@ from gateway.json_types import JsonObject
 from gateway.storage.state_folder import StateFolder
 from gateway.upstream.accepted_definitions import AcceptedDefinitions, accepted_mark
 from gateway.upstream.child_processes import ChildProcesses
-from gateway.upstream.input_guard import AskServices
+from gateway.upstream.input_guard import InputRequestServices
 from gateway.upstream.listing_cache import ListingCache
 from gateway.upstream.pins import Pins
 from gateway.upstream.source import UpstreamSource
@@ -36,7 +36,14 @@ class Servers(HostedTable[Server]):
     """The remote servers. Apply a configuration with `plan`, `take`, `start` and `release`, in this order."""
 
     def __init__(
-        self, hosts: SourceHost, state: StateFolder, services: AskServices, children: ChildProcesses, *, own_id: str, client: JsonObject
+        self,
+        hosts: SourceHost,
+        state: StateFolder,
+        services: InputRequestServices,
+        children: ChildProcesses,
+        *,
+        own_id: str,
+        client: JsonObject,
     ) -> None:
         """`hosts` runs the sources; `own_id` is the gateway's id for loop detection (`hop_id`); `client` is its MCP `clientInfo`."""
         super().__init__(hosts)

@@ -15,8 +15,8 @@ from typing import cast
 import anyio
 
 from gateway.catalog.catalog import Catalog
-from gateway.catalog.shelf import Shelf
 from gateway.catalog.skills import SkillFace
+from gateway.catalog.source_listing import SourceListing
 from gateway.errors import GatewayError, NotFound, PolicyDenied, SkillError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.hidden_text import strip_text
@@ -37,7 +37,7 @@ MAX_SHOWN = 1_000
 READS_AT_ONCE = 16
 """Maximum number of `SKILL.md` files that are read from one server at the same time."""
 
-LOOK_SECONDS = 60.0
+LIST_SECONDS = 60.0
 """Timeout for listing the skills of one server, all pages together."""
 
 MIN_REST_SECONDS, MAX_REST_SECONDS = 60.0, 3600.0
@@ -52,7 +52,7 @@ class RemoteSkills:
         self._catalog = catalog
         self._face = SkillFace(catalog)
         self._by_server: dict[str, tuple[Skill, ...]] = {}
-        self._told: tuple[Skill, ...] = ()
+        self._served: tuple[Skill, ...] = ()
         self._rest: dict[str, float] = {}
         self._on_change: Callable[[], None] = lambda: None
 
@@ -64,10 +64,10 @@ class RemoteSkills:
     @property
     def skills(self) -> Sequence[Skill]:
         """The skills that the servers listed last, in the order of the servers."""
-        return self._told
+        return self._served
 
     @property
-    def rest_seconds(self) -> float:
+    def refresh_seconds(self) -> float:
         """Seconds until the skills should be listed again: the shortest `ttlMs` of all servers."""
         return min(self._rest.values(), default=MAX_REST_SECONDS)
 
@@ -82,75 +82,75 @@ class RemoteSkills:
         """Wait, with a deadline, for servers that are still starting. A server counts as started only after its skills were listed."""
         await self._catalog.ready()
 
-    async def look(self, only: str | None = None) -> None:
+    async def read_servers(self, only: str | None = None) -> None:
         """List the skills of every server again, or of the server `only`. If that fails for a server, its previous skills stay."""
-        shelves = [s for s in self._catalog.shelves if not s.entry.is_local and only in (None, s.entry.source.id)]
+        listings = [s for s in self._catalog.listings if not s.entry.is_local and only in (None, s.entry.source.id)]
         async with anyio.create_task_group() as tasks:
-            for shelf in shelves:
-                tasks.start_soon(self._look_at, shelf)
-        known = [shelf.entry.source.id for shelf in self._catalog.shelves]
+            for listing in listings:
+                tasks.start_soon(self._read_server, listing)
+        known = [listing.entry.source.id for listing in self._catalog.listings]
         for gone in [server for server in self._by_server if server not in known]:
             del self._by_server[gone]
             self._rest.pop(gone, None)
-        self._tell()
+        self._update()
 
-    def _tell(self) -> None:
-        order = [shelf.entry.source.id for shelf in self._catalog.shelves]
+    def _update(self) -> None:
+        order = [listing.entry.source.id for listing in self._catalog.listings]
         now = tuple(skill for server in order for skill in self._by_server.get(server, ()))
-        if now != self._told:
-            self._told = now
+        if now != self._served:
+            self._served = now
             self._on_change()
 
-    async def _look_at(self, shelf: Shelf) -> None:
-        server = shelf.entry.source.id
+    async def _read_server(self, listing: SourceListing) -> None:
+        server = listing.entry.source.id
         try:
-            with anyio.fail_after(LOOK_SECONDS):
-                self._by_server[server] = tuple(await (self._listed(shelf) if shelf.serves_skills else self._shown(shelf)))
+            with anyio.fail_after(LIST_SECONDS):
+                self._by_server[server] = tuple(await (self._listed(listing) if listing.serves_skills else self._shown(listing)))
         except (GatewayError, TimeoutError) as error:
             logger.warning("skills not listed, keeping the last list server=%s error=%s", server, error or "timeout")
 
-    async def _listed(self, shelf: Shelf) -> list[Skill]:
+    async def _listed(self, listing: SourceListing) -> list[Skill]:
         """Return the skills of a server that supports the skills extension (`skills/list`), all pages."""
-        server = shelf.entry.source.id
+        server = listing.entry.source.id
 
         async def fetch_page(cursor: str | None) -> tuple[list[JsonObject], str | None]:
-            entries, following, ttl = await self._face.page_of(shelf, cursor, CallContext())
+            entries, following, ttl = await self._face.page_of(listing, cursor, CallContext())
             self._rest[server] = min(MAX_REST_SECONDS, max(MIN_REST_SECONDS, ttl / 1000))
             return entries, following
 
         return await list_skills(fetch_page, BACKEND_ID, server)
 
-    async def _shown(self, shelf: Shelf) -> list[Skill]:
+    async def _shown(self, listing: SourceListing) -> list[Skill]:
         """Return the skills of a server without the skills extension, from its `SKILL.md` resources and its `skill://index.json`.
 
         Each `SKILL.md` is read, because a listed skill must have the frontmatter of its file.
         """
-        index = next((uri for uri, native in shelf.natives.get("resources", {}).items() if native == INDEX_URI), None)
-        seen = dict(await self._indexed(shelf, index)) if index is not None else {}
-        for wire in shelf.listed.get("resources", ()):
+        index = next((uri for uri, native in listing.natives.get("resources", {}).items() if native == INDEX_URI), None)
+        seen = dict(await self._indexed(listing, index)) if index is not None else {}
+        for wire in listing.listed.get("resources", ()):
             seen.setdefault(str(wire["uri"]), str(wire.get("description") or ""))
-        server = shelf.entry.source.id
+        server = listing.entry.source.id
         found = [skill for uri, said in seen.items() if (skill := listed_skill(uri, said, BACKEND_ID, server)) is not None][:MAX_SHOWN]
         limit = anyio.CapacityLimiter(READS_AT_ONCE)
         read: dict[str, Skill] = {}
 
-        async def look(skill: Skill) -> None:
+        async def fetch(skill: Skill) -> None:
             async with limit:
                 try:
-                    entry = await self._face.show(shelf, f"{skill.root_uri}/{MANIFEST}", CallContext())
+                    entry = await self._face.show(listing, f"{skill.root_uri}/{MANIFEST}", CallContext())
                 except (NotFound, PolicyDenied, SkillError) as error:
                     logger.warning("skill left out server=%s skill=%s reason=%s", server, strip_text(skill.id), error)
                     return
             read[skill.id] = (to_skill(entry, BACKEND_ID, server) if entry is not None else None) or skill
 
-        for gone in shelf.shown_skills.keys() - {f"{skill.root_uri}/{MANIFEST}" for skill in found}:
-            del shelf.shown_skills[gone]
+        for gone in listing.shown_skills.keys() - {f"{skill.root_uri}/{MANIFEST}" for skill in found}:
+            del listing.shown_skills[gone]
         async with anyio.create_task_group() as tasks:
             for skill in found:
-                tasks.start_soon(look, skill)
+                tasks.start_soon(fetch, skill)
         return [read[skill.id] for skill in found if skill.id in read]
 
-    async def _indexed(self, shelf: Shelf, index: str) -> list[tuple[str, str]]:
+    async def _indexed(self, listing: SourceListing, index: str) -> list[tuple[str, str]]:
         """Return the exposed URI and the description of each `skill-md` entry of a server's `skill://index.json`."""
         try:
             entries = index_entries(await self._face.bytes_at(index, CallContext()))
@@ -159,7 +159,7 @@ class RemoteSkills:
         found: list[tuple[str, str]] = []
         for wire in entries:
             if wire.get("type") == "skill-md" and isinstance(url := wire.get("url"), str):
-                exposed = self._face.exposed(shelf, url)
+                exposed = self._face.exposed(listing, url)
                 if exposed is not None:
                     found.append((exposed, str(wire.get("description") or "")))
         return found[:MAX_SHOWN]
@@ -202,8 +202,8 @@ class RemoteSkills:
 
     def locate(self, skill: Skill, path: str) -> tuple[str, str]:
         """Return the id of the skill's server, and the URI of the file at this server. Raises `NotFound`."""
-        shelf, native = self._catalog.locate(file_uri(skill.root_uri, path))
-        return shelf.entry.source.id, native
+        listing, native = self._catalog.locate(file_uri(skill.root_uri, path))
+        return listing.entry.source.id, native
 
     async def run(self, skill: Skill, function: str, args: JsonValue, ctx: CallContext) -> str:
         """Raise `SkillError`: the gateway does not run scripts of a server."""
@@ -215,4 +215,4 @@ class RemoteSkills:
         kept = tuple(skill for skill in renewed if skill is not None)
         if kept != known:
             self._by_server[old.origin] = kept
-            self._tell()
+            self._update()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from gateway.catalog import Catalog
-from gateway.catalog.shelf import Shelf
+from gateway.catalog.source_listing import SourceListing
 from gateway.tools.base import ChangeKind
 from gateway.upstream.source import UpstreamSource
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FIRST_LOOK_SECONDS = 10.0
+FIRST_READ_SECONDS = 10.0
 """Maximum seconds for which reading a new server's skills delays the first listing."""
 
 MAX_REST_SECONDS = 3600.0
@@ -30,7 +30,7 @@ MAX_REST_SECONDS = 3600.0
 
 
 class SharedSkills:
-    """The skills of all remote servers: `meet` reads those of a new server, and `run` reads all of them again when needed."""
+    """The skills of all remote servers: `read_server` reads those of a new server, and `run` reads all of them again when needed."""
 
     def __init__(self, catalog: Catalog, serve: Callable[[RemoteSkills], Awaitable[None]]) -> None:
         """`serve` puts the skills into the gateway's index. It is called after each read, as long as a server has or had skills."""
@@ -39,7 +39,7 @@ class SharedSkills:
         self._remote: RemoteSkills | None = None
         self._wanted = anyio.Event()
         self._lock = anyio.Lock()
-        self._meeting = 0
+        self._reading = 0
         catalog.subscribe(self._note)
 
     @property
@@ -48,27 +48,27 @@ class SharedSkills:
         return self._remote
 
     @property
-    def is_looking(self) -> bool:
+    def is_reading(self) -> bool:
         """Whether the skills of any server are being read for the first time."""
-        return self._meeting > 0
+        return self._reading > 0
 
-    async def meet(self, upstream: UpstreamSource) -> None:
-        """Read a server's skills when it has connected or failed to connect; give up waiting after `FIRST_LOOK_SECONDS`."""
+    async def read_server(self, upstream: UpstreamSource) -> None:
+        """Read a server's skills when it has connected or failed to connect; give up waiting after `FIRST_READ_SECONDS`."""
         await upstream.settled()
-        self._meeting += 1
+        self._reading += 1
         try:
-            with anyio.move_on_after(FIRST_LOOK_SECONDS):
-                await self._look(upstream.id)
+            with anyio.move_on_after(FIRST_READ_SECONDS):
+                await self._read(upstream.id)
         finally:
-            self._meeting -= 1
+            self._reading -= 1
 
     async def run(self) -> None:
         """Until cancelled, read the skills again when resources change or the cache expires."""
         while True:
-            with anyio.move_on_after(self._remote.rest_seconds if self._remote is not None else MAX_REST_SECONDS):
+            with anyio.move_on_after(self._remote.refresh_seconds if self._remote is not None else MAX_REST_SECONDS):
                 await self._wanted.wait()
             self._wanted = anyio.Event()
-            await self._look(None)
+            await self._read(None)
 
     def wake(self) -> None:
         """Read the skills of all servers again soon."""
@@ -78,21 +78,21 @@ class SharedSkills:
         if kind == "resources":
             self._wanted.set()
 
-    async def _look(self, only: str | None) -> None:
+    async def _read(self, only: str | None) -> None:
         async with self._lock:
             await self._catalog.catch_up()
             if self._remote is None:
-                if not any(_may_have_skills(shelf) for shelf in self._catalog.shelves if not shelf.entry.is_local):
+                if not any(_may_have_skills(listing) for listing in self._catalog.listings if not listing.entry.is_local):
                     return
                 from gateway.catalog.remote_skills import RemoteSkills
 
                 self._remote = RemoteSkills(self._catalog)
             had = bool(self._remote.skills)
-            await self._remote.look(only)
+            await self._remote.read_servers(only)
             if self._remote.skills or had:
                 await self._serve(self._remote)
 
 
-def _may_have_skills(shelf: Shelf) -> bool:
-    """Return whether the source of a shelf has the skills extension or lists resources that look like skills."""
-    return shelf.serves_skills or any(uri.startswith("skill://") for uri in shelf.natives.get("resources", {}).values())
+def _may_have_skills(listing: SourceListing) -> bool:
+    """Return whether the source of a listing has the skills extension or lists resources that look like skills."""
+    return listing.serves_skills or any(uri.startswith("skill://") for uri in listing.natives.get("resources", {}).values())

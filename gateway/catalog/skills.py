@@ -2,7 +2,7 @@
 
 A remote skill keeps its bytes, digests and frontmatter. Its URIs get the source's label as first segment, as all URIs of that source do, so
 `resources/read` finds its files. Each page is one request to one source. Entries of a server without the extension are read in advance
-and kept with its shelf. `server` binds the three methods to this class.
+and kept with its listing. `server` binds the three methods to this class.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from gateway.catalog.catalog import Catalog
 from gateway.catalog.names import expose_uri
-from gateway.catalog.shelf import Shelf
+from gateway.catalog.source_listing import SourceListing
 from gateway.errors import GatewayError, NotFound, PolicyDenied, SkillError
 from gateway.gate.reads import Read
 from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of, objects_in
@@ -60,80 +60,80 @@ class SkillFace:
             NotFound: The cursor was not made by this method, or its source is gone (kind `cursor`).
         """
         await self._catalog.ready()
-        shelves = self._serving()
-        position, inner = _open_cursor(cursor, shelves)
-        for at in range(position, len(shelves)):
-            shelf = shelves[at]
+        listings = self._serving()
+        position, inner = _open_cursor(cursor, listings)
+        for at in range(position, len(listings)):
+            listing = listings[at]
             params: JsonObject = {} if inner is None else {"cursor": inner}
             try:
-                page = await _page(shelf, params, ctx)
+                page = await _page(listing, params, ctx)
             except GatewayError as error:
-                if inner is not None or shelf.entry.is_local:
+                if inner is not None or listing.entry.is_local:
                     raise
-                logger.warning("skills not listed server=%s error=%s", shelf.entry.source.id, error)
+                logger.warning("skills not listed server=%s error=%s", listing.entry.source.id, error)
                 continue
-            entries = self._exposed(page, shelf) if shelf.serves_skills else objects_in(page["skills"])
+            entries = self._exposed(page, listing) if listing.serves_skills else objects_in(page["skills"])
             if ctx.facts.principal.scopes is not None:
-                entries = [entry for entry in entries if self._admits(ctx, shelf, str(entry["uri"]))]
+                entries = [entry for entry in entries if self._admits(ctx, listing, str(entry["uri"]))]
             following = page.get("nextCursor")
             inner = None
-            if not entries and not isinstance(following, str) and at + 1 < len(shelves):
+            if not entries and not isinstance(following, str) and at + 1 < len(listings):
                 continue
             result: JsonObject = {"skills": entries, "ttlMs": _ttl(page), "cacheScope": "private"}
             if isinstance(following, str):
-                result["nextCursor"] = _cursor(shelf, following)
-            elif at + 1 < len(shelves):
-                result["nextCursor"] = _cursor(shelves[at + 1], None)
+                result["nextCursor"] = _cursor(listing, following)
+            elif at + 1 < len(listings):
+                result["nextCursor"] = _cursor(listings[at + 1], None)
             return result
         return {"skills": [], "ttlMs": 0, "cacheScope": "private"}
 
-    async def page_of(self, shelf: Shelf, cursor: str | None, ctx: CallContext) -> tuple[list[JsonObject], str | None, int]:
+    async def page_of(self, listing: SourceListing, cursor: str | None, ctx: CallContext) -> tuple[list[JsonObject], str | None, int]:
         """Return one page of one source by the source's cursor: the exposed entries, the next cursor, and `ttlMs`."""
-        page = await _ask(shelf, "skills/list", shelf.entry.source.id, {} if cursor is None else {"cursor": cursor}, ctx)
+        page = await _ask(listing, "skills/list", listing.entry.source.id, {} if cursor is None else {"cursor": cursor}, ctx)
         following = page.get("nextCursor")
-        return self._exposed(page, shelf), following if isinstance(following, str) else None, _ttl(page)
+        return self._exposed(page, listing), following if isinstance(following, str) else None, _ttl(page)
 
-    def exposed(self, shelf: Shelf, uri: str) -> str | None:
+    def exposed(self, listing: SourceListing, uri: str) -> str | None:
         """Return the exposed URI for a source's own URI; `None` if policy hides the URI."""
-        return expose_uri(shelf.label, uri) if judge_skill_uri(uri, shelf.entry.policy.skills) else None
+        return expose_uri(listing.label, uri) if judge_skill_uri(uri, listing.entry.policy.skills) else None
 
     async def get(self, uri: str, ctx: CallContext) -> JsonObject:
         """Answer `skills/get` with the current entry of one skill. Raises `NotFound`."""
-        shelf, native = await self._find("skill", uri)
-        if not shelf.serves_skills:
-            return {"skill": await self._shown(shelf, uri, ctx), "ttlMs": SHOWN_TTL_MS, "cacheScope": "private"}
-        answer = await _ask(shelf, "skills/get", uri, {"uri": native}, ctx, native)
+        listing, native = await self._find("skill", uri)
+        if not listing.serves_skills:
+            return {"skill": await self._shown(listing, uri, ctx), "ttlMs": SHOWN_TTL_MS, "cacheScope": "private"}
+        answer = await _ask(listing, "skills/get", uri, {"uri": native}, ctx, native)
         skill = answer.get("skill")
-        exposed = self._exposed({"skills": [skill]}, shelf)
+        exposed = self._exposed({"skills": [skill]}, listing)
         if not exposed:
             raise NotFound("skill", uri)
         return {"skill": exposed[0], "ttlMs": _ttl(answer), "cacheScope": "private"}
 
     async def directory(self, uri: str, cursor: str | None, ctx: CallContext) -> JsonObject:
         """Answer `resources/directory/read`. If the server does not support it, use the list of the skill's files. Raises `NotFound`."""
-        shelf, native = await self._find("directory", uri)
+        listing, native = await self._find("directory", uri)
         read = Read(method="resources/directory/read", name=uri, subject=("resources", native), hidden_text="allow")
-        return await shelf.reads.fetch(read, ctx, lambda inner: self._directory(shelf, native, uri, cursor, inner))
+        return await listing.reads.fetch(read, ctx, lambda inner: self._directory(listing, native, uri, cursor, inner))
 
-    async def _directory(self, shelf: Shelf, native: str, uri: str, cursor: str | None, ctx: CallContext) -> JsonObject:
-        if not shelf.serves_skills:
-            return _tree(_shown_files(shelf), uri, uri)
-        source = cast("SkillServing", shelf.entry.source)
+    async def _directory(self, listing: SourceListing, native: str, uri: str, cursor: str | None, ctx: CallContext) -> JsonObject:
+        if not listing.serves_skills:
+            return _tree(_shown_files(listing), uri, uri)
+        source = cast("SkillServing", listing.entry.source)
         if not source.reads_directories:
-            return await self._children(shelf, native, uri, ctx)
+            return await self._children(listing, native, uri, ctx)
         params: JsonObject = {"uri": native} if cursor is None else {"uri": native, "cursor": cursor}
         answer = await source.skills("resources/directory/read", params, ctx)
-        found = [_exposed_uri(child, shelf) for child in objects_in(answer.get("resources")) if _is_allowed(child.get("uri"), shelf)]
+        found = [_exposed_uri(child, listing) for child in objects_in(answer.get("resources")) if _is_allowed(child.get("uri"), listing)]
         result: JsonObject = {"resources": found, "ttlMs": _ttl(answer), "cacheScope": "private"}
         return {**result, "nextCursor": answer["nextCursor"]} if isinstance(answer.get("nextCursor"), str) else result
 
-    def _admits(self, ctx: CallContext, shelf: Shelf, uri: str) -> bool:
-        return shelf.admits(ctx.facts.principal, "resources", self._catalog.locate(uri)[1])
+    def _admits(self, ctx: CallContext, listing: SourceListing, uri: str) -> bool:
+        return listing.admits(ctx.facts.principal, "resources", self._catalog.locate(uri)[1])
 
-    def _serving(self) -> list[Shelf]:
-        return [shelf for shelf in self._catalog.shelves if shelf.serves_skills or shelf.shown_skills]
+    def _serving(self) -> list[SourceListing]:
+        return [listing for listing in self._catalog.listings if listing.serves_skills or listing.shown_skills]
 
-    async def show(self, shelf: Shelf, uri: str, ctx: CallContext) -> JsonObject | None:
+    async def show(self, listing: SourceListing, uri: str, ctx: CallContext) -> JsonObject | None:
         """Read a `SKILL.md` of a server without the skills extension and return an entry made from it, which `skills/list` then lists.
 
         Returns `None` if the file breaks the extension's rules for listed skills. Such a skill is served by the gateway's skill tools only.
@@ -148,13 +148,13 @@ class SkillFace:
         try:
             entry = entry_of(self._catalog.locate(uri)[1], await self.bytes_at(uri, ctx))
         except (NotFound, PolicyDenied, SkillError):
-            shelf.shown_skills.pop(uri, None)
+            listing.shown_skills.pop(uri, None)
             raise
-        exposed = self._exposed({"skills": [entry]}, shelf) if entry is not None else []
+        exposed = self._exposed({"skills": [entry]}, listing) if entry is not None else []
         if not exposed:
-            shelf.shown_skills.pop(uri, None)
+            listing.shown_skills.pop(uri, None)
             return None
-        shelf.shown_skills[uri] = exposed[0]
+        listing.shown_skills[uri] = exposed[0]
         return exposed[0]
 
     async def bytes_at(self, uri: str, ctx: CallContext) -> bytes:
@@ -167,41 +167,41 @@ class SkillFace:
             raise SkillError(f"The server sent neither text nor base64 for {uri!r}.", code="entry-differs")
         return found
 
-    async def _shown(self, shelf: Shelf, uri: str, ctx: CallContext) -> JsonObject:
+    async def _shown(self, listing: SourceListing, uri: str, ctx: CallContext) -> JsonObject:
         """Read a listed `SKILL.md` again and return the entry made from it. Raises `NotFound`."""
-        entry = await self.show(shelf, uri, ctx) if uri in shelf.shown_skills else None
+        entry = await self.show(listing, uri, ctx) if uri in listing.shown_skills else None
         if entry is None:
             raise NotFound("skill", uri)
         return entry
 
-    def _exposed(self, page: JsonMapping, shelf: Shelf) -> list[JsonObject]:
+    def _exposed(self, page: JsonMapping, listing: SourceListing) -> list[JsonObject]:
         """Return the entries of a page that policy allows, with exposed URIs and with the id of their source in `_meta`."""
         entries = objects_in(page.get("skills"))
-        if shelf.entry.is_local:  # the local source has already filtered them
-            return [_expose(entry, shelf) for entry in entries]
-        served = [_expose(entry, shelf) for entry in entries if judge_entry(entry) and _is_served(entry, shelf)]
-        return [entry for entry in served if self._is_its(entry, shelf)]
+        if listing.entry.is_local:  # the local source has already filtered them
+            return [_expose(entry, listing) for entry in entries]
+        served = [_expose(entry, listing) for entry in entries if judge_entry(entry) and _is_served(entry, listing)]
+        return [entry for entry in served if self._is_its(entry, listing)]
 
-    def _is_its(self, entry: JsonMapping, shelf: Shelf) -> bool:
+    def _is_its(self, entry: JsonMapping, listing: SourceListing) -> bool:
         """Return whether the catalog routes the entry's exposed URI to this source. Two sources may list the same URI."""
         try:
-            return self._catalog.locate(str(entry["uri"]))[0] is shelf
+            return self._catalog.locate(str(entry["uri"]))[0] is listing
         except NotFound:
             return False
 
-    async def _find(self, kind: str, uri: str) -> tuple[Shelf, str]:
+    async def _find(self, kind: str, uri: str) -> tuple[SourceListing, str]:
         await self._catalog.ready()
         try:
-            shelf, native = self._catalog.locate(uri)
+            listing, native = self._catalog.locate(uri)
         except NotFound:
             raise NotFound(kind, uri) from None
-        if shelf not in self._serving():
+        if listing not in self._serving():
             raise NotFound(kind, uri)
-        return shelf, native
+        return listing, native
 
-    async def _children(self, shelf: Shelf, native: str, uri: str, ctx: CallContext) -> JsonObject:
+    async def _children(self, listing: SourceListing, native: str, uri: str, ctx: CallContext) -> JsonObject:
         """Return the direct children of a folder, from the file list of the skill that contains the folder."""
-        source = cast("SkillServing", shelf.entry.source)
+        source = cast("SkillServing", listing.entry.source)
         place = native.rstrip("/")
         root = place
         files: list[str] = []
@@ -213,33 +213,33 @@ class SkillFace:
             except NotFound:
                 files = []
             root = root.rpartition("/")[0]
-        return _tree([file for file in files if _is_allowed(file, shelf)], place, expose_uri(shelf.label, place))
+        return _tree([file for file in files if _is_allowed(file, listing)], place, expose_uri(listing.label, place))
 
 
 async def _ask(
-    shelf: Shelf, method: SkillMethod, name: str, params: JsonObject, ctx: CallContext, native: str | None = None
+    listing: SourceListing, method: SkillMethod, name: str, params: JsonObject, ctx: CallContext, native: str | None = None
 ) -> JsonObject:
     """Send a skills request to a source through its gate. The texts of the result stay unchanged: hosts compare entries with files."""
-    source = cast("SkillServing", shelf.entry.source)
+    source = cast("SkillServing", listing.entry.source)
     read = Read(method=method, name=name, subject=None if native is None else ("resources", native), hidden_text="allow")
-    return await shelf.reads.fetch(read, ctx, lambda inner: source.skills(method, params, inner))
+    return await listing.reads.fetch(read, ctx, lambda inner: source.skills(method, params, inner))
 
 
-async def _page(shelf: Shelf, params: JsonObject, ctx: CallContext) -> JsonObject:
-    """Return one page of a source's skills. For a source without the skills extension, the page comes from `Shelf.shown_skills`."""
-    if shelf.serves_skills:
-        return await _ask(shelf, "skills/list", shelf.entry.source.id, params, ctx)
-    uris = sorted(shelf.shown_skills)
+async def _page(listing: SourceListing, params: JsonObject, ctx: CallContext) -> JsonObject:
+    """Return one page of a source's skills. For a source without the skills extension, the page comes from `SourceListing.shown_skills`."""
+    if listing.serves_skills:
+        return await _ask(listing, "skills/list", listing.entry.source.id, params, ctx)
+    uris = sorted(listing.shown_skills)
     after = params.get("cursor")
     rest = [uri for uri in uris if uri > after] if isinstance(after, str) else uris
-    page: JsonObject = {"skills": [shelf.shown_skills[uri] for uri in rest[:SHOWN_PAGE]], "ttlMs": SHOWN_TTL_MS}
+    page: JsonObject = {"skills": [listing.shown_skills[uri] for uri in rest[:SHOWN_PAGE]], "ttlMs": SHOWN_TTL_MS}
     return page if len(rest) <= SHOWN_PAGE else {**page, "nextCursor": rest[SHOWN_PAGE - 1]}
 
 
-def _shown_files(shelf: Shelf) -> list[str]:
+def _shown_files(listing: SourceListing) -> list[str]:
     """Return the exposed URIs of all known files in the skills of a server without the skills extension."""
-    roots = tuple(uri.removesuffix(MANIFEST) + "/" for uri in shelf.shown_skills)
-    return list(dict.fromkeys([*shelf.shown_skills, *(uri for uri in shelf.natives.get("resources", {}) if uri.startswith(roots))]))
+    roots = tuple(uri.removesuffix(MANIFEST) + "/" for uri in listing.shown_skills)
+    return list(dict.fromkeys([*listing.shown_skills, *(uri for uri in listing.natives.get("resources", {}) if uri.startswith(roots))]))
 
 
 def _tree(files: Sequence[str], place: str, uri: str) -> JsonObject:
@@ -255,37 +255,37 @@ def _tree(files: Sequence[str], place: str, uri: str) -> JsonObject:
     return {"resources": list[JsonMapping](children.values()), "ttlMs": 0, "cacheScope": "private"}
 
 
-def _is_served(entry: JsonMapping, shelf: Shelf) -> bool:
+def _is_served(entry: JsonMapping, listing: SourceListing) -> bool:
     """Return whether policy allows a skill's entry, by the skill's path, and by its texts if policy refuses hidden characters."""
-    if not _is_allowed(entry.get("uri"), shelf):
+    if not _is_allowed(entry.get("uri"), listing):
         return False
-    verdict = judge_hidden_text(dict(entry), "The entry") if shelf.hidden_text == "refuse" else PASS
+    verdict = judge_hidden_text(dict(entry), "The entry") if listing.hidden_text == "refuse" else PASS
     if isinstance(verdict, Reject):
         uri = strip_text(str(entry.get("uri")))
-        logger.warning("skill left out server=%s skill=%s reason=%s", shelf.entry.source.id, uri, verdict.reason)
+        logger.warning("skill left out server=%s skill=%s reason=%s", listing.entry.source.id, uri, verdict.reason)
         return False
     return True
 
 
-def _is_allowed(uri: JsonValue, shelf: Shelf) -> bool:
-    return isinstance(uri, str) and judge_skill_uri(uri, shelf.entry.policy.skills)
+def _is_allowed(uri: JsonValue, listing: SourceListing) -> bool:
+    return isinstance(uri, str) and judge_skill_uri(uri, listing.entry.policy.skills)
 
 
-def _expose(entry: JsonMapping, shelf: Shelf) -> JsonObject:
+def _expose(entry: JsonMapping, listing: SourceListing) -> JsonObject:
     """Return an entry with exposed URIs, without files that policy denies."""
-    if shelf.entry.is_local and not shelf.label:
+    if listing.entry.is_local and not listing.label:
         return dict(entry)
-    exposed = _exposed_uri(entry, shelf)
+    exposed = _exposed_uri(entry, listing)
     if isinstance(entry.get("resources"), list):
-        exposed["resources"] = [_exposed_uri(f, shelf) for f in objects_in(entry["resources"]) if _is_allowed(f.get("uri"), shelf)]
-    if not shelf.entry.is_local:
-        exposed["_meta"] = {**members_of(entry.get("_meta")), ORIGIN_KEY: shelf.entry.source.id}
+        exposed["resources"] = [_exposed_uri(f, listing) for f in objects_in(entry["resources"]) if _is_allowed(f.get("uri"), listing)]
+    if not listing.entry.is_local:
+        exposed["_meta"] = {**members_of(entry.get("_meta")), ORIGIN_KEY: listing.entry.source.id}
     return exposed
 
 
-def _exposed_uri(wire: JsonMapping, shelf: Shelf) -> JsonObject:
+def _exposed_uri(wire: JsonMapping, listing: SourceListing) -> JsonObject:
     uri = wire.get("uri")
-    return {**wire, "uri": expose_uri(shelf.label, uri)} if isinstance(uri, str) else dict(wire)
+    return {**wire, "uri": expose_uri(listing.label, uri)} if isinstance(uri, str) else dict(wire)
 
 
 def _ttl(answer: JsonMapping) -> int:
@@ -293,19 +293,19 @@ def _ttl(answer: JsonMapping) -> int:
     return max(0, int(ttl)) if isinstance(ttl, int | float) and not isinstance(ttl, bool) else 0
 
 
-def _cursor(shelf: Shelf, inner: str | None) -> str:
-    return base64.urlsafe_b64encode(json.dumps([shelf.entry.source.id, inner]).encode()).decode().rstrip("=")
+def _cursor(listing: SourceListing, inner: str | None) -> str:
+    return base64.urlsafe_b64encode(json.dumps([listing.entry.source.id, inner]).encode()).decode().rstrip("=")
 
 
-def _open_cursor(cursor: str | None, shelves: Sequence[Shelf]) -> tuple[int, str | None]:
-    """Decode a cursor of `skills/list` into the position of its source in `shelves` and the source's own cursor. Raises `NotFound`."""
+def _open_cursor(cursor: str | None, listings: Sequence[SourceListing]) -> tuple[int, str | None]:
+    """Decode a cursor of `skills/list` into the position of its source in `listings` and the source's own cursor. Raises `NotFound`."""
     if cursor is None:
         return 0, None
     try:
         source, inner = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
     except (binascii.Error, UnicodeError, ValueError, TypeError):
         raise NotFound("cursor", cursor) from None
-    for position, shelf in enumerate(shelves):
-        if shelf.entry.source.id == source and (inner is None or isinstance(inner, str)):
+    for position, listing in enumerate(listings):
+        if listing.entry.source.id == source and (inner is None or isinstance(inner, str)):
             return position, inner
     raise NotFound("cursor", cursor)

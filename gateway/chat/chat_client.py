@@ -20,8 +20,8 @@ from gateway.chat.loop_options import check_tool_values, loop_options, normalize
 from gateway.former import FormerMethods
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import Middleware, around_models, listed, sort_middleware
-from gateway.tools.given import validate_chat_options
 from gateway.tools.invocation import SessionData
+from gateway.tools.tool_lists import validate_chat_options
 from gateway.types.compaction import CompactionStrategy, TokenizerProtocol
 from gateway.types.messages import Message, to_messages
 from gateway.types.options import ChatOptions

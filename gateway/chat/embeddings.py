@@ -17,7 +17,7 @@ from typing_extensions import TypeVar
 from gateway.chat.model_retry import RetryPolicy
 from gateway.chat.model_tracing import DURATION, LABELS, answered, count_tokens
 from gateway.chat.openai_connection import OpenAIConnection, counts, list_of
-from gateway.chat.openai_endpoint import Credential, Given, Key, Names, find_endpoint
+from gateway.chat.openai_endpoint import Credential, EndpointArguments, Key, Names, find_endpoint
 from gateway.errors import ChatClientInvalidRequestException, ChatClientInvalidResponseException
 from gateway.json_types import JsonObject
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, Operation
@@ -180,7 +180,7 @@ class OpenAIEmbeddingClient(BaseEmbeddingClient[str, list[float], OpenAIEmbeddin
             SettingNotFoundError: No model or no key is set; the text says what to set.
         """
         super().__init__(additional_properties=additional_properties)
-        endpoint = find_endpoint(Given.among(locals()), self.NAMES)
+        endpoint = find_endpoint(EndpointArguments.among(locals()), self.NAMES)
         self.model = endpoint.model
         self._connection = OpenAIConnection(endpoint, retry=retry)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict, cast
 
 from gateway.json_types import JsonMapping
-from gateway.tools.given import normalize_tools
+from gateway.tools.tool_lists import normalize_tools
 
 
 class FunctionInvocationConfiguration(TypedDict, total=False):

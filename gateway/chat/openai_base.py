@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 from gateway.chat.chat_client import BaseChatClient, ChatClientArguments, OptionsT
 from gateway.chat.model_retry import RetryPolicy
 from gateway.chat.openai_connection import REQUEST_TIMEOUT_SECONDS, OpenAIConnection
-from gateway.chat.openai_endpoint import Credential, Given, Key, Names, find_endpoint
+from gateway.chat.openai_endpoint import Credential, EndpointArguments, Key, Names, find_endpoint
 from gateway.errors import ChatClientInvalidRequestException
 from gateway.types.options import ChatOptions
 
@@ -52,7 +52,7 @@ class OpenAIClientBase(BaseChatClient[OptionsT]):
         Raises:
             SettingNotFoundError: No model or no key is set; the text says what to set.
         """
-        endpoint = find_endpoint(Given.among(locals()), self.NAMES)
+        endpoint = find_endpoint(EndpointArguments.among(locals()), self.NAMES)
         super().__init__(endpoint.model, **arguments)
         if endpoint.is_azure and self.otel_provider_name == "openai":
             self.otel_provider_name = "azure.ai.openai"

@@ -79,7 +79,7 @@ class AzureOpenAISettings(_Settings, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class EndpointArguments:
     """The arguments of a client's constructor that describe the endpoint. `find_endpoint` looks up the missing ones."""
 
     model: str | None = None
@@ -95,7 +95,7 @@ class Given:
     env_file_encoding: str | None = None
 
     @classmethod
-    def among(cls, arguments: Mapping[str, Any]) -> Given:
+    def among(cls, arguments: Mapping[str, Any]) -> EndpointArguments:
         """Pick these arguments from the `locals()` of a constructor. All clients use the same parameter names."""
         return cls(**{one.name: arguments[one.name] for one in fields(cls)})
 
@@ -188,7 +188,7 @@ class Names:
     """Path appended to an Azure endpoint, for APIs that Azure offers without a deployment in the address."""
 
 
-def find_endpoint(given: Given, names: Names) -> Endpoint:
+def find_endpoint(given: EndpointArguments, names: Names) -> Endpoint:
     """Return the endpoint that results from constructor arguments, the `.env` file and environment variables.
 
     Raises:
@@ -210,7 +210,7 @@ def find_endpoint(given: Given, names: Names) -> Endpoint:
     return _azure(given, azure, names) if wants_azure or (has_azure and not has_openai) else _openai(given, openai, names)
 
 
-def _openai(given: Given, settings: OpenAISettings, names: Names) -> Endpoint:
+def _openai(given: EndpointArguments, settings: OpenAISettings, names: Names) -> Endpoint:
     base_url = given.base_url or settings.get("base_url") or DEFAULT_BASE_URL
     key = given.api_key or settings.get("api_key")
     if not key and base_url == DEFAULT_BASE_URL:
@@ -227,7 +227,7 @@ def _openai(given: Given, settings: OpenAISettings, names: Names) -> Endpoint:
     )
 
 
-def _azure(given: Given, settings: AzureOpenAISettings, names: Names) -> Endpoint:
+def _azure(given: EndpointArguments, settings: AzureOpenAISettings, names: Names) -> Endpoint:
     endpoint = given.azure_endpoint or settings.get("endpoint")
     base_url = given.base_url or settings.get("base_url") or ""
     if not (endpoint or base_url):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.storage.records import Records
     from gateway.tasks.task_questions import OpenQuestion
 
-HEARD_SECONDS = 3.0
+HANDLED_SECONDS = 3.0
 """Seconds for which a command waits until the gateway that runs the task has acted."""
 
 MAX_ERROR = 400
@@ -166,7 +166,7 @@ def cancel_task(task_id: str, config_path: str | None, as_json: bool) -> None:
         if found.gone_at:
             raise CommandFailed(f"Task {found.id[:12]} is {found.status} already.", code="tool-error")
         await (await records.tasks()).cancel(found.id)
-        return await _heard(records, found)
+        return await _when_handled(records, found)
 
     row = with_records(config_path, work)
     _tell(row, "cancelled" if row.status == "cancelled" else "is being cancelled by the gateway that runs it", as_json=as_json)
@@ -186,7 +186,7 @@ def retry_task(task_id: str, from_start: bool, config_path: str | None, as_json:
             raise CommandFailed(f"Task {found.id[:12]} is completed and has a result; call the tool again.", code="tool-error")
         if not found.gone_at or not await (await records.tasks()).retry(found.id, from_start=from_start):
             raise CommandFailed(f"Task {found.id[:12]} is {found.status}; only a finished task can be tried again.", code="tool-error")
-        return await _heard(records, found)
+        return await _when_handled(records, found)
 
     row = with_records(config_path, work)
     _tell(row, "runs again" if row.owner else "runs again as soon as a gateway runs", as_json=as_json)
@@ -196,12 +196,12 @@ def _tell(row: TaskRow, what: str, *, as_json: bool) -> None:
     show(row.to_json(), f"{row.id[:12]} of {row.tool} {what}", as_json=as_json)
 
 
-async def _heard(records: Records, row: TaskRow) -> TaskRow:
-    """Return the task when a gateway has acted on it, or as it is after `HEARD_SECONDS`."""
+async def _when_handled(records: Records, row: TaskRow) -> TaskRow:
+    """Return the task when a gateway has acted on it, or as it is after `HANDLED_SECONDS`."""
     import anyio
 
     rows = await records.tasks()
-    with anyio.move_on_after(HEARD_SECONDS):
+    with anyio.move_on_after(HANDLED_SECONDS):
         while (now := await rows.get(row.id)) is not None:
             row = now
             if row.gone_at or (row.owner and not row.is_cancelled):

@@ -32,7 +32,7 @@ from gateway.gate.approvals import Grant
 from gateway.gate.pipeline import GatedCall, OutcomeT, SourceGate, pass_gate
 from gateway.gate.recorded import record_call
 from gateway.gate.refusals import RULE_META_KEY, noted_names, refusal, with_dropped
-from gateway.gate.results import Held, Judged, ResultOrigin, judge_large, judge_small
+from gateway.gate.results import HelperResult, Judged, ResultOrigin, judge_large, judge_small
 from gateway.gate.tool_rules import ToolRules
 from gateway.json_types import JsonObject
 from gateway.policy.approval_policy import RULE as APPROVAL_RULE
@@ -356,7 +356,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
             return outcome if judged is None else self._replaced(judged)
         passes = False
         try:
-            if isinstance(claim, Held):
+            if isinstance(claim, HelperResult):
                 judged = await claim.judge(rules, keeper, origin)
                 outcome = Complete.received(await claim.whole()) if judged is None else outcome
             else:

@@ -15,7 +15,7 @@ from gateway.json_types import JsonValue
 _WISH = re.compile(r"[^\s,()]+(?:\([^)]*\))?")
 
 
-def wished_tools(value: JsonValue) -> list[str] | None:
+def requested_tools(value: JsonValue) -> list[str] | None:
     """Return the tool names and globs in an `allowed-tools` field (text or list), or `None` if the field is absent.
 
     Text in parentheses restricts tools of other hosts and is ignored; the name before it counts.
@@ -23,18 +23,18 @@ def wished_tools(value: JsonValue) -> list[str] | None:
     if value is None:
         return None
     texts = cast("list[JsonValue]", value) if isinstance(value, list) else [value]
-    return [wish.partition("(")[0] for text in texts if isinstance(text, str) for wish in _WISH.findall(text)]
+    return [request.partition("(")[0] for text in texts if isinstance(text, str) for request in _WISH.findall(text)]
 
 
-def narrow_tools(names: Iterable[str], wishes: Sequence[JsonValue]) -> set[str]:
-    """Return those of `names` (exposed names) that some skill requests in its `allowed-tools` field (`wishes`).
+def narrow_tools(names: Iterable[str], requests: Sequence[JsonValue]) -> set[str]:
+    """Return those of `names` (exposed names) that some skill requests in its `allowed-tools` field (`requests`).
 
     A skill without the field requests all tools. A skill may also write a tool as `mcp__<server>__<tool>` or `<server>/<tool>`.
     """
     found = set(names)
     patterns: list[str] = []
-    for wish in wishes:
-        listed = wished_tools(wish)
+    for request in requests:
+        listed = requested_tools(request)
         if listed is None:
             return found
         patterns += [name.removeprefix("mcp__").replace("/", "__") for name in listed]

@@ -122,11 +122,11 @@ class Connections:
             group = self._by_address[peer.address] = LongestIdle()
         group.members[peer] = None
         most = self._quotas.per_address(is_local=is_local_network(peer.address))
-        if len(group.members) > most and self._gives_no_place(group, peer, now):
+        if len(group.members) > most and self._stays_full(group, peer, now):
             self._log.warning("connection refused reason=address address=%s limit=%s", peer.address, most)
             self._surplus[peer] = None
             return None
-        if len(self._all.members) > self._quotas.connections and self._gives_no_place(self._all, peer, now):
+        if len(self._all.members) > self._quotas.connections and self._stays_full(self._all, peer, now):
             self._log.warning("connection refused reason=total limit=%s", self._quotas.connections)
             is_reserved = len(self._surplus) < self._quotas.reserve or self._frees_reserve()
             self._surplus[peer] = None
@@ -137,12 +137,12 @@ class Connections:
         """Close the oldest connection above the limit that waits for its client; return false if no such connection waits."""
         for peer in self._surplus:
             if peer.waits() is not None:
-                peer.give_way()
+                peer.evict()
                 del self._surplus[peer]
                 return True
         return False
 
-    def _gives_no_place(self, group: LongestIdle[Peer], newcomer: Peer, now: float) -> bool:
+    def _stays_full(self, group: LongestIdle[Peer], newcomer: Peer, now: float) -> bool:
         """Close the connection of `group` that waits longest for its client. Return true if this makes no room for `newcomer`.
 
         There is no room if no connection waits, or if the closed connection was itself above the limit.
@@ -150,7 +150,7 @@ class Connections:
         idle = group.find(now, but=newcomer)
         if idle is None:
             return True
-        idle.give_way()
+        idle.evict()
         return idle in self._surplus
 
     def closed(self, peer: Peer) -> None:
@@ -188,7 +188,7 @@ class Connections:
         peer = self._incomplete.oldest(owner)
         self._log.warning("incomplete request ended reason=%s owner=%s held_bytes=%s", reason, owner, self._incomplete.size(owner))
         self.completed(peer)
-        peer.give_way()
+        peer.evict()
 
     def completed(self, peer: Peer) -> None:
         """Stop counting the bytes of a connection's request, because the request is complete or has ended."""

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
-from gateway.catalog.shelf import KEY_OF
+from gateway.catalog.source_listing import KEY_OF
 from gateway.json_types import JsonObject
 from gateway.policy.metadata import GATEWAY_KEY
 from gateway.protocol import INVALID_PARAMS, RpcError

@@ -37,7 +37,7 @@ class TrackedSession(Protocol):
         """Return 0 and the time since when the session is idle (monotonic); `None` while it is in use."""
         ...
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         """End the session, because a new session replaces it."""
         ...
 
@@ -62,7 +62,7 @@ class SessionTable:
                 return usage.refuse(reached)
             self._log.warning("session ended reason=evicted session=%s setting=%s", idle.wire_id[:SHOWN_CHARACTERS], reached.rule)
             self._forget(idle.wire_id)
-            idle.give_way()
+            idle.evict()
             reached = usage.judge_session()
         return None
 

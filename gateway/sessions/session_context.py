@@ -17,7 +17,7 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import sort_middleware
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.tools.base import Tool
-from gateway.tools.given import normalize_tools
+from gateway.tools.tool_lists import normalize_tools
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse
 

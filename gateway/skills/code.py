@@ -19,7 +19,7 @@ from typing import cast
 from pydantic_core import to_json
 
 from gateway.diagnostics import Diagnostic
-from gateway.errors import CODE_ERRORS, ConfigError, GatewayError, NotFound, SkillError, ToolFailed, said_by
+from gateway.errors import CODE_ERRORS, ConfigError, GatewayError, NotFound, SkillError, ToolFailed, describe_error
 from gateway.json_types import JsonValue
 from gateway.policy.skill_policy import NAME, is_safe_name
 from gateway.skills.index import SOURCE_ID, own_uri, published
@@ -195,7 +195,7 @@ async def _run_code(skill: ServedSkill, what: str, work: Callable[[], Awaitable[
         raise SkillError(str(error), code="script-arguments") from None
     except CODE_ERRORS as error:
         logger.exception("code of skill failed skill=%s action=%r", skill.id, what)
-        raise ToolFailed(f"Skill {skill.name!r} could not {what}: {said_by(error)}") from error
+        raise ToolFailed(f"Skill {skill.name!r} could not {what}: {describe_error(error)}") from error
 
 
 async def _content(skill: ServedSkill, found: Skill) -> str:

@@ -152,7 +152,7 @@ class SkillSource:
         """Return the part of an agent's instructions that names its skills. Raises `SkillError` for an unknown or ambiguous name."""
         return skill_instructions(self.index, skills_of_file(self.index, names), self._template)
 
-    def wishes(self, names: Sequence[str]) -> Sequence[JsonValue]:
+    def allowed_tools(self, names: Sequence[str]) -> Sequence[JsonValue]:
         """Return `allowed-tools` of each named skill, `None` if it has none. Raises `SkillError` for an unknown or ambiguous name."""
         return [skill.document.frontmatter.get("allowed-tools") for skill in skills_of_file(self.index, names)]
 

@@ -23,7 +23,7 @@ from gateway.storage.record_types import forget, is_open
 from gateway.tasks.open_input_requests import KEY, shown_request
 from gateway.tasks.task import Task
 from gateway.tools.ports import Caller, ClientProfile, LogLevel, capability_of, undeclared
-from gateway.tools.told_lines import NewLines
+from gateway.tools.progress_text import NewLines
 
 MESSAGE_SECONDS = 0.5
 """Minimum seconds between two changes of a task's status message."""

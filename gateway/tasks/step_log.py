@@ -16,7 +16,7 @@ from gateway.storage.database_retry import until_stored
 from gateway.storage.record_types import KEPT, Steps
 from gateway.storage.records import Records
 from gateway.tasks.caller import TaskCaller
-from gateway.tools.context import BegunStep, CallContext
+from gateway.tools.context import CallContext, StartedStep
 
 STEPS_VERSION = 2
 """Version of the rules that name the steps of a new task (`DurablePort.version`). It is stored with the task.
@@ -304,11 +304,11 @@ class StepPort:
         """Run `work` as a step of the task, record and return its result; or return the result that an earlier attempt recorded."""
         return await self._log.step(self._log.number(f"{self._scope}/{name}"), work, repeatable=repeatable, ctx=ctx)
 
-    async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> BegunStep:
-        """Begin a step whose result is recorded later, through `BegunStep.finish`."""
+    async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> StartedStep:
+        """Begin a step whose result is recorded later, through `StartedStep.finish`."""
         key = self._log.number(f"{self._scope}/{name}")
         is_done, value = await self._log.begin(key, repeatable=repeatable, ctx=ctx)
-        return BegunStep(is_done, value, partial(self._log.finish, key))
+        return StartedStep(is_done, value, partial(self._log.finish, key))
 
     async def keep(self, name: str, value: JsonValue) -> None:
         """Store `value` under `name` in place of the earlier value. The value is not the result of a step."""

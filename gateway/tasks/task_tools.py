@@ -20,8 +20,8 @@ from gateway.tasks.task import Task
 from gateway.tasks.task_questions import client_questions, status_message
 from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
+from gateway.tools.progress_text import NewLines
 from gateway.tools.questions import ask_until_usable
-from gateway.tools.told_lines import NewLines
 
 WAIT_SECONDS = 50.0
 """How long `task_result` waits if `tasks.inlineSeconds` sets no limit."""

@@ -102,8 +102,8 @@ class Complete:
     long_text: LongText | None = field(default=None, compare=False, repr=False)
     """A long text of `result`, if there is one. Then the parts of `encoded` at odd indexes are its JSON, the others the rest."""
     claim: Releasable | None = field(default=None, compare=False, repr=False)
-    """The share of the memory for large results that this result takes; the gate releases it. If the claim is a `Held`, a helper process
-    has the content, and `result` has none until the gate has judged it."""
+    """The share of the memory for large results that this result takes; the gate releases it. If the claim is a `HelperResult`, a helper
+    process has the content, and `result` has none until the gate has judged it."""
 
     @classmethod
     def text(cls, text: str, *, is_error: bool = False, structured: JsonValue = None) -> Complete:

@@ -114,7 +114,7 @@ class LateClock:
 
 
 @dataclass(frozen=True, slots=True)
-class BegunStep:
+class StartedStep:
     """A step of a durable task that `DurablePort.begin` began, or whose result an earlier attempt recorded."""
 
     is_done: bool
@@ -186,8 +186,8 @@ class DurablePort(Protocol):
         """
         ...
 
-    async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> BegunStep:
-        """Begin a step that the work itself ends, with `BegunStep.finish`. `repeatable`, `ctx` and the errors are those of `step`."""
+    async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> StartedStep:
+        """Begin a step that the work itself ends, with `StartedStep.finish`. `repeatable`, `ctx` and the errors are those of `step`."""
         ...
 
     def shows(self, message: str) -> contextlib.AbstractContextManager[None]:

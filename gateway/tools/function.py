@@ -21,7 +21,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from gateway.errors import CODE_ERRORS, GatewayError, ToolFailed, said_by
+from gateway.errors import CODE_ERRORS, GatewayError, ToolFailed, describe_error
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.tools.base import Complete, InputRequired, TaskStarted, TaskSupport, ToolDefinition, ToolOutcome
 from gateway.tools.contents import is_rich, to_block, to_contents
@@ -392,7 +392,7 @@ class FunctionTool(Generic[P, R]):
             logger.warning("function failed name=%s error=%s", self.name, type(error).__name__)
             logger.debug("function failed name=%s", self.name, exc_info=True)
             tells = ctx.facts.provenance.tells_errors if self.include_detailed_errors is None else self.include_detailed_errors
-            detail = f": {said_by(error)}" if tells else "."
+            detail = f": {describe_error(error)}" if tells else "."
             raise FunctionFailed(f"Function {self.name!r} failed{detail}") from error
 
 

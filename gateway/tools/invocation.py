@@ -13,7 +13,7 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.middleware import CallNext, MiddlewareType, mark
 from gateway.tools.base import NamedTool, Tool, ToolSource
 from gateway.tools.context import CallContext
-from gateway.tools.given import by_name, normalize_tools
+from gateway.tools.tool_lists import by_name, normalize_tools
 from gateway.tools.wrappers import named
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[None]])

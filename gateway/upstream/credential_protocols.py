@@ -45,7 +45,7 @@ class OwnedCredentials(Credentials, Protocol):
         """The sign-in that a call can offer; `None` if none is needed."""
         ...
 
-    async def look_again(self) -> None:
+    async def reload_tokens(self) -> None:
         """Read the token store again, because somebody signed in."""
         ...
 

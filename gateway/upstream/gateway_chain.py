@@ -42,7 +42,7 @@ def received(result: _ValueT) -> _ValueT:
     return result
 
 
-def received_ask(request: JsonObject) -> JsonObject:
+def received_input_request(request: JsonObject) -> JsonObject:
     """Remove the `_meta` keys that the gateway does not accept from a server's request for input, and return the request."""
     params: JsonObject | None = request.get("params")  # or another value
     if isinstance(params, dict) and not isinstance(params.get("_meta", {}), dict):

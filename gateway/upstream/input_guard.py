@@ -53,7 +53,7 @@ class Models(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class AskServices:
+class InputRequestServices:
     """Services of the gateway with which `InputGuard` judges requests for input; one object per gateway."""
 
     events: EventStream
@@ -80,7 +80,7 @@ class Answered:
 class InputGuard:
     """Judges the requests for input of one server. Safe for concurrent calls."""
 
-    def __init__(self, server: str, policy: SourcePolicy, services: AskServices) -> None:
+    def __init__(self, server: str, policy: SourcePolicy, services: InputRequestServices) -> None:
         self._server = server
         self._policy = policy
         self._services = services
@@ -93,7 +93,7 @@ class InputGuard:
 
     # -- what is declared --------------------------------------------------------------------------------------
 
-    def asks_midway(self, *, is_modern: bool) -> bool:
+    def may_request_input(self, *, is_modern: bool) -> bool:
         """Return whether requests for input may arrive while a call runs: relayed ones of a 2025 server, and approvals of sampling."""
         if self._policy.sampling.mode == "ask":
             return True

@@ -33,7 +33,7 @@ _WORKERS = 2
 T = TypeVar("T")
 
 
-class _Wish:
+class _PendingClaim:
     """State of one claim: the bytes that it waits for or holds."""
 
     __slots__ = ("caller", "granted", "is_granted", "is_over", "size")
@@ -50,7 +50,7 @@ class Claim:
 
     __slots__ = ("_bodies", "_wish")
 
-    def __init__(self, bodies: LargeBodies, wish: _Wish) -> None:
+    def __init__(self, bodies: LargeBodies, wish: _PendingClaim) -> None:
         self._bodies = bodies
         self._wish = wish
 
@@ -84,11 +84,11 @@ class LargeBodies:
         """Processes that read and judge the largest results. `ChildProcesses` closes them."""
         self._bytes = 0
         self._by_caller: Counter[str] = Counter()
-        self._waiting: CallerQueues[_Wish] = CallerQueues()
+        self._waiting: CallerQueues[_PendingClaim] = CallerQueues()
 
     def claim(self, caller: str, size: int, granted: Callable[[], None]) -> Claim:
         """Claim `size` bytes for `caller`. `granted` is called once, later, if they are not granted at once."""
-        wish = _Wish(caller, size, granted)
+        wish = _PendingClaim(caller, size, granted)
         self._waiting.add(caller, wish)
         self._grant(quietly=wish)
         return Claim(self, wish)
@@ -110,14 +110,14 @@ class LargeBodies:
         """Run `job` in a worker thread."""
         return await anyio.to_thread.run_sync(job, limiter=self._limiter)
 
-    def end(self, wish: _Wish) -> None:
+    def end(self, wish: _PendingClaim) -> None:
         """End a claim: return its bytes, or stop waiting for them. Callable from any thread."""
         if not wish.is_over:
             wish.is_over = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._end, wish)
 
-    def _end(self, wish: _Wish) -> None:
+    def _end(self, wish: _PendingClaim) -> None:
         if wish.is_granted:
             self._bytes -= wish.size
             self._by_caller[wish.caller] -= wish.size
@@ -131,7 +131,7 @@ class LargeBodies:
             self._waiting.discard(wish.caller, wish)
         self._grant()
 
-    def _grant(self, quietly: _Wish | None = None) -> None:
+    def _grant(self, quietly: _PendingClaim | None = None) -> None:
         """Grant the claims that fit, one of each caller in turn. A claim that does not fit into the total blocks all later ones."""
         is_moving = True
         while is_moving:

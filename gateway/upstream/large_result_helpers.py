@@ -203,7 +203,7 @@ class HelperPool:
 
 
 class LargeResult:
-    """A large result that a helper process has parsed and can judge for the gate (`gate.results.Held`)."""
+    """A large result that a helper process has parsed and can judge for the gate (`gate.results.HelperResult`)."""
 
     def __init__(self, helpers: HelperPool, helper: HelperProcess, parts: list[bytes], claim: Releasable | None) -> None:
         self._helpers = helpers

@@ -43,11 +43,11 @@ REREAD_SPACING_SECONDS = 1.0
 class ServerLists:
     """Tools, resources, resource templates and prompts of one server."""
 
-    def __init__(self, server: str, policy: SourcePolicy, own_id: str, sender: Sender, asks_midway: Callable[[bool], bool]) -> None:
+    def __init__(self, server: str, policy: SourcePolicy, own_id: str, sender: Sender, may_request_input: Callable[[bool], bool]) -> None:
         """`own_id` is this gateway's id, by which entries are recognized that come from this gateway itself.
 
-        `asks_midway` gets whether the server speaks MCP 2026, and returns whether requests for input may arrive while a call runs. No side
-        effects.
+        `may_request_input` gets whether the server speaks MCP 2026, and returns whether requests for input may arrive while a call runs.
+        No side effects.
         """
         self.entries: dict[str, list[JsonObject]] = {"tools": [], "resources": [], "templates": [], "prompts": []}
         """Listed entries by kind, as the server sent them."""
@@ -58,7 +58,7 @@ class ServerLists:
         self.on_change: OnChange = lambda _: None
         self._server = server
         self._sender = sender
-        self._asks_midway = asks_midway
+        self._may_request_input = may_request_input
         self._tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
         self.pins = Pinning(server, policy.pins)
         self.quarantined = self.pins.quarantined
@@ -113,7 +113,7 @@ class ServerLists:
     def _rebuild_tools(self, *, modern: bool) -> None:
         """Build a tool for each accepted listing entry. A tool whose definition did not change stays the same object."""
         has_tasks = self._agreed is not None and self._agreed.has_tasks
-        may_ask = self._asks_midway(modern and not has_tasks)
+        may_ask = self._may_request_input(modern and not has_tasks)
         keeps_era, self._built_modern = modern == self._built_modern, modern
         held = self.pins.judge(self.entries["tools"])
         tools: dict[str, tuple[JsonObject, RemoteTool]] = {}

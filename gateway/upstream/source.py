@@ -29,12 +29,12 @@ from gateway.upstream.connection import Connection
 from gateway.upstream.credential_protocols import OwnedCredentials
 from gateway.upstream.delivery import Delivery
 from gateway.upstream.error_translation import RESOURCE_MISSING, agreed, as_it_is, begin_again, explain, sign_in_first
-from gateway.upstream.input_guard import Answered, AskServices, InputGuard, Relayed, to_input_required
+from gateway.upstream.input_guard import Answered, InputGuard, InputRequestServices, Relayed, to_input_required
 from gateway.upstream.input_rounds import converse
 from gateway.upstream.server_lists import ServerLists
 from gateway.upstream.server_messages import CANCEL_SECONDS
 from gateway.upstream.tasks import TaskFollower, task_options
-from gateway.upstream.text_filters import readable_ask, readable_asks, readable_text, readable_value
+from gateway.upstream.text_filters import readable_input_request, readable_input_requests, readable_text, readable_value
 from gateway.upstream.transport import Remote
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class UpstreamSource:
         server: str,
         entry: ServerEntry,
         policy: SourcePolicy,
-        services: AskServices,
+        services: InputRequestServices,
         *,
         own_id: str,
         client: JsonObject,
@@ -62,7 +62,7 @@ class UpstreamSource:
         remote = Remote(server, entry, policy, client, children, credentials)
         self._server, self._entry, self._policy = server, entry, policy
         self._guard = InputGuard(server, policy, services)
-        self.lists = ServerLists(server, policy, own_id, self, lambda is_modern: self._guard.asks_midway(is_modern=is_modern))
+        self.lists = ServerLists(server, policy, own_id, self, lambda is_modern: self._guard.may_request_input(is_modern=is_modern))
         self._watcher = ChangeListener(server, self.lists.mark_changed)
         capabilities = self._guard.shared_capabilities()
         self._connection = Connection(
@@ -153,7 +153,7 @@ class UpstreamSource:
     def may_ask(self) -> bool:
         """Whether a request for input may arrive during any request: from a 2025 server, or because sampling needs an approval."""
         agreed = self._connection.negotiated
-        return self._guard.asks_midway(is_modern=agreed is not None and agreed.era == "modern")
+        return self._guard.may_request_input(is_modern=agreed is not None and agreed.era == "modern")
 
     # -- lists -------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class UpstreamSource:
                 text = "The server sent a request for input that cannot be attributed to one caller, so it was rejected."
                 raise AskUnavailable(text, capability="")
             try:
-                return await self._guard.answer(readable_ask(request, self._policy, self._server), asking)
+                return await self._guard.answer(readable_input_request(request, self._policy, self._server), asking)
             except AskExpired as error:
                 if asking.limits.clocks:
                     asking.limits.clocks[-1].end(str(error))
@@ -233,7 +233,7 @@ class UpstreamSource:
         except Rejected as error:
 
             async def judge(ask: JsonObject) -> JsonObject:
-                judged = await self._guard.judge(readable_ask(ask, self._policy, self._server), ctx)
+                judged = await self._guard.judge(readable_input_request(ask, self._policy, self._server), ctx)
                 return judged.result if isinstance(judged, Answered) else judged.request
 
             return await explain(error, ctx, self._guard.capabilities_for(ctx.facts.client), judge)
@@ -253,7 +253,7 @@ class UpstreamSource:
             result = first if first is not None else await self._delivery.send(method, dict(params), leg, headers)
             first = None
             if isinstance(asked := result.get("inputRequests"), dict):
-                result["inputRequests"] = readable_asks(cast("JsonObject", asked), self._policy, self._server)
+                result["inputRequests"] = readable_input_requests(cast("JsonObject", asked), self._policy, self._server)
             return result
 
         return await converse(self._guard, once, ctx)
@@ -277,7 +277,7 @@ class UpstreamSource:
         if self._credentials is not None and offer is not None and agreed(ctx):
             async with ctx.waiting():
                 await offer.finished()
-            await self._credentials.look_again()
+            await self._credentials.reload_tokens()
             self._connection.try_at_once()
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
@@ -290,11 +290,11 @@ class UpstreamSource:
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
         """Judge a request for input of a task that the caller follows itself (`TaskLine`)."""
-        return await self._guard.judge(readable_ask(request, self._policy, self._server), ctx)
+        return await self._guard.judge(readable_input_request(request, self._policy, self._server), ctx)
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
         """Judge and answer a request for input of a task that the gateway follows (`TaskLine`)."""
-        asked = keyed(readable_ask(request, self._policy, self._server), key)
+        asked = keyed(readable_input_request(request, self._policy, self._server), key)
         return await self._guard.answer(asked, ctx, ctx.question(f"task {key}"))
 
     # -- resources, prompts, completion ------------------------------------------------------------------------

@@ -15,10 +15,10 @@ from gateway.policy.decision import Reject
 from gateway.policy.hidden_text import judge_hidden_text, strip_text, strip_value
 from gateway.tools.context import CallContext
 from gateway.tools.ports import Caller, LogLevel
-from gateway.upstream.gateway_chain import received_ask
+from gateway.upstream.gateway_chain import received_input_request
 
 
-def readable_ask(request: JsonObject, policy: SourcePolicy, server: str) -> JsonObject:
+def readable_input_request(request: JsonObject, policy: SourcePolicy, server: str) -> JsonObject:
     """Return a server's request for input without hidden text, and with only the `_meta` that the gateway accepts.
 
     Raises:
@@ -26,14 +26,14 @@ def readable_ask(request: JsonObject, policy: SourcePolicy, server: str) -> Json
     """
     if policy.hidden_text == "refuse" and isinstance(verdict := judge_hidden_text(request, "The request"), Reject):
         raise PolicyDenied(f"Refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=server)
-    return received_ask(request if policy.hidden_text == "allow" else cast("JsonObject", strip_value(request)))
+    return received_input_request(request if policy.hidden_text == "allow" else cast("JsonObject", strip_value(request)))
 
 
-def readable_asks(asks: JsonObject, policy: SourcePolicy, server: str) -> JsonObject:
-    """Return the requests for input of a result, by key, each as `readable_ask` returns it."""
+def readable_input_requests(asks: JsonObject, policy: SourcePolicy, server: str) -> JsonObject:
+    """Return the requests for input of a result, by key, each as `readable_input_request` returns it."""
     readable: JsonObject = {}
     for key, ask in asks.items():
-        readable[key] = readable_ask(cast("JsonObject", ask), policy, server) if isinstance(ask, dict) else ask
+        readable[key] = readable_input_request(cast("JsonObject", ask), policy, server) if isinstance(ask, dict) else ask
     return readable
 
 

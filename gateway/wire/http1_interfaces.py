@@ -76,7 +76,7 @@ class Peer(Protocol):
         """Return `UNSENT`, `HALF_SENT` or `IDLE`, and the loop time since when; `None` while the connection serves a request or closes."""
         ...
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         """Close the connection, because a new connection needs its place."""
         ...
 

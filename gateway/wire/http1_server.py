@@ -427,7 +427,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         kind = HALF_SENT if self._in_head or self._other_bytes else UNSENT if self._current is None else IDLE
         return kind, self._idle_since
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         """Close the connection, because a new connection needs its place. If a request is incomplete, send a 503 before."""
         if self._is_lingering:
             self.transport.abort()

@@ -18,7 +18,7 @@ import anyio
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from gateway.errors import AnswerRefused, GatewayError, ToolFailed, WorkflowFailed, said_by, text_for_caller
+from gateway.errors import AnswerRefused, GatewayError, ToolFailed, WorkflowFailed, describe_error, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.approval_policy import describe_call
 from gateway.policy.input_answers import JSON_FOR, judge_answer, refused_answer
@@ -105,7 +105,7 @@ async def _ask_all(pending: Sequence[WorkflowEvent[Any]], ctx: CallContext) -> d
 
 def _failure(error: Exception) -> WorkflowFailed:
     executor = failed_executor(error)
-    text = text_for_caller(error) if isinstance(error, GatewayError) else said_by(error)
+    text = text_for_caller(error) if isinstance(error, GatewayError) else describe_error(error)
     if executor is None:
         return WorkflowFailed(text if isinstance(error, GatewayError) else f"The workflow failed: {text}", executor="")
     return WorkflowFailed(f"Executor {executor!r} failed: {text}", executor=executor)
@@ -161,7 +161,7 @@ async def _put(
             found = [": ".join([*map(str, item["loc"]), item["msg"]]) for item in error.errors()[:3]]
             raise AnswerRefused(refused_answer(request, "; ".join(found))) from None
         except Exception as error:  # validators are user code
-            raise AnswerRefused(refused_answer(request, said_by(error))) from error
+            raise AnswerRefused(refused_answer(request, describe_error(error))) from error
 
     return await ask_until_usable(ctx, request, use, key, judges=judges)
 
@@ -206,22 +206,22 @@ async def _ask_question(data: Question, ctx: CallContext, key: str) -> JsonValue
     return await _put(data.prompt, object_schema(fields, is_closed=False), ctx, key, read)
 
 
-def _to_said(text: str) -> list[Message]:
+def _as_messages(text: str) -> list[Message]:
     return to_messages(text) if text else []
 
 
 _READERS: dict[Any, tuple[JsonObject, Callable[[str], Any]]] = {
     list[Message]: (
         {"type": "string", "title": "Answer", "description": "What you say; leave it empty to end the conversation."},
-        _to_said,
+        _as_messages,
     ),
     AgentRequestInfoResponse: (
         {"type": "string", "title": "Remarks", "description": "What to change; leave it empty to let the answer stand."},
-        lambda text: AgentRequestInfoResponse(_to_said(text)),
+        lambda text: AgentRequestInfoResponse(_as_messages(text)),
     ),
     MagenticPlanReviewResponse: (
         {"type": "string", "title": "Remarks", "description": "What to change; leave it empty to go ahead."},
-        lambda text: MagenticPlanReviewResponse(_to_said(text)),
+        lambda text: MagenticPlanReviewResponse(_as_messages(text)),
     ),
 }
 """Response type that orchestrations request → the form's only field, and the function that converts its text to a response."""

@@ -17,7 +17,7 @@ from gateway.sdk import load
 from gateway.tools.base import Complete, Tool, ToolDefinition
 from gateway.tools.context import CallContext
 from gateway.tools.ports import Caller
-from gateway.tools.told_lines import NewLines, Sentences
+from gateway.tools.progress_text import NewLines, Sentences
 from gateway.tools.toolbox import ToolBox, ToolGuards
 from gateway.types.responses import AgentResponseUpdate
 from gateway.workflows.callers import Forms, PassingCaller, QuestionCaller

@@ -113,7 +113,7 @@ class WorkflowViz:
     def to_mermaid(self) -> str:
         """Return a Mermaid flow chart, top down."""
         lines = ["flowchart TD"]
-        _mermaid(self._drawing, lines, "  ", _Words())
+        _mermaid(self._drawing, lines, "  ", _MermaidIds())
         return "\n".join(lines)
 
     def to_digraph(self) -> str:
@@ -152,7 +152,7 @@ class WorkflowViz:
         return self.export("svg", filename)
 
 
-class _Words:
+class _MermaidIds:
     """Makes Mermaid ids: a name with only letters, digits and underscores, with a digest if another name has the same id."""
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ def _quoted(text: str) -> str:
     return html.escape(text, quote=True).replace("&#x27;", "'")
 
 
-def _mermaid(drawing: Drawing, lines: list[str], indent: str, words: _Words) -> None:
+def _mermaid(drawing: Drawing, lines: list[str], indent: str, words: _MermaidIds) -> None:
     for node in drawing.nodes:
         box = f"(({node.label}))" if node.kind == "fan-in" else f'["{_quoted(node.label)}"];'
         lines.append(f"{indent}{words.of(node.id)}{box}")

@@ -84,7 +84,7 @@ def message_of(workflow: Runnable, arguments: JsonObject, *, is_derived: bool) -
         try:
             return _validated(kinds, value)
         except ValidationError as error:
-            problem = problem or _told(error)
+            problem = problem or _first_error(error)
         except PydanticUserError:
             continue
     takes = ", ".join(map(name_of, kinds))
@@ -184,6 +184,6 @@ def _validated(kinds: Sequence[Any], value: JsonValue) -> Any:
     return TypeAdapter[Any](wanted).validate_json(json.dumps(value))
 
 
-def _told(error: ValidationError) -> str:
+def _first_error(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}."

@@ -30,7 +30,7 @@ from gateway.tools.base import Complete
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallPorts
 from gateway.tools.ports import ClientProfile
-from gateway.tools.told_lines import MAX_SAID
+from gateway.tools.progress_text import MAX_SAID
 from gateway.types.responses import AgentResponseUpdate
 from tests.agents.test_tool import Listener, Tools, agent_file, endpoint
 from tests.fakes.openai_server import ScriptedServer, openai_server

@@ -25,7 +25,7 @@ from gateway.telemetry.gateway_events import EventStream
 from gateway.gate.approvals import Approvals
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
-from gateway.upstream.input_guard import AskServices
+from gateway.upstream.input_guard import InputRequestServices
 from gateway.upstream.source import UpstreamSource
 
 folder, sdk, *servers = sys.argv[1:]
@@ -34,7 +34,7 @@ folder, sdk, *servers = sys.argv[1:]
 async def main():
     events = EventStream()
     records = Records(StateFolder(Path(folder)), audit_days=1)
-    services = AskServices(events, records, Approvals(records, events))
+    services = InputRequestServices(events, records, Approvals(records, events))
     for server in servers:
         entry = HttpServer(url=server) if server.startswith("http") else StdioServer.model_validate_json(server)
         async with UpstreamSource("up", entry, SourcePolicy(), services, own_id="x", client={"name": "x", "version": "1"}) as source:

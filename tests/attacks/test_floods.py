@@ -207,7 +207,7 @@ class LostPeer:
     def waits(self) -> None:
         return None
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         self.is_cut = True
 
 

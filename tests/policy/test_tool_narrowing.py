@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.json_types import JsonValue
-from gateway.policy.tool_narrowing import narrow_tools, wished_tools
+from gateway.policy.tool_narrowing import narrow_tools, requested_tools
 
 TOOLS = ["docs__search", "docs__read", "notes__add", "Bash"]
 
@@ -35,4 +35,4 @@ def test_wildcard_grants_only_existing_tools() -> None:
 
 
 def test_tools_field_that_is_not_text_requests_nothing() -> None:
-    assert (wished_tools(3), wished_tools(["a b", 1]), wished_tools(None)) == ([], ["a", "b"], None)
+    assert (requested_tools(3), requested_tools(["a b", 1]), requested_tools(None)) == ([], ["a", "b"], None)

@@ -20,7 +20,7 @@ from gateway.json_types import JsonObject
 from gateway.tools.base import Complete, InputRequired, ToolOutcome
 from gateway.tools.context import CallContext, CallPorts
 from gateway.tools.function import FunctionTool, tool
-from gateway.tools.given import by_name
+from gateway.tools.tool_lists import by_name
 
 if TYPE_CHECKING:
     from decimal import Decimal

@@ -16,7 +16,7 @@ from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
-from gateway.upstream.input_guard import AskServices, InputGuard, Relayed
+from gateway.upstream.input_guard import InputGuard, InputRequestServices, Relayed
 
 pytestmark = pytest.mark.anyio
 CTX = CallContext(CallFacts(client=ClientProfile(capabilities={"sampling": {}})))
@@ -41,7 +41,7 @@ async def test_each_of_two_requests_of_one_call_is_shown_until_approved(tmp_path
     operator, events = Operator(), EventStream()
     policy = SourcePolicy.model_validate({"sampling": {"mode": "ask"}})
     records = Records(StateFolder(tmp_path), audit_days=1)
-    guard = InputGuard("up", policy, AskServices(events, records, cast("Any", operator)))
+    guard = InputGuard("up", policy, InputRequestServices(events, records, cast("Any", operator)))
     message: JsonObject = {"role": "user", "content": {"type": "text", "text": "Capital of France?"}}
     request: JsonObject = {"method": "sampling/createMessage", "params": {"messages": [message], "maxTokens": 9}}
     judged: list[object] = []

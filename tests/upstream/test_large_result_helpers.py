@@ -18,7 +18,7 @@ import anyio.to_thread
 import pytest
 
 from gateway.errors import ToolFailed
-from gateway.gate.results import Held, Judged, ResultKeeper, ResultOrigin, ResultRules, judge_whole
+from gateway.gate.results import HelperResult, Judged, ResultKeeper, ResultOrigin, ResultRules, judge_whole
 from gateway.storage.result_store import ResultStore
 from gateway.upstream import large_result_helpers
 from gateway.upstream.gateway_chain import received
@@ -69,10 +69,10 @@ async def helpers() -> AsyncGenerator[HelperPool]:
         await made.aclose()
 
 
-async def hold(made: HelperPool, result: dict[str, Any]) -> Held:
+async def hold(made: HelperPool, result: dict[str, Any]) -> HelperResult:
     """The result, held."""
     _, holder = await made.hold([message(result)], None, lambda said: said == 7)
-    assert isinstance(holder, Held)
+    assert isinstance(holder, HelperResult)
     return holder
 
 

@@ -15,7 +15,7 @@ from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
 from gateway.telemetry.gateway_events import EventStream
 from gateway.upstream import server_session
-from gateway.upstream.input_guard import AskServices
+from gateway.upstream.input_guard import InputRequestServices
 from gateway.upstream.source import UpstreamSource
 from tests.fakes.running import ROOT
 
@@ -26,7 +26,7 @@ async def test_slow_server_connects_at_first_attempt(tmp_path: Path, monkeypatch
     program = f"sleep 1.2; exec {sys.executable} -m tests.fakes.upstream --stdio {option}"
     entry = StdioServer(command="sh", args=["-c", program], cwd=str(ROOT))
     events, records = EventStream(), Records(StateFolder(tmp_path), audit_days=1)
-    services = AskServices(events, records, Approvals(records, events))
+    services = InputRequestServices(events, records, Approvals(records, events))
     async with UpstreamSource("up", entry, SourcePolicy(), services, own_id="x", client={"name": "x", "version": "1"}) as source:
         with anyio.fail_after(25):
             await source.settled()

@@ -19,7 +19,7 @@ from gateway.chat.responses_client import OpenAIChatClient
 from gateway.chat.responses_request import to_request
 from gateway.errors import ChatClientInvalidResponseException
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.tools.given import normalize_tools, tell_apart
+from gateway.tools.tool_lists import normalize_tools, separate_hosted_tools
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 
@@ -98,7 +98,7 @@ class FoundryAgentProvider:
         chosen = model or self._default_model
         if not chosen:
             raise ValueError(f"Agent {name!r} needs a model: pass model= here or to the provider.")
-        ours, hosted = await tell_apart(normalize_tools(own.get("tools")))
+        ours, hosted = await separate_hosted_tools(normalize_tools(own.get("tools")))
         offered = to_request([Message("user", [""])], {"tools": [*ours, *hosted]}).get("tools")
         definition: JsonObject = {"kind": "prompt", "model": chosen, **(options or {})}
         definition |= {key: value for key, value in (("instructions", instructions), ("tools", offered)) if value}
@@ -124,7 +124,7 @@ class FoundryAgentProvider:
         definition = cast("JsonObject", found.get("definition") or {})
         there = cast("list[JsonObject]", definition.get("tools") or [])
         wanted = {str(tool.get("name")) for tool in there if tool.get("type") == "function"}
-        here, _ = await tell_apart(normalize_tools(own.get("tools")))
+        here, _ = await separate_hosted_tools(normalize_tools(own.get("tools")))
         if missing := sorted(wanted - {tool.definition.name for tool in here}):
             raise ValueError(f"Agent {name!r} has the functions {', '.join(map(repr, missing))}: pass them as tools=, they run here.")
         return self._agent(found, own)

@@ -28,7 +28,7 @@ MAX_TOLD = 200
 
 
 @dataclass(slots=True)
-class Told:
+class NotificationLog:
     """The last notifications of a session, sent or not, for a client that reconnects its listening GET. Event ids: `<token>.<number>`."""
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(9))
@@ -111,7 +111,7 @@ class FastSession(Channel):
         self.moving: anyio.Event | None = None
         """Present while the session moves to the SDK path; set when it has moved."""
         self._heir: Channel | None = None
-        self.told: Told | None = None
+        self.told: NotificationLog | None = None
 
     async def notify(self, method: str, params: JsonObject | None) -> None:
         """Send a notification on the listening GET, and keep it. Without a GET until now, drop it; after a move, use the SDK path."""
@@ -124,7 +124,7 @@ class FastSession(Channel):
         if self.told is None:
             if stream is None:
                 return  # the client never opened a GET, so it cannot resume one
-            self.told = Told()
+            self.told = NotificationLog()
         event = self.told.keep(method, params)
         if stream is not None:
             await stream.write(event)
@@ -134,7 +134,7 @@ class FastSession(Channel):
         is_busy = self.stream is not None or self.moving is not None or self.legacy.calls
         return None if is_busy else (0, self.legacy.seen)
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         """End the session, because a new session replaces it."""
         self._end(self)
 

@@ -152,7 +152,7 @@ class FastSessions:
             await refusal.to_response(is_rpc=True, number=hello.number)(scope, receive, send)
             return
         result = self._parts.introduction(hello.version, principal)
-        session = FastSession(uuid4().hex, body, self._give_way)
+        session = FastSession(uuid4().hex, body, self._evict)
         session.legacy = self._clients.open_session(session.wire_id, hello, session, principal, idle_seconds=IDLE_SECONDS)
         self._sessions[session.wire_id] = session
         self._table.opened(usage, session)
@@ -272,7 +272,7 @@ class FastSessions:
             if session.stream is not None:
                 session.stream.scope.cancel()
 
-    def _give_way(self, session: FastSession) -> None:
+    def _evict(self, session: FastSession) -> None:
         """End a session, because a new session replaces it. Requests no longer find the session."""
         self._sessions.pop(session.wire_id, None)
         if self._tasks is not None:

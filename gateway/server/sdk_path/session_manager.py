@@ -25,7 +25,7 @@ from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
 from gateway.auth.principal import LOCAL
 from gateway.json_types import JsonObject
 from gateway.server.clients import Clients
-from gateway.server.fast_path.fast_session import Told
+from gateway.server.fast_path.fast_session import NotificationLog
 from gateway.server.http_responses import Refusal
 from gateway.server.sdk_path.request_presence import PRESENCE_SCOPE_KEY, RequestPresence
 from gateway.server.session_table import Reason, SessionTable
@@ -178,7 +178,7 @@ class _KeptSession:
             return None
         return 0, max(used, scope.deadline - DEFAULT_SESSION_IDLE_TIMEOUT)
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         """End the session, because a new session replaces it."""
         self._end(self)
 
@@ -223,11 +223,11 @@ class SessionManager(StreamableHTTPSessionManager):
         return self._keep.usages.known(LOCAL.id if requestor is None else requestor["client_id"])
 
     def _count(self, usage: Usage, transport: StreamableHTTPServerTransport) -> None:
-        kept = _KeptSession(transport, self._keep.clients, self._give_way)
+        kept = _KeptSession(transport, self._keep.clients, self._evict)
         self._kept[kept.wire_id] = kept
         self._keep.table.opened(usage, kept)
 
-    def _give_way(self, session: _KeptSession) -> None:
+    def _evict(self, session: _KeptSession) -> None:
         self._server_instances.pop(session.wire_id, None)  # answered 404 from here on
         self._session_owners.pop(session.wire_id, None)
         if self._task_group is not None:
@@ -254,7 +254,7 @@ class SessionManager(StreamableHTTPSessionManager):
             self._keep.table.closed(kept, "stopped" if self._task_group is None else kept.reason)
         await super()._discard_session(session_id, transport)
 
-    async def take_over(self, wire_id: str, told: Told | None, opening: Scope, body: bytes) -> bool:
+    async def take_over(self, wire_id: str, told: NotificationLog | None, opening: Scope, body: bytes) -> bool:
         """Open a session with the id of a session of the fast path. Return whether the SDK accepted its `initialize`.
 
         `opening` and `body` are the client's `initialize`, which was answered before. `told` are the notifications of its listening GET,

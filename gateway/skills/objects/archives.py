@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from gateway.skills.model import MANIFEST, digest_of, is_manifest, is_utf8
-from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, Offer, path_inside, to_frontmatter
+from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, FileSelection, path_inside, to_frontmatter
 from gateway.skills.objects.members import InlineSkillResource
 from gateway.skills.objects.skill import FileSkill, SkillResource
 from gateway.skills.parser import parse_skill
@@ -95,7 +95,7 @@ def _to_skill(files: dict[str, bytes], name: str, url: str, limits: ArchiveLimit
         raise ValueError(f"the {MANIFEST} in the archive does not describe a skill called {name!r}")
     top = manifest.rpartition("/")[0]
     prefix = f"{top}/" if top else ""
-    offer = Offer(limits.extensions, None)
+    offer = FileSelection(limits.extensions, None)
     resources: list[SkillResource] = []
     for path in sorted(files):
         below = path.removeprefix(prefix)

@@ -73,8 +73,8 @@ class FileSkillsSource(SkillsSource):
         given = [skill_paths] if isinstance(skill_paths, str | Path) else skill_paths
         self._roots = [str(path) for path in given]
         self._runner = script_runner
-        self._resources = Offer(RESOURCE_EXTENSIONS if resource_extensions is None else resource_extensions, resource_filter)
-        self._scripts = Offer(SCRIPT_EXTENSIONS if script_extensions is None else script_extensions, script_filter)
+        self._resources = FileSelection(RESOURCE_EXTENSIONS if resource_extensions is None else resource_extensions, resource_filter)
+        self._scripts = FileSelection(SCRIPT_EXTENSIONS if script_extensions is None else script_extensions, script_filter)
         self._resources.folders, self._scripts.folders = _folders(resource_directories), _folders(script_directories)
         self._known: Mapping[Key, SkillFolder] = {}
         named = [folder for offer in (self._resources, self._scripts) for folder in offer.folders or ()]
@@ -108,7 +108,7 @@ class FileSkillsSource(SkillsSource):
         return FileSkill(frontmatter=frontmatter, content=folder.document.text, path=top, resources=resources, scripts=scripts)
 
 
-class Offer:
+class FileSelection:
     """Decides which files of a skill are offered as resources, or as scripts."""
 
     def __init__(self, extensions: Sequence[str], chosen: FileFilter | None) -> None:

@@ -77,7 +77,7 @@ class OAuthCredentials:
             NotSent: The authorization server cannot be reached now.
         """
         if anyio.current_time() - self._looked_at > LOOK_SECONDS:
-            await self.look_again()
+            await self.reload_tokens()
         grant = self._grant
         if grant is None or not _is_usable(grant):
             grant = await self._renewed(None)
@@ -158,7 +158,7 @@ class OAuthCredentials:
 
     # -- the file ----------------------------------------------------------------------------------------------
 
-    async def look_again(self) -> None:
+    async def reload_tokens(self) -> None:
         """Read the token file if another process changed it."""
         self._looked_at = anyio.current_time()
         stamp = await anyio.to_thread.run_sync(self._file.stamp)

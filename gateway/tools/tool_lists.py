@@ -47,7 +47,7 @@ async def validate_tools(tools: Any) -> list[Any]:
     Raises:
         ValueError: Two different tools have one name.
     """
-    found, hosted = await tell_apart(normalize_tools(tools))
+    found, hosted = await separate_hosted_tools(normalize_tools(tools))
     return [*found, *hosted]
 
 
@@ -85,7 +85,7 @@ def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
     return found
 
 
-async def tell_apart(given: Iterable[Any]) -> tuple[list[Tool], list[Any]]:
+async def separate_hosted_tools(given: Iterable[Any]) -> tuple[list[Tool], list[Any]]:
     """Split a list that `normalize_tools` returned into tools that a run can call, and descriptions of tools that the provider runs.
 
     Raises:

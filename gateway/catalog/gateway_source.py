@@ -1,4 +1,4 @@
-"""`OwnSource`: the gateway's own tools and resources, as a source with the id `gateway`.
+"""`GatewaySource`: the gateway's own tools and resources, as a source with the id `gateway`.
 
 It has `read_result` with the resources `moongate://results/<id>` for shortened results, and `gateway_status` with `moongate://status`. If
 agents are served, it has `session_list` and `session_delete` with `session://<id>`; if a tool can become a task, `task_status`,
@@ -30,7 +30,7 @@ UNLIMITED_BYTES = 2**62
 """Limit on results of this source: none. Stored results were judged when they were stored, so they are not shortened again."""
 
 
-class OwnSource:
+class GatewaySource:
     """The gateway's own tools and resources, as a `Source`."""
 
     def __init__(

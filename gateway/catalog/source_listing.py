@@ -1,6 +1,6 @@
-"""`Shelf`: the entries of one source in the catalog, built from the source's lists and its policy.
+"""`SourceListing`: the entries of one source in the catalog, built from the source's lists and its policy.
 
-It applies the policy, assigns exposed names and URIs, and wraps every tool in `GuardedTool`. `Catalog` merges the shelves of all sources.
+It applies the policy, assigns exposed names and URIs, and wraps every tool in `GuardedTool`. `Catalog` merges the listings of all sources.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CatalogEntry:
 
 
 @dataclass(slots=True, eq=False)
-class Shelf:
+class SourceListing:
     """The exposed lists of one source, built from its `CatalogEntry`."""
 
     entry: CatalogEntry

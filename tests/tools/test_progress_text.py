@@ -1,6 +1,6 @@
 """What of a streamed text becomes progress messages."""
 
-from gateway.tools.told_lines import Sentences
+from gateway.tools.progress_text import Sentences
 
 
 async def test_repeated_lines_are_reported_once() -> None:
