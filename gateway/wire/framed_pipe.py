@@ -57,6 +57,8 @@ class FramedPipe(asyncio.SubprocessProtocol):
         self._lines: list[bytes | memoryview] = []
         """Lines that are written together at the end of this turn of the event loop."""
         self._is_readable = True
+        self._was_paused = False
+        """Whether reading was paused since `_await_final_output` last looked."""
         self.is_open = True
         """Whether the child's output is open."""
         self.takes_input = True
@@ -125,10 +127,12 @@ class FramedPipe(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         """Set `ended`. The output counts as ended `FINAL_OUTPUT_SECONDS` later, so that the last lines arrive."""
         self.ended.set()
+        self._was_paused = True
         self._await_final_output(FINAL_OUTPUT_WAITS)
 
     def _await_final_output(self, waits: int) -> None:
-        if waits and (waits == FINAL_OUTPUT_WAITS or not self._is_readable):
+        if waits and self._was_paused:
+            self._was_paused = not self._is_readable
             asyncio.get_running_loop().call_later(FINAL_OUTPUT_SECONDS, self._await_final_output, waits - 1)
         else:
             self._end_output()
@@ -271,6 +275,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
         if self._is_readable:
             reader.resume_reading()
         else:
+            self._was_paused = True
             reader.pause_reading()
 
     def _end_output(self) -> None:
