@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import Counter
 from collections.abc import Generator
+from pathlib import Path
 
 import httpcore2
 import pytest
@@ -21,6 +23,16 @@ LOOPBACK = "127.0.0.1,localhost,::1"
 settings.register_profile("gate", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gate")
 """In every run the same examples, however long a busy machine takes over one; `make faults` looks further."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files with the longest time limits first, so that no process runs one of them when all others have ended."""
+    limits: Counter[Path] = Counter()
+    counts = Counter(item.path for item in items)
+    for item in items:
+        if (limit := item.get_closest_marker("timeout")) is not None:
+            limits[item.path] = max(limits[item.path], int(limit.args[0]))
+    items.sort(key=lambda item: (-limits[item.path], -counts[item.path]))  # stable: the tests of a file stay in order
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -25,6 +25,9 @@ LINES_AT_ONCE = 64
 FINAL_OUTPUT_SECONDS = 0.5
 """How long output is read after the child's end. Processes that the child started may hold its streams open without end."""
 
+FINAL_OUTPUT_WAITS = 20
+"""How often `FINAL_OUTPUT_SECONDS` begin anew because this process had paused reading, so that the pipe may hold more of the output."""
+
 
 class FramedPipe(asyncio.SubprocessProtocol):
     """The standard streams of one child process. A subclass implements the methods that receive lines."""
@@ -54,6 +57,8 @@ class FramedPipe(asyncio.SubprocessProtocol):
         self._lines: list[bytes | memoryview] = []
         """Lines that are written together at the end of this turn of the event loop."""
         self._is_readable = True
+        self._was_paused = False
+        """Whether reading was paused since `_await_final_output` last looked."""
         self.is_open = True
         """Whether the child's output is open."""
         self.takes_input = True
@@ -122,7 +127,15 @@ class FramedPipe(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         """Set `ended`. The output counts as ended `FINAL_OUTPUT_SECONDS` later, so that the last lines arrive."""
         self.ended.set()
-        asyncio.get_running_loop().call_later(FINAL_OUTPUT_SECONDS, self._end_output)
+        self._was_paused = True
+        self._await_final_output(FINAL_OUTPUT_WAITS)
+
+    def _await_final_output(self, waits: int) -> None:
+        if waits and self._was_paused:
+            self._was_paused = not self._is_readable
+            asyncio.get_running_loop().call_later(FINAL_OUTPUT_SECONDS, self._await_final_output, waits - 1)
+        else:
+            self._end_output()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note that the process has ended and all its streams are closed."""
@@ -262,6 +275,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
         if self._is_readable:
             reader.resume_reading()
         else:
+            self._was_paused = True
             reader.pause_reading()
 
     def _end_output(self) -> None:

@@ -5,7 +5,7 @@ It is imported with the first run, or when a file names a workflow in code, so t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -140,7 +140,7 @@ async def made_by(code: Code, reference: str, call: CallContext | None = None) -
 
     With `call`, the object that the file names passes the gate of the call first, whichever of the three it is.
     """
-    make: Callable[[], Any] = (lambda: code) if isinstance(code, Workflow | FunctionalWorkflow) else code
+    make: Callable[[], Any] = _passing(code) if isinstance(code, Workflow | FunctionalWorkflow) else code
     if call is not None:
         make = gated_function(Reference(reference, code), call, make)
     try:
@@ -154,6 +154,13 @@ async def made_by(code: Code, reference: str, call: CallContext | None = None) -
     if not isinstance(made, Workflow):
         raise WorkflowInvalid(f"python: {reference} returned {type(made).__name__}; return a Workflow: WorkflowBuilder(…).build().")
     return made
+
+
+def _passing(code: Workflow | FunctionalWorkflow) -> Callable[[], Awaitable[Workflow | FunctionalWorkflow]]:
+    async def passing() -> Workflow | FunctionalWorkflow:  # `run_function` would call an ordinary function in a worker thread
+        return code
+
+    return passing
 
 
 def _fresh(code: FunctionalWorkflow, reference: str) -> Runnable:

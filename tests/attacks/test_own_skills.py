@@ -100,7 +100,7 @@ async def test_policy_of_the_agent_judges_arguments_of_skill_tools(tmp_path: Pat
     with place(tmp_path, rules) as made:
         [refused] = await ask_clerk(made, RUN)
         assert refused.startswith("Refused by arguments.run_skill_script.script_name") and ran(made) == 0
-        assert ("call.refused", "agent/clerk", "run_skill_script") in await audited(made)
+        assert ("call.refused", "agent/clerk", "run_skill_script") in await audited(made, 1)
 
 
 @pytest.mark.parametrize("decision", ["approve", "approve_always", "decline"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from tests.fakes.nursery import sooner
 from tests.fakes.running import child, free_port, wait_until_ready
 
 BLOCK = re.compile(r"(?P<before>[^\n]*)\n\n```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -38,12 +40,20 @@ class Walkthrough:
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Self:
-        (self.folder / "home").mkdir()
-        (self.folder / "work").mkdir()
+        for name in ("home", "work", "bin"):
+            (self.folder / name).mkdir()
+        command, args = sooner("gateway")
+        self.add_command("moongate", f'exec {shlex.join([command, *args])} "$@"')
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
+
+    def add_command(self, name: str, script: str) -> None:
+        """Write a command of the reader: a script of `sh`."""
+        path = self.folder / "bin" / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
 
     @property
     def work(self) -> Path:
@@ -54,7 +64,7 @@ class Walkthrough:
     def env(self) -> dict[str, str]:
         """Environment of the reader's commands, beside that of the tests."""
         home = str(self.folder / "home")
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        path = os.pathsep.join([str(self.folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
         return {"HOME": home, "XDG_STATE_HOME": home, "PATH": path, "COLUMNS": "200", "MOONGATE_CONFIG": ""}
 
     def follow(self, page: str) -> Iterator[str]:

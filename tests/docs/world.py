@@ -19,9 +19,8 @@ EXPECTED = {"moongate policy explain files__read_text_file": 6}
 
 SECRET = "x" * 8
 
-NPX = """#!/bin/sh
-cd {root} && exec {python} -m tests.fakes.raw_upstream --stdio '{{"tools": [{{"name": "list_directory", "inputSchema": {schema}}}]}}'
-"""
+NPX = """cd {root} && exec {python} -m tests.fakes.raw_upstream --stdio \\
+  '{{"tools": [{{"name": "list_directory", "inputSchema": {schema}}}]}}'"""
 """A program that stands for `npx`: a server with a tool that lists a folder."""
 
 
@@ -33,19 +32,15 @@ class World(Walkthrough):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        npx = self.folder / "bin" / "npx"
-        npx.parent.mkdir()
         schema = '{"type": "object", "properties": {"path": {"type": "string"}}}'
-        npx.write_text(NPX.format(root=ROOT, python=sys.executable, schema=schema))
-        npx.chmod(0o755)
+        self.add_command("npx", NPX.format(root=ROOT, python=sys.executable, schema=schema))
         return self
 
     @property
     def env(self) -> dict[str, str]:
         """Environment of the commands and of the gateway."""
         secrets = {"OPENAI_API_KEY": SECRET, "DOCS_TOKEN": SECRET, "ROOMS_KEY": SECRET}
-        path = f"{self.folder / 'bin'}{os.pathsep}{super().env['PATH']}"
-        return {**super().env, "PATH": path, **secrets, **({"OPENAI_BASE_URL": self.model_url} if self.model_url else {})}
+        return {**super().env, **secrets, **({"OPENAI_BASE_URL": self.model_url} if self.model_url else {})}
 
     def run(self, command: str, *, stdin: str = "") -> str:
         """Run a command and return what it prints; ids that pages print stand for those that exist here.
