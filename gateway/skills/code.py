@@ -24,12 +24,12 @@ from gateway.json_types import JsonValue
 from gateway.policy.skill_policy import NAME, is_safe_name
 from gateway.skills.index import SOURCE_ID, own_uri, published
 from gateway.skills.mime import MARKDOWN, mime_type_of
-from gateway.skills.model import MANIFEST, MAX_SKILL_BYTES, SkillFile, SkillFunction, SkillReport
+from gateway.skills.model import MANIFEST, MAX_SKILL_BYTES, SkillFile, SkillReport
 from gateway.skills.model import Skill as ServedSkill
 from gateway.skills.objects.class_skill import ClassSkill
 from gateway.skills.objects.inline import InlineSkill
 from gateway.skills.objects.members import InlineSkillResource, ScriptRefused
-from gateway.skills.objects.skill import DefinedSkill, FileSkill, ScriptArguments, Skill, SkillFrontmatter
+from gateway.skills.objects.skill import DefinedSkill, FileSkill, ScriptArguments, Skill, SkillFrontmatter, to_member
 from gateway.skills.objects.sources import SkillsSource, fetch
 from gateway.skills.parser import parse_skill
 from gateway.tools.context import CallContext
@@ -230,7 +230,7 @@ def to_served(skill: Skill, reference: str) -> ServedSkill:
         document=document,
         files=files,
         diagnostics=tuple(diagnostics),
-        functions=tuple(SkillFunction(s.name, s.description or "", s.parameters_schema) for s in scripts),
+        functions=tuple(map(to_member, scripts)),
         in_code=defined is not None and not isinstance(skill, FileSkill),
     )
     return published(served, name) if document.conformant else served

@@ -134,13 +134,14 @@ class SkillFile:
 
 
 @dataclass(frozen=True, slots=True)
-class SkillFunction:
-    """A script of a skill that is a Python function in the gateway's process instead of a file."""
+class SkillMember:
+    """A resource or script of a skill as models see it."""
 
     name: str
+    """Name by which a model reads the resource or runs the script."""
     description: str
-    parameters: JsonMapping | None
-    """JSON Schema of the arguments; `None` if the function takes no arguments."""
+    parameters: JsonMapping | None = None
+    """JSON Schema of a script's arguments; `None` if the script takes no arguments, and for a resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ class Skill:
     diagnostics: tuple[Diagnostic, ...] = ()
     entry: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     """`{uri, frontmatter, resources}` of SEP-2640, ready to send; empty for a skill that is not listed."""
-    functions: tuple[SkillFunction, ...] = ()
+    functions: tuple[SkillMember, ...] = ()
     """Scripts of the skill that are functions and run in this process; empty for a skill in a folder."""
     in_code: bool = False
     """Whether the skill is defined in code without a file; `load_skill` then shows its fields and instructions instead of a file."""

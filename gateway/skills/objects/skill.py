@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from gateway.json_types import JsonObject
-from gateway.policy.skill_policy import MAX_NAME_CHARS, is_skill_name
-from gateway.skills.parser import MAX_COMPATIBILITY_CHARS, MAX_DESCRIPTION_CHARS
+from gateway.skills.model import SkillMember
+from gateway.skills.parser import TOOLS_ONLY, check_fields
 from gateway.skills.render import code_text, member_blocks
 
 ScriptArguments = Mapping[str, Any] | Sequence[str] | str | None
@@ -37,18 +37,10 @@ class SkillFrontmatter:
         Raises:
             ValueError: `name`, `description` or `compatibility` breaks the Agent Skills rules.
         """
-        if not name.strip():
-            raise ValueError("The name of a skill cannot be empty.")
-        if not is_skill_name(name):
-            raise ValueError(f"{name!r} is not a skill name: use 1 to {MAX_NAME_CHARS} lower-case letters, digits and single hyphens.")
-        if not description.strip():
-            raise ValueError(f"The description of skill {name!r} cannot be empty.")
-        for field, value, limit in (
-            ("description", description, MAX_DESCRIPTION_CHARS),
-            ("compatibility", compatibility or "", MAX_COMPATIBILITY_CHARS),
-        ):
-            if len(value) > limit:
-                raise ValueError(f"The {field} of skill {name!r} has {len(value)} characters, {limit} are allowed.")
+        fields = {"name": name, "description": description, **({"compatibility": compatibility} if compatibility else {})}
+        for finding in check_fields(fields, name):
+            if finding.code != "control-characters":
+                raise ValueError(f"Skill {name!r}: {finding.message.partition(TOOLS_ONLY)[0]}")
         self.name = name
         self.description = description
         self.license = license
@@ -156,10 +148,20 @@ class DefinedSkill(Skill):
         return _find(self.scripts, name)
 
 
+def to_member(member: SkillResource | SkillScript) -> SkillMember:
+    """Return a resource or a script as models see it."""
+    parameters = member.parameters_schema if isinstance(member, SkillScript) else None
+    return SkillMember(member.name, member.description or "", parameters)
+
+
+def with_members(text: str, skill: DefinedSkill) -> str:
+    """Return the text of a skill, followed by the lists of its resources and scripts."""
+    return text + member_blocks(map(to_member, skill.resources), map(to_member, skill.scripts))
+
+
 def code_content(skill: DefinedSkill, instructions: str) -> str:
     """Return the text of a skill in code: name, description and instructions as XML, then the lists of resources and scripts."""
-    text = code_text(skill.frontmatter.name, skill.frontmatter.description, instructions)
-    return text + member_blocks(skill.resources, skill.scripts)
+    return with_members(code_text(skill.frontmatter.name, skill.frontmatter.description, instructions), skill)
 
 
 class FileSkill(DefinedSkill):
@@ -186,4 +188,4 @@ class FileSkill(DefinedSkill):
 
     async def get_content(self) -> str:
         """Return the text of the `SKILL.md`, followed by the lists of resources and scripts."""
-        return self._content + member_blocks(self._resources, self._scripts)
+        return with_members(self._content, self)
