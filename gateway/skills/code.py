@@ -26,9 +26,7 @@ from gateway.skills.index import SOURCE_ID, own_uri, published
 from gateway.skills.mime import MARKDOWN, mime_type_of
 from gateway.skills.model import MANIFEST, MAX_SKILL_BYTES, SkillFile, SkillReport
 from gateway.skills.model import Skill as ServedSkill
-from gateway.skills.objects.class_skill import ClassSkill
-from gateway.skills.objects.inline import InlineSkill
-from gateway.skills.objects.members import InlineSkillResource, ScriptRefused
+from gateway.skills.objects.code_skills import ClassSkill, InlineSkill, InlineSkillResource
 from gateway.skills.objects.skill import DefinedSkill, FileSkill, ScriptArguments, Skill, SkillFrontmatter, to_member
 from gateway.skills.objects.sources import SkillsSource, fetch
 from gateway.skills.parser import parse_skill
@@ -153,7 +151,7 @@ class CodeSkills:
         if file is None:
             raise NotFound("resource", path)
         if path == MANIFEST:
-            data = (manifest_of(found) if isinstance(found, DefinedSkill) else await _content(skill, found)).encode()
+            data = (manifest_of(found) or await _content(skill, found)).encode()
         else:
             resource = await found.get_resource(path)
             if resource is None:
@@ -191,8 +189,6 @@ async def _run_code(skill: ServedSkill, what: str, work: Callable[[], Awaitable[
         return await work()
     except GatewayError:
         raise
-    except ScriptRefused as error:
-        raise SkillError(str(error), code="script-arguments") from None
     except CODE_ERRORS as error:
         logger.exception("code of skill failed skill=%s action=%r", skill.id, what)
         raise ToolFailed(f"Skill {skill.name!r} could not {what}: {said_by(error)}") from error
@@ -206,22 +202,20 @@ async def _content(skill: ServedSkill, found: Skill) -> str:
 
 def to_served(skill: Skill, reference: str) -> ServedSkill:
     """Convert a skill object to a skill of the index. Only reads what the object declares: its functions are not called."""
-    name = skill.frontmatter.name
-    defined = skill if isinstance(skill, DefinedSkill) else None
-    data = (manifest_of(defined) if defined is not None else _header(skill.frontmatter)).encode()
+    name, text = skill.frontmatter.name, manifest_of(skill)
+    data = (text or _header(skill.frontmatter)).encode()
     document = parse_skill(data, directory=name)
     manifest = SkillFile(MANIFEST, (), (0, 0, 0, 0), "", MARKDOWN)
-    files = {MANIFEST: manifest.with_content(data) if defined is not None else manifest}
+    files = {MANIFEST: manifest.with_content(data) if text else manifest}
     diagnostics = list(document.diagnostics)
-    for resource in defined.resources if defined is not None else ():
+    for resource in skill.resources if isinstance(skill, DefinedSkill) else ():
         if resource.name in files or not is_safe_name(resource.name):
-            text = f"Resource {resource.name!r} is left out: its name must be a relative path that no other resource has."
-            diagnostics.append(Diagnostic("file-name", "warning", text))
+            problem = f"Resource {resource.name!r} is left out: its name must be a relative path that no other resource has."
+            diagnostics.append(Diagnostic("file-name", "warning", problem))
             continue
         file = replace(manifest, path=resource.name, mime_type=mime_type_of(resource.name, is_text=True))
         content = resource.content if isinstance(resource, InlineSkillResource) else None
         files[resource.name] = file if content is None else file.with_content(content.encode())
-    scripts = defined.scripts if defined is not None else ()
     served = ServedSkill(
         id=name,
         key=(BACKEND_ID, name),
@@ -230,18 +224,17 @@ def to_served(skill: Skill, reference: str) -> ServedSkill:
         document=document,
         files=files,
         diagnostics=tuple(diagnostics),
-        functions=tuple(map(to_member, scripts)),
-        in_code=defined is not None and not isinstance(skill, FileSkill),
+        functions=tuple(map(to_member, skill.scripts if isinstance(skill, DefinedSkill) else ())),
+        in_code=isinstance(skill, ClassSkill | InlineSkill),
     )
     return published(served, name) if document.conformant else served
 
 
-def manifest_of(skill: DefinedSkill) -> str:
-    """Return the `SKILL.md` of a skill: the file of a `FileSkill`, else the fields and instructions."""
-    if isinstance(skill, FileSkill):
-        return skill.content
-    assert isinstance(skill, ClassSkill | InlineSkill)
-    return f"{_header(skill.frontmatter)}{skill.instructions.rstrip()}\n"
+def manifest_of(skill: Skill) -> str:
+    """Return the `SKILL.md` of a skill: the file of a `FileSkill`, the fields and instructions of one in code; empty for other classes."""
+    if isinstance(skill, ClassSkill | InlineSkill):
+        return f"{_header(skill.frontmatter)}{skill.instructions.rstrip()}\n"
+    return skill.content if isinstance(skill, FileSkill) else ""
 
 
 def _header(frontmatter: SkillFrontmatter) -> str:

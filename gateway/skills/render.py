@@ -239,7 +239,7 @@ def provider_instructions(skills: Iterable[tuple[str, str]], template: str | Non
 
 
 def _named(skills: Iterable[tuple[str, str]], layout: str) -> str:
-    """Return the entries of `<available_skills>`, sorted. `layout` places the elements with the name (`{0}`) and the description (`{1}`)."""
+    """Return the entries of `<available_skills>`, sorted. `layout` places the elements of name (`{0}`) and description (`{1}`)."""
     return "\n".join(
         layout.format(f"<name>{escape(name)}</name>", f"<description>{escape(description)}</description>")
         for name, description in sorted(skills)
