@@ -114,9 +114,7 @@ def file_of(skill: Skill, path: str) -> SkillFile:
     return _file(path, file_uri(skill.root_uri, path))
 
 
-async def read_listed(
-    skill: Skill, path: str, fetch: Fetch, renew: Callable[[Skill], Awaitable[Skill]]
-) -> tuple[Skill, SkillFile, bytes]:
+async def read_listed(skill: Skill, path: str, fetch: Fetch, renew: Callable[[Skill], Awaitable[Skill]]) -> tuple[Skill, SkillFile, bytes]:
     """Fetch a file until its bytes have the listed digest, and return the current skill, the list entry and the bytes.
 
     After each fetch of other bytes, `renew` fetches the skill's entry again. A file without a listed digest is fetched once.
@@ -132,6 +130,7 @@ async def read_listed(
         skill = await renew(skill)
     text = f"{skill.origin!r} sends other bytes for {path!r} of skill {skill.id!r} than it lists; the file is not used."
     raise SkillError(text, code="digest-differs")
+
 
 def entry_of(uri: str, data: bytes) -> JsonObject | None:
     """Make a `skills/list` entry from the bytes of a `SKILL.md`; `None` if the file breaks the rules for listed skills.
