@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import replace
 from inspect import isabstract, isclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from gateway.json_types import JsonValue
 from gateway.policy.skill_policy import NAME, is_safe_name
 from gateway.skills.index import SOURCE_ID, own_uri, published
 from gateway.skills.mime import MARKDOWN, mime_type_of
-from gateway.skills.model import MANIFEST, MAX_SKILL_BYTES, SkillFile, SkillReport
+from gateway.skills.model import MANIFEST, MAX_SKILL_BYTES, SkillFile, SkillReport, verdict_of
 from gateway.skills.model import Skill as ServedSkill
 from gateway.skills.objects.code_skills import ClassSkill, InlineSkill, InlineSkillResource
 from gateway.skills.objects.skill import DefinedSkill, FileSkill, ScriptArguments, Skill, SkillFrontmatter, to_member
@@ -48,8 +48,8 @@ class CodeSkills:
         self._base_dir = base_dir
         self._strict = strict
         self._found: list[tuple[str, Skill | SkillsSource]] = []
-        self._objects: dict[str, Skill] = {}
-        self._skills: tuple[ServedSkill, ...] = ()
+        self._served: dict[str, tuple[Skill, ServedSkill]] = {}
+        """Name → the object, and the skill of the index made from it."""
         self._on_change: Callable[[], None] = lambda: None
         self._failed: list[SkillReport] = []
         self.problems: list[SkillReport] = []
@@ -63,7 +63,7 @@ class CodeSkills:
     @property
     def skills(self) -> Sequence[ServedSkill]:
         """The skills that the last refresh found, in the order of `skills.objects` in the configuration."""
-        return self._skills
+        return [skill for _, skill in self._served.values()]
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
         """Register the one callback that is called when the skills have changed."""
@@ -91,42 +91,38 @@ class CodeSkills:
 
     async def refresh(self) -> None:
         """Read every skill again, also from each `SkillsSource`. If the code of a reference fails, its skills of the last refresh stay."""
-        objects: dict[str, Skill] = {}
-        served: list[ServedSkill] = []
+        served: dict[str, tuple[Skill, ServedSkill]] = {}
         problems = list(self._failed)
         for reference, found in self._found:
             try:
                 for skill in await fetch(found, None) if isinstance(found, SkillsSource) else [found]:
-                    made = self._judge(reference, skill, objects, problems)
+                    made = self._judge(reference, skill, served.keys(), problems)
                     if made is not None:
-                        objects[made.id] = skill
-                        served.append(made)
+                        served[made.id] = skill, made
             except CODE_ERRORS as error:  # the skill's own code can raise anything
                 failure = _refused(reference, "code-failed", f"Reading the skill failed: {type(error).__name__}: {error}")
                 if failure not in self.problems:
                     logger.warning("skill in code not read reference=%s", reference, exc_info=error)
                 problems.append(failure)
-                served += [s for s in self._skills if s.origin == reference and s.key[1] not in objects]
-                objects |= {s.key[1]: self._objects[s.key[1]] for s in served if s.key[1] not in objects}
-        self._objects, self.problems = objects, problems
-        if tuple(served) != self._skills:
-            self._skills = tuple(served)
+                for name, kept in self._served.items():
+                    if kept[1].origin == reference:
+                        served.setdefault(name, kept)
+        was, self._served, self.problems = self.skills, served, problems
+        if self.skills != was:
             self._on_change()
 
-    def _judge(self, reference: str, skill: Skill, objects: dict[str, Skill], problems: list[SkillReport]) -> ServedSkill | None:
+    def _judge(self, reference: str, skill: Skill, taken: Container[str], problems: list[SkillReport]) -> ServedSkill | None:
         """Convert an object to a skill of the index, or return `None` to refuse it. Refusals and warnings are added to `problems`."""
         name = skill.frontmatter.name
-        if name in objects:
+        if name in taken:
             problems.append(_refused(reference, "name-taken", f"Another skill in code is called {name!r}; rename one."))
             return None
         made = to_served(skill, reference)
-        levels = {d.level for d in made.diagnostics}
-        if "error" in levels or (self._strict and "warning" in levels):
-            problems.append(SkillReport(reference, name, "rejected", False, made.diagnostics))
-            return None
-        if "warning" in levels:
-            problems.append(SkillReport(reference, name, "accepted_with_warning", made.is_listed, made.diagnostics))
-        return made
+        verdict = verdict_of(made.diagnostics, strict=self._strict)
+        is_served = verdict != "rejected"
+        if verdict != "accepted":
+            problems.append(SkillReport(reference, name, verdict, is_served and made.is_listed, made.diagnostics))
+        return made if is_served else None
 
     async def ready(self) -> None:
         """Return at once: `start` has read every skill."""
@@ -134,7 +130,7 @@ class CodeSkills:
     async def renew(self, skill: ServedSkill, ctx: CallContext) -> ServedSkill:
         """Read every skill again and return the new version of `skill`, with the id under which it is served. Raises `NotFound`."""
         await self.refresh()
-        now = next((s for s in self._skills if s.key == skill.key), None)
+        now = next((s for s in self.skills if s.key == skill.key), None)
         if now is None:
             raise NotFound("skill", skill.id)
         return published(now, skill.id) if now.is_listed else now
@@ -177,10 +173,9 @@ class CodeSkills:
         return _to_bytes(value).decode("utf-8", errors="replace")
 
     def _object(self, skill: ServedSkill) -> Skill:
-        found = self._objects.get(skill.key[1])
-        if found is None:
+        if (found := self._served.get(skill.key[1])) is None:
             raise NotFound("skill", skill.id)
-        return found
+        return found[0]
 
 
 async def _run_code(skill: ServedSkill, what: str, work: Callable[[], Awaitable[object]]) -> object:

@@ -45,6 +45,14 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
+def verdict_of(diagnostics: Iterable[Diagnostic], *, strict: bool = False) -> Verdict:
+    """Return whether diagnostics reject a skill (with `strict`, warnings do too), accept it, or accept it with a warning."""
+    levels = {d.level for d in diagnostics}
+    if "error" in levels or (strict and "warning" in levels):
+        return "rejected"
+    return "accepted_with_warning" if "warning" in levels else "accepted"
+
+
 @dataclass(frozen=True, slots=True)
 class SkillReport:
     """The verdict on one skill, or on a root folder that cannot be used. For a root folder, `name` is empty."""

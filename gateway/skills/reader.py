@@ -27,6 +27,7 @@ from gateway.skills.model import (
     Stamp,
     digest_of,
     is_utf8,
+    verdict_of,
 )
 from gateway.skills.parser import parse_skill
 from gateway.skills.signatures import judge_signature, rule_for
@@ -78,11 +79,8 @@ class SkillFolder:
         return self.key[0] == other.key[0] and self.segments[:shorter] == other.segments[:shorter]
 
     def verdict(self, *, strict: bool) -> Verdict:
-        """Return whether the diagnostics reject the skill (with `strict`, warnings do too), accept it, or accept it with a warning."""
-        levels = {d.level for d in self.diagnostics}
-        if "error" in levels or (strict and "warning" in levels):
-            return "rejected"
-        return "accepted_with_warning" if "warning" in levels else "accepted"
+        """Return the verdict on the skill; with `strict`, warnings reject it."""
+        return verdict_of(self.diagnostics, strict=strict)
 
 
 class FolderReader:
@@ -111,8 +109,7 @@ class FolderReader:
                 found[folder] = min(found.get(folder, place), place)
             for path in dict.fromkeys(path for path, _ in problems):
                 diagnostics = tuple(diagnostic for place, diagnostic in problems if place == path)
-                verdict: Verdict = "rejected" if any(d.level == "error" for d in diagnostics) else "accepted_with_warning"
-                self.trouble.append(SkillReport(path, "", verdict, False, diagnostics))
+                self.trouble.append(SkillReport(path, "", verdict_of(diagnostics), False, diagnostics))
         for _, segments, top in sorted(found.values()):
             folder = self.read((top, "/".join(segments)), is_nested=False)
             yield folder
