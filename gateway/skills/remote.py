@@ -1,7 +1,7 @@
 """Converts what a remote MCP server lists into skills of the index: entries of `skills/list` (SEP-2640) and `SKILL.md` resources.
 
-The catalog's `RemoteSkills` and `objects.mcp_source` use it. It sends nothing itself; `policy.skill_policy` decides which entries are
-valid.
+The catalog's `RemoteSkills`, `library` and `objects.mcp_source` use it. It sends nothing itself; `policy.skill_policy` decides which
+entries are valid.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gateway.skills.model import MANIFEST, Skill, SkillDocument, SkillFile
 from gateway.skills.parser import parse_skill
 
 INDEX_URI = "skill://index.json"
-"""URI of the resource that lists a server's skills in the draft of SEP-2640."""
+"""URI of the resource that lists a server's skills in the draft of SEP-2640, the only list that Microsoft's agent framework reads."""
 
 MAX_SKILLS = 10_000
 """Maximum number of skills of one server; further skills are ignored."""

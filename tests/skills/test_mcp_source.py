@@ -17,8 +17,10 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from gateway import MCPSkillsSource, Skill
+from gateway.errors import NotFound
 from gateway.protocol import SKILLS_EXTENSION
 from gateway.skills.model import digest_of
+from gateway.skills.remote import file_of, unlisted_skill
 
 INDEX = "skill://index.json"
 
@@ -145,6 +147,15 @@ async def test_file_with_another_digest_than_listed_is_refused(caplog: pytest.Lo
         await skill.get_content()
     assert await skill.get_resource("a.md") is None
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+@pytest.mark.requirement(126, "SK13")
+def test_unlisted_file_has_the_type_of_its_extension() -> None:
+    skill = unlisted_skill("skill://pdf/SKILL.md", "pdf", "d", "server:", "files")
+    file = file_of(skill, "a b/logo.png")
+    assert (file.segments, file.mime_type, file.is_dynamic) == (("skill://pdf/a%20b/logo.png",), "image/png", True)
+    with pytest.raises(NotFound):
+        file_of(skill, "../logo.png")
 
 
 def encoded(text: str, levels: int) -> str:
