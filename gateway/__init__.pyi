@@ -196,22 +196,22 @@ from gateway.sessions.session import (
 )
 from gateway.sessions.session_context import ContextProvider as ContextProvider, SessionContext as SessionContext
 from gateway.sessions.sql_history import SqlHistoryProvider as SqlHistoryProvider
-from gateway.skills.objects.class_skill import ClassSkill as ClassSkill
-from gateway.skills.objects.file_source import FileSkillsSource as FileSkillsSource
-from gateway.skills.objects.inline import InlineSkill as InlineSkill
-from gateway.skills.objects.mcp_source import MCPSkill as MCPSkill, MCPSkillResource as MCPSkillResource, MCPSkillsSource as MCPSkillsSource
-from gateway.skills.objects.members import (
-    FileSkillScript as FileSkillScript,
+from gateway.skills.objects.code_skills import (
+    ClassSkill as ClassSkill,
+    InlineSkill as InlineSkill,
     InlineSkillResource as InlineSkillResource,
     InlineSkillScript as InlineSkillScript,
-    SkillScriptRunner as SkillScriptRunner,
 )
+from gateway.skills.objects.file_source import FileSkillsSource as FileSkillsSource
+from gateway.skills.objects.mcp_source import MCPSkill as MCPSkill, MCPSkillResource as MCPSkillResource, MCPSkillsSource as MCPSkillsSource
 from gateway.skills.objects.skill import (
     FileSkill as FileSkill,
+    FileSkillScript as FileSkillScript,
     Skill as Skill,
     SkillFrontmatter as SkillFrontmatter,
     SkillResource as SkillResource,
     SkillScript as SkillScript,
+    SkillScriptRunner as SkillScriptRunner,
 )
 from gateway.skills.objects.skills_provider import SkillsProvider as SkillsProvider
 from gateway.skills.objects.sources import (

@@ -7,7 +7,6 @@ decides when the skills of servers are listed again.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -20,10 +19,9 @@ from gateway.catalog.source_listing import SourceListing
 from gateway.errors import GatewayError, NotFound, PolicyDenied, SkillError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.hidden_text import strip_text
-from gateway.policy.skill_policy import is_safe_name
 from gateway.skills.index import file_uri
 from gateway.skills.model import MANIFEST, Skill, SkillFile
-from gateway.skills.remote import INDEX_URI, index_entries, list_skills, listed_skill, to_skill
+from gateway.skills.remote import INDEX_URI, file_of, index_entries, list_skills, listed_skill, to_skill
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
@@ -193,12 +191,8 @@ class RemoteSkills:
             NotFound: The skill has no such file.
             GatewayError: The server cannot be reached.
         """
-        file = skill.files.get(path)
-        if file is None and (not skill.is_dynamic or not is_safe_name(path)):
-            raise NotFound("resource", path)
-        uri = file.segments[0] if file is not None else file_uri(skill.root_uri, path)
-        data = await self._face.bytes_at(uri, ctx)
-        return file or dataclasses.replace(skill.manifest, path=path, digest=""), data
+        file = file_of(skill, path)
+        return file, await self._face.bytes_at(file.segments[0], ctx)
 
     def locate(self, skill: Skill, path: str) -> tuple[str, str]:
         """Return the id of the skill's server, and the URI of the file at this server. Raises `NotFound`."""

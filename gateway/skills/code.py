@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import replace
 from inspect import isabstract, isclass
 from pathlib import Path
@@ -24,12 +24,10 @@ from gateway.json_types import JsonValue
 from gateway.policy.skill_policy import NAME, is_safe_name
 from gateway.skills.index import SOURCE_ID, own_uri, published
 from gateway.skills.mime import MARKDOWN, mime_type_of
-from gateway.skills.model import MANIFEST, MAX_SKILL_BYTES, SkillFile, SkillFunction, SkillReport
+from gateway.skills.model import MANIFEST, MAX_SKILL_BYTES, SkillFile, SkillReport, verdict_of
 from gateway.skills.model import Skill as ServedSkill
-from gateway.skills.objects.class_skill import ClassSkill
-from gateway.skills.objects.inline import InlineSkill
-from gateway.skills.objects.members import InlineSkillResource, ScriptRefused
-from gateway.skills.objects.skill import DefinedSkill, FileSkill, ScriptArguments, Skill, SkillFrontmatter
+from gateway.skills.objects.code_skills import ClassSkill, InlineSkill, InlineSkillResource
+from gateway.skills.objects.skill import DefinedSkill, FileSkill, ScriptArguments, Skill, SkillFrontmatter, to_member
 from gateway.skills.objects.sources import SkillsSource, fetch
 from gateway.skills.parser import parse_skill
 from gateway.tools.context import CallContext
@@ -50,8 +48,8 @@ class CodeSkills:
         self._base_dir = base_dir
         self._strict = strict
         self._found: list[tuple[str, Skill | SkillsSource]] = []
-        self._objects: dict[str, Skill] = {}
-        self._skills: tuple[ServedSkill, ...] = ()
+        self._served: dict[str, tuple[Skill, ServedSkill]] = {}
+        """Name → the object, and the skill of the index made from it."""
         self._on_change: Callable[[], None] = lambda: None
         self._failed: list[SkillReport] = []
         self.problems: list[SkillReport] = []
@@ -65,7 +63,7 @@ class CodeSkills:
     @property
     def skills(self) -> Sequence[ServedSkill]:
         """The skills that the last refresh found, in the order of `skills.objects` in the configuration."""
-        return self._skills
+        return [skill for _, skill in self._served.values()]
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
         """Register the one callback that is called when the skills have changed."""
@@ -93,42 +91,38 @@ class CodeSkills:
 
     async def refresh(self) -> None:
         """Read every skill again, also from each `SkillsSource`. If the code of a reference fails, its skills of the last refresh stay."""
-        objects: dict[str, Skill] = {}
-        served: list[ServedSkill] = []
+        served: dict[str, tuple[Skill, ServedSkill]] = {}
         problems = list(self._failed)
         for reference, found in self._found:
             try:
                 for skill in await fetch(found, None) if isinstance(found, SkillsSource) else [found]:
-                    made = self._judge(reference, skill, objects, problems)
+                    made = self._judge(reference, skill, served.keys(), problems)
                     if made is not None:
-                        objects[made.id] = skill
-                        served.append(made)
+                        served[made.id] = skill, made
             except CODE_ERRORS as error:  # the skill's own code can raise anything
                 failure = _refused(reference, "code-failed", f"Reading the skill failed: {type(error).__name__}: {error}")
                 if failure not in self.problems:
                     logger.warning("skill in code not read reference=%s", reference, exc_info=error)
                 problems.append(failure)
-                served += [s for s in self._skills if s.origin == reference and s.key[1] not in objects]
-                objects |= {s.key[1]: self._objects[s.key[1]] for s in served if s.key[1] not in objects}
-        self._objects, self.problems = objects, problems
-        if tuple(served) != self._skills:
-            self._skills = tuple(served)
+                for name, kept in self._served.items():
+                    if kept[1].origin == reference:
+                        served.setdefault(name, kept)
+        was, self._served, self.problems = self.skills, served, problems
+        if self.skills != was:
             self._on_change()
 
-    def _judge(self, reference: str, skill: Skill, objects: dict[str, Skill], problems: list[SkillReport]) -> ServedSkill | None:
+    def _judge(self, reference: str, skill: Skill, taken: Container[str], problems: list[SkillReport]) -> ServedSkill | None:
         """Convert an object to a skill of the index, or return `None` to refuse it. Refusals and warnings are added to `problems`."""
         name = skill.frontmatter.name
-        if name in objects:
+        if name in taken:
             problems.append(_refused(reference, "name-taken", f"Another skill in code is called {name!r}; rename one."))
             return None
         made = to_served(skill, reference)
-        levels = {d.level for d in made.diagnostics}
-        if "error" in levels or (self._strict and "warning" in levels):
-            problems.append(SkillReport(reference, name, "rejected", False, made.diagnostics))
-            return None
-        if "warning" in levels:
-            problems.append(SkillReport(reference, name, "accepted_with_warning", made.is_listed, made.diagnostics))
-        return made
+        verdict = verdict_of(made.diagnostics, strict=self._strict)
+        is_served = verdict != "rejected"
+        if verdict != "accepted":
+            problems.append(SkillReport(reference, name, verdict, is_served and made.is_listed, made.diagnostics))
+        return made if is_served else None
 
     async def ready(self) -> None:
         """Return at once: `start` has read every skill."""
@@ -136,7 +130,7 @@ class CodeSkills:
     async def renew(self, skill: ServedSkill, ctx: CallContext) -> ServedSkill:
         """Read every skill again and return the new version of `skill`, with the id under which it is served. Raises `NotFound`."""
         await self.refresh()
-        now = next((s for s in self._skills if s.key == skill.key), None)
+        now = next((s for s in self.skills if s.key == skill.key), None)
         if now is None:
             raise NotFound("skill", skill.id)
         return published(now, skill.id) if now.is_listed else now
@@ -153,7 +147,7 @@ class CodeSkills:
         if file is None:
             raise NotFound("resource", path)
         if path == MANIFEST:
-            data = (manifest_of(found) if isinstance(found, DefinedSkill) else await _content(skill, found)).encode()
+            data = (manifest_of(found) or await _content(skill, found)).encode()
         else:
             resource = await found.get_resource(path)
             if resource is None:
@@ -179,10 +173,9 @@ class CodeSkills:
         return _to_bytes(value).decode("utf-8", errors="replace")
 
     def _object(self, skill: ServedSkill) -> Skill:
-        found = self._objects.get(skill.key[1])
-        if found is None:
+        if (found := self._served.get(skill.key[1])) is None:
             raise NotFound("skill", skill.id)
-        return found
+        return found[0]
 
 
 async def _run_code(skill: ServedSkill, what: str, work: Callable[[], Awaitable[object]]) -> object:
@@ -191,8 +184,6 @@ async def _run_code(skill: ServedSkill, what: str, work: Callable[[], Awaitable[
         return await work()
     except GatewayError:
         raise
-    except ScriptRefused as error:
-        raise SkillError(str(error), code="script-arguments") from None
     except CODE_ERRORS as error:
         logger.exception("code of skill failed skill=%s action=%r", skill.id, what)
         raise ToolFailed(f"Skill {skill.name!r} could not {what}: {describe_error(error)}") from error
@@ -206,22 +197,20 @@ async def _content(skill: ServedSkill, found: Skill) -> str:
 
 def to_served(skill: Skill, reference: str) -> ServedSkill:
     """Convert a skill object to a skill of the index. Only reads what the object declares: its functions are not called."""
-    name = skill.frontmatter.name
-    defined = skill if isinstance(skill, DefinedSkill) else None
-    data = (manifest_of(defined) if defined is not None else _header(skill.frontmatter)).encode()
+    name, text = skill.frontmatter.name, manifest_of(skill)
+    data = (text or _header(skill.frontmatter)).encode()
     document = parse_skill(data, directory=name)
     manifest = SkillFile(MANIFEST, (), (0, 0, 0, 0), "", MARKDOWN)
-    files = {MANIFEST: manifest.with_content(data) if defined is not None else manifest}
+    files = {MANIFEST: manifest.with_content(data) if text else manifest}
     diagnostics = list(document.diagnostics)
-    for resource in defined.resources if defined is not None else ():
+    for resource in skill.resources if isinstance(skill, DefinedSkill) else ():
         if resource.name in files or not is_safe_name(resource.name):
-            text = f"Resource {resource.name!r} is left out: its name must be a relative path that no other resource has."
-            diagnostics.append(Diagnostic("file-name", "warning", text))
+            problem = f"Resource {resource.name!r} is left out: its name must be a relative path that no other resource has."
+            diagnostics.append(Diagnostic("file-name", "warning", problem))
             continue
         file = replace(manifest, path=resource.name, mime_type=mime_type_of(resource.name, is_text=True))
         content = resource.content if isinstance(resource, InlineSkillResource) else None
         files[resource.name] = file if content is None else file.with_content(content.encode())
-    scripts = defined.scripts if defined is not None else ()
     served = ServedSkill(
         id=name,
         key=(BACKEND_ID, name),
@@ -230,18 +219,17 @@ def to_served(skill: Skill, reference: str) -> ServedSkill:
         document=document,
         files=files,
         diagnostics=tuple(diagnostics),
-        functions=tuple(SkillFunction(s.name, s.description or "", s.parameters_schema) for s in scripts),
-        in_code=defined is not None and not isinstance(skill, FileSkill),
+        functions=tuple(map(to_member, skill.scripts if isinstance(skill, DefinedSkill) else ())),
+        in_code=isinstance(skill, ClassSkill | InlineSkill),
     )
     return published(served, name) if document.conformant else served
 
 
-def manifest_of(skill: DefinedSkill) -> str:
-    """Return the `SKILL.md` of a skill: the file of a `FileSkill`, else the fields and instructions."""
-    if isinstance(skill, FileSkill):
-        return skill.content
-    assert isinstance(skill, ClassSkill | InlineSkill)
-    return f"{_header(skill.frontmatter)}{skill.instructions.rstrip()}\n"
+def manifest_of(skill: Skill) -> str:
+    """Return the `SKILL.md` of a skill: the file of a `FileSkill`, the fields and instructions of one in code; empty for other classes."""
+    if isinstance(skill, ClassSkill | InlineSkill):
+        return f"{_header(skill.frontmatter)}{skill.instructions.rstrip()}\n"
+    return skill.content if isinstance(skill, FileSkill) else ""
 
 
 def _header(frontmatter: SkillFrontmatter) -> str:

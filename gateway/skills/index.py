@@ -16,9 +16,9 @@ from typing import cast
 from urllib.parse import quote
 
 from gateway.config.skill_settings import SignatureRule
-from gateway.diagnostics import Diagnostic, Verdict
+from gateway.diagnostics import Diagnostic
 from gateway.json_types import JsonObject, JsonValue
-from gateway.skills.model import MANIFEST, Key, Skill, SkillFile, SkillReport
+from gateway.skills.model import MANIFEST, Key, Skill, SkillFile, SkillReport, verdict_of
 from gateway.skills.reader import FolderReader, SkillFolder
 from gateway.skills.skill_search import SearchIndex
 
@@ -287,13 +287,10 @@ def published(skill: Skill, skill_id: str) -> Skill:
 
 def _report(folder: SkillFolder, skill: Skill | None) -> SkillReport:
     diagnostics = skill.diagnostics if skill else folder.diagnostics
-    verdict: Verdict = "rejected"
-    if skill is not None:
-        verdict = "accepted_with_warning" if any(d.level == "warning" for d in diagnostics) else "accepted"
     return SkillReport(
         path=folder.path,
         name=skill.name if skill else folder.document.name,
-        verdict=verdict,
+        verdict="rejected" if skill is None else verdict_of(diagnostics),
         listed=skill is not None and skill.is_listed,
         diagnostics=diagnostics,
     )

@@ -26,12 +26,10 @@ from gateway.skills.index_cache import cache_file, read_cache, write_cache
 from gateway.skills.model import MANIFEST, Key, Skill, SkillFile
 from gateway.skills.parser import parse_skill
 from gateway.skills.reader import read_verified
+from gateway.skills.remote import MAX_ATTEMPTS, read_listed
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
-
-MAX_ATTEMPTS = 3
-"""Number of attempts to read a file that changes meanwhile (its bytes do not have the indexed digest), before the read fails."""
 
 REST_FACTOR = 20
 """The pause after a refresh is at least this many times as long as the refresh took, so that many skills do not keep a core busy."""
@@ -190,19 +188,13 @@ class SkillLibrary:
 
         Raises:
             NotFound: The skill has no such file, or no longer has it.
-            SkillError: The file changes faster than it can be read (code `unstable`), or a server keeps sending other bytes than it
+            SkillError: The file changes faster than it can be read (code `unstable`), or its backend keeps sending other bytes than it
                 lists (code `digest-differs`).
             GatewayError: The backend cannot be reached.
         """
-        backend = self.backend_of(skill)
+        if (backend := self.backend_of(skill)) is not None:
+            return await read_listed(skill, path, partial(backend.fetch, ctx=ctx), partial(backend.renew, ctx=ctx))
         for _ in range(MAX_ATTEMPTS):
-            if backend is not None:
-                file, data = await backend.fetch(skill, path, ctx)
-                now = file.with_content(data)
-                if file.is_dynamic or (now.digest, now.size) == (file.digest, file.size):
-                    return skill, now, data
-                skill = await backend.renew(skill, ctx)
-                continue
             file = skill.files.get(path)
             if file is None:
                 raise NotFound("resource", path)
@@ -210,9 +202,6 @@ class SkillLibrary:
             if data is not None:
                 return skill, file, data
             skill = await self._reread(skill)
-        if skill.is_remote:
-            text = f"{skill.origin!r} sends other bytes for {path!r} of skill {skill.id!r} than it lists; the file is not used."
-            raise SkillError(text, code="digest-differs")
         raise SkillError(f"{path!r} of skill {skill.id!r} keeps changing; try again.", code="unstable")
 
     async def _build(self, only: frozenset[Key] | None) -> None:

@@ -45,6 +45,14 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
+def verdict_of(diagnostics: Iterable[Diagnostic], *, strict: bool = False) -> Verdict:
+    """Return whether diagnostics reject a skill (with `strict`, warnings do too), accept it, or accept it with a warning."""
+    levels = {d.level for d in diagnostics}
+    if "error" in levels or (strict and "warning" in levels):
+        return "rejected"
+    return "accepted_with_warning" if "warning" in levels else "accepted"
+
+
 @dataclass(frozen=True, slots=True)
 class SkillReport:
     """The verdict on one skill, or on a root folder that cannot be used. For a root folder, `name` is empty."""
@@ -134,13 +142,14 @@ class SkillFile:
 
 
 @dataclass(frozen=True, slots=True)
-class SkillFunction:
-    """A script of a skill that is a Python function in the gateway's process instead of a file."""
+class SkillMember:
+    """A resource or script of a skill as models see it."""
 
     name: str
+    """Name by which a model reads the resource or runs the script."""
     description: str
-    parameters: JsonMapping | None
-    """JSON Schema of the arguments; `None` if the function takes no arguments."""
+    parameters: JsonMapping | None = None
+    """JSON Schema of a script's arguments; `None` if the script takes no arguments, and for a resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +168,7 @@ class Skill:
     diagnostics: tuple[Diagnostic, ...] = ()
     entry: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     """`{uri, frontmatter, resources}` of SEP-2640, ready to send; empty for a skill that is not listed."""
-    functions: tuple[SkillFunction, ...] = ()
+    functions: tuple[SkillMember, ...] = ()
     """Scripts of the skill that are functions and run in this process; empty for a skill in a folder."""
     in_code: bool = False
     """Whether the skill is defined in code without a file; `load_skill` then shows its fields and instructions instead of a file."""

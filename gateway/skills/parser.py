@@ -14,7 +14,7 @@ from typing import cast
 from gateway.config.documents import DocumentError, Frontmatter, load_yaml, split_frontmatter
 from gateway.diagnostics import Diagnostic, Level
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.policy.skill_policy import MAX_NAME_CHARS, NAME
+from gateway.policy.skill_policy import MAX_NAME_CHARS, is_skill_name
 from gateway.skills.model import MANIFEST, SkillDocument
 
 MAX_FRONTMATTER_BYTES = 65_536
@@ -39,7 +39,10 @@ KNOWN_KEYS = frozenset({"name", "description", "license", "compatibility", "meta
 EXECUTABLE_KEYS = frozenset({"hooks", "model", "context", "agent", "shell", "allowed-tools"})
 """Fields with which some hosts run commands or widen permissions. The gateway treats them as data."""
 
-_CONTROLS_TEXT = "The text has control characters; remove them. Served by tools only."
+TOOLS_ONLY = " Served by tools only"
+"""Start of the last sentence in messages about problems for which the gateway does not list a skill."""
+
+_CONTROLS_TEXT = f"The text has control characters; remove them.{TOOLS_ONLY}."
 _COMMAND = re.compile(r"!`[^`\n]+`")
 _TOP_LEVEL = re.compile(r"(?P<key>[A-Za-z0-9_][A-Za-z0-9_ .-]*?)[ \t]*:(?:[ \t]+(?P<value>.*))?$")
 _LINE_PREFIX = re.compile(r"^Line \d+: ")
@@ -78,11 +81,9 @@ def parse_skill(data: bytes, *, directory: str, file_name: str = MANIFEST) -> Sk
     except DocumentError as error:
         return _refused(_from_document(error))
     findings += _check_file(text, len(data), file_name, parts)
-    findings += _check_name(frontmatter, directory, parts.header)
-    findings += _check_description(frontmatter, parts.header)
-    findings += _check_optional(frontmatter, parts)
+    findings += check_fields(frontmatter, directory, parts.header)
     if not _is_json(frontmatter):
-        reason = "A value cannot be written as JSON (infinity, not a number, a lone surrogate). Served by tools only."
+        reason = f"A value cannot be written as JSON (infinity, not a number, a lone surrogate).{TOOLS_ONLY}."
         findings.append(_warning("not-json", reason))
     name, description = frontmatter.get("name"), frontmatter.get("description")
     codes = {d.code for d in findings}
@@ -174,13 +175,22 @@ def _check_file(text: str, size: int, file_name: str, parts: Frontmatter) -> lis
     return found
 
 
+def check_fields(frontmatter: JsonMapping, directory: str, header: str = "") -> list[Diagnostic]:
+    """Check the fields of a frontmatter by the Agent Skills specification, for a skill in a folder named `directory`.
+
+    `header` is the text of the frontmatter, from which the diagnostics get their line numbers.
+    """
+    found = _check_name(frontmatter, directory, header)
+    return [*found, *_check_description(frontmatter, header), *_check_optional(frontmatter, header)]
+
+
 def _check_name(frontmatter: JsonMapping, directory: str, header: str) -> list[Diagnostic]:
     name, line = frontmatter.get("name"), _key_line(header, "name")
     if name is None or name == "":
-        return [_warning("name-missing", "`name` is missing; add it. Served by tools only, under the folder's name.", line)]
-    if not isinstance(name, str) or len(name) > MAX_NAME_CHARS or not NAME.fullmatch(name):
+        return [_warning("name-missing", f"`name` is missing; add it.{TOOLS_ONLY}, under the folder's name.", line)]
+    if not is_skill_name(name):
         rule = f"1 to {MAX_NAME_CHARS} lower-case letters, digits and single hyphens"
-        return [_warning("name-illegal", f"`name` {str(name)[:80]!r} must be {rule}. Served by tools only.", line)]
+        return [_warning("name-illegal", f"`name` {str(name)[:80]!r} must be {rule}.{TOOLS_ONLY}.", line)]
     if name != directory:
         return [_warning("name-not-directory", f"`name` is {name!r} but the folder is {directory!r}; use one name.", line)]
     return []
@@ -190,23 +200,24 @@ def _check_description(frontmatter: JsonMapping, header: str) -> list[Diagnostic
     description, line = frontmatter.get("description"), _key_line(header, "description")
     if not isinstance(description, str) or not description.strip():
         return [_error("description-missing", "`description` is missing or empty; say what the skill does and when to use it.", line)]
+    found: list[Diagnostic] = []
     if CONTROLS.search(description.replace("\r", "\n")):
-        return [_warning("control-characters", _CONTROLS_TEXT, line)]
-    if len(description) > MAX_DESCRIPTION_CHARS:
-        size = len(description)
-        return [_warning("description-too-long", f"`description` has {size} characters, {MAX_DESCRIPTION_CHARS} are allowed.", line)]
-    return []
+        found.append(_warning("control-characters", _CONTROLS_TEXT, line))
+    if (size := len(description)) > MAX_DESCRIPTION_CHARS:
+        text = f"`description` has {size} characters, {MAX_DESCRIPTION_CHARS} are allowed."
+        found.append(_warning("description-too-long", text, line))
+    return found
 
 
-def _check_optional(frontmatter: JsonMapping, parts: Frontmatter) -> list[Diagnostic]:
+def _check_optional(frontmatter: JsonMapping, header: str) -> list[Diagnostic]:
     found: list[Diagnostic] = []
     for key in frontmatter:
-        line = _key_line(parts.header, key)
+        line = _key_line(header, key)
         if key in EXECUTABLE_KEYS:
             found.append(_info("executable-frontmatter", f"`{key}` is data only; it grants and runs nothing.", line))
         elif key not in KNOWN_KEYS:
             found.append(_info("unknown-key", f"`{key}` is not a field of the Agent Skills format; kept as it is.", line))
-    line = _key_line(parts.header, "metadata")
+    line = _key_line(header, "metadata")
     metadata = frontmatter.get("metadata", {})
     if not isinstance(metadata, dict):
         found.append(_warning("metadata-type", "`metadata` must map names to strings.", line))
@@ -216,13 +227,13 @@ def _check_optional(frontmatter: JsonMapping, parts: Frontmatter) -> list[Diagno
             names = ", ".join(f"{key[:40]!r}" for key in odd[:3]) + (", …" if len(odd) > 3 else "")
             found.append(_warning("metadata-type", f"`metadata` may contain only strings: put {names} in quotes or elsewhere.", line))
     found += [
-        _warning(f"{key}-type", f"`{key}` must be one string.", _key_line(parts.header, key))
+        _warning(f"{key}-type", f"`{key}` must be one string.", _key_line(header, key))
         for key in ("allowed-tools", "license")
         if not isinstance(frontmatter.get(key, ""), str)
     ]
     compatibility = frontmatter.get("compatibility", "any")
     if not isinstance(compatibility, str) or not 1 <= len(compatibility) <= MAX_COMPATIBILITY_CHARS:
-        line = _key_line(parts.header, "compatibility")
+        line = _key_line(header, "compatibility")
         text = f"`compatibility` must be a string of 1 to {MAX_COMPATIBILITY_CHARS} characters."
         found.append(_warning("compatibility-type", text, line))
     return found

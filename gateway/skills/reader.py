@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gateway.config.paths import did_you_mean_path
 from gateway.config.skill_settings import SignatureRule
 from gateway.diagnostics import Diagnostic, Verdict
-from gateway.skills.folders import Changed, FoundFile, Listing, Problems, find_skills, list_files, read_file
+from gateway.skills.folders import MAX_SEARCH_DEPTH, Changed, FoundFile, Listing, Problems, find_skills, list_files, read_file
 from gateway.skills.mime import SCRIPT_SUFFIXES, mime_type_of, suffix_of
 from gateway.skills.model import (
     MANIFEST,
@@ -27,6 +27,7 @@ from gateway.skills.model import (
     Stamp,
     digest_of,
     is_utf8,
+    verdict_of,
 )
 from gateway.skills.parser import parse_skill
 from gateway.skills.signatures import judge_signature, rule_for
@@ -78,11 +79,8 @@ class SkillFolder:
         return self.key[0] == other.key[0] and self.segments[:shorter] == other.segments[:shorter]
 
     def verdict(self, *, strict: bool) -> Verdict:
-        """Return whether the diagnostics reject the skill (with `strict`, warnings do too), accept it, or accept it with a warning."""
-        levels = {d.level for d in self.diagnostics}
-        if "error" in levels or (strict and "warning" in levels):
-            return "rejected"
-        return "accepted_with_warning" if "warning" in levels else "accepted"
+        """Return the verdict on the skill; with `strict`, warnings reject it."""
+        return verdict_of(self.diagnostics, strict=strict)
 
 
 class FolderReader:
@@ -95,8 +93,8 @@ class FolderReader:
         self.trouble: list[SkillReport] = []
         """One report per root folder that cannot be used, or that was not searched to the end."""
 
-    def read_roots(self, roots: Sequence[str]) -> Iterable[SkillFolder]:
-        """Read every skill below `roots`, ordered by root and path, each followed by the skills inside it."""
+    def read_roots(self, roots: Sequence[str], max_depth: int = MAX_SEARCH_DEPTH) -> Iterable[SkillFolder]:
+        """Read every skill up to `max_depth` levels below `roots`, ordered by root and path, each followed by the skills inside it."""
         real_roots = {root: os.path.realpath(root) for root in roots}
         order = {real: position for position, real in enumerate(dict.fromkeys(real_roots.values()))}
         found: dict[str, tuple[int, tuple[str, ...], str]] = {}
@@ -105,14 +103,13 @@ class FolderReader:
             if not os.path.isdir(real):
                 hint = did_you_mean_path(root) or "Create the folder or correct the path."
                 problems.append((real, Diagnostic("root-missing", "error", f"Folder {root!r} is missing. {hint}")))
-            for top, segments in find_skills(real, tuple(order), problems):
+            for top, segments in find_skills(real, tuple(order), problems, max_depth):
                 folder = os.path.join(top, *segments)
                 place = (order[top], segments, top)
                 found[folder] = min(found.get(folder, place), place)
             for path in dict.fromkeys(path for path, _ in problems):
                 diagnostics = tuple(diagnostic for place, diagnostic in problems if place == path)
-                verdict: Verdict = "rejected" if any(d.level == "error" for d in diagnostics) else "accepted_with_warning"
-                self.trouble.append(SkillReport(path, "", verdict, False, diagnostics))
+                self.trouble.append(SkillReport(path, "", verdict_of(diagnostics), False, diagnostics))
         for _, segments, top in sorted(found.values()):
             folder = self.read((top, "/".join(segments)), is_nested=False)
             yield folder

@@ -1,7 +1,7 @@
 """Converts what a remote MCP server lists into skills of the index: entries of `skills/list` (SEP-2640) and `SKILL.md` resources.
 
-The catalog's `RemoteSkills` and `objects.mcp_source` use it. It sends nothing itself; `policy.skill_policy` decides which entries are
-valid.
+The catalog's `RemoteSkills`, `library` and `objects.mcp_source` use it. It sends nothing itself; `policy.skill_policy` decides which
+entries are valid.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 from urllib.parse import unquote
 
-from gateway.errors import SkillError
+from gateway.errors import NotFound, SkillError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of, objects_in
-from gateway.policy.skill_policy import is_skill_name, judge_entry
-from gateway.skills.index import SCHEME
+from gateway.policy.skill_policy import is_safe_name, is_skill_name, judge_entry
+from gateway.skills.index import SCHEME, file_uri
 from gateway.skills.mime import MARKDOWN, SCRIPT_SUFFIXES, mime_type_of, suffix_of
 from gateway.skills.model import MANIFEST, Skill, SkillDocument, SkillFile
 from gateway.skills.parser import parse_skill
 
 INDEX_URI = "skill://index.json"
-"""URI of the resource that lists a server's skills in the draft of SEP-2640."""
+"""URI of the resource that lists a server's skills in the draft of SEP-2640, the only list that Microsoft's agent framework reads."""
 
 MAX_SKILLS = 10_000
 """Maximum number of skills of one server; further skills are ignored."""
@@ -32,6 +32,12 @@ MAX_PAGES = 1_000
 
 MAX_INDEX_LENGTH = 8_000_000
 """Maximum length of a `skill://index.json`. A longer one is not used; this is enough for tens of thousands of skills."""
+
+MAX_ATTEMPTS = 3
+"""Number of attempts to read a file whose bytes do not have the listed digest, before the read fails."""
+
+Fetch = Callable[[Skill, str], Awaitable[tuple[SkillFile, bytes]]]
+"""Fetches a file of a skill and returns its list entry and its bytes."""
 
 FetchPage = Callable[[str | None], Awaitable[tuple[Sequence[JsonMapping], str | None]]]
 """Fetches the page of `skills/list` at a cursor (`None` for the first) and returns its entries and the next cursor."""
@@ -81,11 +87,49 @@ def listed_skill(uri: str, description: str, backend: str, origin: str) -> Skill
     name = root.rpartition("/")[2]
     if not uri.startswith(SCHEME) or root == uri or not is_skill_name(name):
         return None
+    return unlisted_skill(uri, name, description, backend, origin)
+
+
+def unlisted_skill(uri: str, name: str, description: str, backend: str, origin: str) -> Skill:
+    """Return a skill of which only the URI of its `SKILL.md`, its name and its description are known, so that it may have any file."""
+    root = uri.removesuffix(f"/{MANIFEST}").rstrip("/")
     skill_id = root.removeprefix(SCHEME)
     document = SkillDocument({"name": name, "description": description}, name, description or name, "", 0, conformant=False)
     entry: JsonObject = {"resources": "dynamic"}
     files = {MANIFEST: _file(MANIFEST, uri)}
     return Skill(skill_id, (backend, skill_id), origin, root, document, files, entry=entry, is_remote=True)
+
+
+def file_of(skill: Skill, path: str) -> SkillFile:
+    """Return the list entry of a file of a server's skill, or an entry without digest for a file of a skill that may have any file.
+
+    Raises:
+        NotFound: The skill has no such file.
+    """
+    file = skill.files.get(path)
+    if file is not None:
+        return file
+    if not skill.is_dynamic or not is_safe_name(path):
+        raise NotFound("resource", path)
+    return _file(path, file_uri(skill.root_uri, path))
+
+
+async def read_listed(skill: Skill, path: str, fetch: Fetch, renew: Callable[[Skill], Awaitable[Skill]]) -> tuple[Skill, SkillFile, bytes]:
+    """Fetch a file until its bytes have the listed digest, and return the current skill, the list entry and the bytes.
+
+    After each fetch of other bytes, `renew` fetches the skill's entry again. A file without a listed digest is fetched once.
+
+    Raises:
+        SkillError: The bytes keep differing from what is listed (code `digest-differs`).
+    """
+    for _ in range(MAX_ATTEMPTS):
+        file, data = await fetch(skill, path)
+        now = file.with_content(data)
+        if file.is_dynamic or (now.digest, now.size) == (file.digest, file.size):
+            return skill, now, data
+        skill = await renew(skill)
+    text = f"{skill.origin!r} sends other bytes for {path!r} of skill {skill.id!r} than it lists; the file is not used."
+    raise SkillError(text, code="digest-differs")
 
 
 def entry_of(uri: str, data: bytes) -> JsonObject | None:

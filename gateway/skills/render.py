@@ -11,14 +11,13 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from gateway.config.instruction_template import fill_template
-from gateway.json_types import JsonMapping, JsonObject
+from gateway.json_types import JsonObject
 from gateway.skills.index import SkillIndex
-from gateway.skills.model import MANIFEST, Skill, SkillFile, SkillFunction, is_manifest
+from gateway.skills.model import MANIFEST, Skill, SkillFile, SkillMember, is_manifest
 from gateway.skills.parser import CONTROLS, HIDDEN
 
 MAX_BODY_CHARS = 50_000
@@ -90,45 +89,13 @@ def visible(text: str) -> str:
     return HIDDEN.sub("\ufffd", CONTROLS.sub(lambda m: m[0] if m[0] == "\r" else "\ufffd", text))
 
 
-class Offered(Protocol):
-    """A resource or script of a skill, as the lists for models show it."""
-
-    @property
-    def name(self) -> str:
-        """Name by which a model reads or runs it."""
-        ...
-
-    @property
-    def description(self) -> str | None:
-        """Short description of the resource or script, if it has one."""
-        ...
-
-
-class OfferedScript(Offered, Protocol):
-    """A script of a skill, as the lists for models show it."""
-
-    @property
-    def parameters_schema(self) -> Mapping[str, Any] | None:
-        """JSON Schema of the script's arguments; `None` if it takes no arguments."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """A file or function of a skill as `load_skill` lists it."""
-
-    name: str
-    description: str
-    parameters_schema: JsonMapping | None = None
-
-
 def code_text(name: str, description: str, instructions: str) -> str:
     """Return the text of a skill in code, without its resources and scripts. The instructions are not escaped."""
-    head = f"<name>{html.escape(name)}</name>\n<description>{html.escape(description)}</description>"
+    head = f"<name>{escape(name)}</name>\n<description>{escape(description)}</description>"
     return f"{head}\n\n<instructions>\n{instructions}\n</instructions>"
 
 
-def member_blocks(resources: Sequence[Offered], scripts: Sequence[OfferedScript]) -> str:
+def member_blocks(resources: Iterable[SkillMember], scripts: Iterable[SkillMember]) -> str:
     """Return the lists of resources and scripts at the end of a skill's text. An empty list is included, so that a model need not guess."""
     return _block("available_resources", [_opening("resource", r) + "/>" for r in resources]) + _block(
         "available_scripts", [_script(script) for script in scripts]
@@ -142,17 +109,17 @@ def _block(tag: str, entries: Sequence[str]) -> str:
     return f"\n\n<{tag}>\n{lines}\n</{tag}>"
 
 
-def _script(script: OfferedScript) -> str:
-    opening, schema = _opening("script", script), script.parameters_schema
-    if not schema:
+def _script(script: SkillMember) -> str:
+    opening = _opening("script", script)
+    if not script.parameters:
         return f"{opening}/>"
-    text = html.escape(json.dumps(schema), quote=False)
+    text = html.escape(json.dumps(script.parameters), quote=False)
     return f"{opening}>\n    <parameters_schema>{text}</parameters_schema>\n  </script>"
 
 
-def _opening(tag: str, member: Offered) -> str:
-    described = f' description="{html.escape(member.description)}"' if member.description else ""
-    return f'<{tag} name="{html.escape(member.name)}"{described}'
+def _opening(tag: str, member: SkillMember) -> str:
+    described = f' description="{escape(member.description)}"' if member.description else ""
+    return f'<{tag} name="{escape(member.name)}"{described}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,14 +179,13 @@ def load(index: SkillIndex, skill: Skill) -> LoadedSkill:
     return LoadedSkill("\n".join(lines) + _offered(others[:MAX_LISTED_FILES], skill.functions), structured)
 
 
-def _offered(files: Sequence[SkillFile], functions: Sequence[SkillFunction]) -> str:
-    resources = [_Member(f.path, describe_file(f)) for f in files if not f.is_script and not is_manifest(f.path)]
-    scripts = [_Member(f.path, describe_file(f), COMMAND_LINE) for f in files if f.is_script]
-    scripts += [_Member(f.name, one_line(f.description), f.parameters) for f in functions]
-    return member_blocks(resources, scripts)
+def _offered(files: Sequence[SkillFile], functions: Sequence[SkillMember]) -> str:
+    resources = [SkillMember(f.path, describe_file(f)) for f in files if not f.is_script and not is_manifest(f.path)]
+    scripts = [SkillMember(f.path, describe_file(f), COMMAND_LINE) for f in files if f.is_script]
+    return member_blocks(resources, [*scripts, *(replace(f, description=one_line(f.description)) for f in functions)])
 
 
-def _function_wire(function: SkillFunction) -> JsonObject:
+def _function_wire(function: SkillMember) -> JsonObject:
     wire: JsonObject = {"name": function.name, "description": one_line(function.description)}
     return {**wire, "parameters": dict(function.parameters)} if function.parameters else wire
 
@@ -257,23 +223,24 @@ def skill_instructions(index: SkillIndex, skills: Sequence[Skill], template: str
     """
     if not skills:
         return ""
-    lines: list[str] = []
-    for handle, skill in sorted({index.handle(skill): skill for skill in skills}.items()):
-        description = escape(one_line(skill.document.description))
-        lines.append(f"<skill><name>{escape(handle)}</name><description>{description}</description></skill>")
-    return fill_template(template or _TEMPLATE, "\n".join(lines))
+    named = {(index.handle(skill), one_line(skill.document.description)) for skill in skills}
+    return fill_template(template or _TEMPLATE, _named(named, "<skill>{0}{1}</skill>"))
 
 
-def provider_instructions(skills: Sequence[tuple[str, str]], template: str | None = None) -> str:
+def provider_instructions(skills: Iterable[tuple[str, str]], template: str | None = None) -> str:
     """Return the instructions of `SkillsProvider`, which name the skills (name, description), sorted and XML-escaped.
 
     Raises:
         ValueError: `template` lacks `{skills}`, or has braces that are neither a known placeholder nor doubled.
     """
-    lines: list[str] = []
-    for name, description in sorted(skills):
-        lines += ["  <skill>", f"    <name>{html.escape(name)}</name>"]
-        lines += [f"    <description>{html.escape(description)}</description>", "  </skill>"]
-    named = "\n".join(lines)
+    named = _named(skills, "  <skill>\n    {0}\n    {1}\n  </skill>")
     template = template or PROVIDER_TEMPLATE
     return fill_template(template, named, resource_instructions=RESOURCE_INSTRUCTIONS, runner_instructions=RUNNER_INSTRUCTIONS)
+
+
+def _named(skills: Iterable[tuple[str, str]], layout: str) -> str:
+    """Return the entries of `<available_skills>`, sorted. `layout` places the elements of name (`{0}`) and description (`{1}`)."""
+    return "\n".join(
+        layout.format(f"<name>{escape(name)}</name>", f"<description>{escape(description)}</description>")
+        for name, description in sorted(skills)
+    )

@@ -26,6 +26,7 @@ from gateway.skills.library import SkillLibrary
 from gateway.skills.lookup import skills_of_file
 from gateway.skills.mime import MARKDOWN
 from gateway.skills.model import Skill, SkillReport
+from gateway.skills.remote import INDEX_URI
 from gateway.skills.render import load, one_line, skill_instructions
 from gateway.skills.skill_tools import LoadSkill, ReadSkillResource, SearchSkills
 from gateway.telemetry.gateway_events import EventStream
@@ -36,9 +37,6 @@ if TYPE_CHECKING:  # imported only if a script can run
     from gateway.skills.code import CodeSkills
     from gateway.skills.run_tool import RunSkillScript
     from gateway.skills.scripts import ScriptRunner
-
-INDEX_URI = "skill://index.json"
-"""URI of the list of skills by the draft of SEP-2640, the only list that Microsoft's agent framework reads."""
 
 TEMPLATE = "skill://{+path}"
 

@@ -17,6 +17,10 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from gateway import MCPSkillsSource, Skill
+from gateway.errors import NotFound
+from gateway.protocol import SKILLS_EXTENSION
+from gateway.skills.model import digest_of
+from gateway.skills.remote import file_of, unlisted_skill
 
 INDEX = "skill://index.json"
 
@@ -100,6 +104,58 @@ async def test_resource_is_fetched_as_text_or_bytes() -> None:
         assert resource is not None and await resource.read() == expected
     assert await skill.get_resource("absent.md") is None
     assert await skill.get_script("a.py") is None
+
+
+class Lister(Server):
+    """A server with the skills extension, whose one skill has the digests that `digested` had when its entry was last sent."""
+
+    server_capabilities = SimpleNamespace(extensions={SKILLS_EXTENSION: {}})
+
+    def __init__(self, table: Mapping[str, str], digested: Mapping[str, str], renewed: Mapping[str, str]) -> None:
+        super().__init__({f"skill://pdf/{path}": text for path, text in table.items()})
+        self.entries = [self.entry(digested), self.entry(renewed)]
+
+    def entry(self, files: Mapping[str, str]) -> dict[str, object]:
+        resources = [
+            {"uri": f"skill://pdf/{quote(path)}", "digest": digest_of(text.encode()), "size": len(text)} for path, text in files.items()
+        ]
+        return {"uri": "skill://pdf/SKILL.md", "frontmatter": {"name": "pdf", "description": "d"}, "resources": resources}
+
+    async def send_request(self, request: Any, result_type: object) -> dict[str, object]:
+        self.asked.append(request.method)
+        return {"skills": [self.entries[0]]} if request.method == "skills/list" else {"skill": self.entries[1]}
+
+
+@pytest.mark.requirement(126, "SK13")
+async def test_file_that_changed_is_used_after_its_entry_was_fetched_again() -> None:
+    files, before = {"SKILL.md": "now", "a%20b.md": "new"}, {"SKILL.md": "then", "a b.md": "old"}
+    server = Lister(files, before, {"SKILL.md": "now", "a b.md": "new"})
+    (skill,) = await MCPSkillsSource(server).get_skills()
+    assert await skill.get_content() == "now"
+    assert server.asked == ["skills/list", "skill://pdf/SKILL.md", "skills/get", "skill://pdf/SKILL.md"]
+    resource = await skill.get_resource("a b.md")
+    assert resource is not None and await resource.read() == "new"
+    assert await skill.get_resource("unlisted.md") is None
+    assert server.asked[4:] == ["skill://pdf/a%20b.md"]
+
+
+@pytest.mark.requirement(126, "SK13")
+async def test_file_with_another_digest_than_listed_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    listed = {"SKILL.md": "listed", "a.md": "listed"}
+    (skill,) = await MCPSkillsSource(Lister({"SKILL.md": "sent", "a.md": "sent"}, listed, listed)).get_skills()
+    with pytest.raises(ValueError, match="another digest"):
+        await skill.get_content()
+    assert await skill.get_resource("a.md") is None
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+@pytest.mark.requirement(126, "SK13")
+def test_unlisted_file_has_the_type_of_its_extension() -> None:
+    skill = unlisted_skill("skill://pdf/SKILL.md", "pdf", "d", "server:", "files")
+    file = file_of(skill, "a b/logo.png")
+    assert (file.segments, file.mime_type, file.is_dynamic) == (("skill://pdf/a%20b/logo.png",), "image/png", True)
+    with pytest.raises(NotFound):
+        file_of(skill, "../logo.png")
 
 
 def encoded(text: str, levels: int) -> str:

@@ -1,7 +1,8 @@
 """Skills as objects: agent-framework's classes, for programs that build agents with this package.
 
-The sources are adapters: `file_source` reads folders with `skills.reader`, `mcp_source` converts a server's entries with `skills.remote`,
-and texts come from `skills.render`. Their rules are agent-framework's, which are stricter about files than the gateway's own index.
+The sources are adapters: `file_source` reads folders with `skills.reader`, and `mcp_source` converts a server's entries and checks its
+files with `skills.remote`. `skills.parser` checks the fields of all skills, and `skills.render` makes the texts. The sources leave out
+more skills than the gateway's own index, because agent-framework's rules are stricter.
 Skills that the gateway serves from folders do not pass through these classes.
 
 Decided: an object's text is agent-framework's since core 1.13, with `<available_resources>` and `<available_scripts>` at its end. Loading

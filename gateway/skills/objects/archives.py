@@ -11,30 +11,26 @@ import logging
 import zipfile
 import zlib
 from dataclasses import dataclass
-from typing import IO
 
 from gateway.skills.model import MANIFEST, digest_of, is_manifest, is_utf8
-from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, FileSelection, path_inside, to_frontmatter
-from gateway.skills.objects.members import InlineSkillResource
-from gateway.skills.objects.skill import FileSkill, SkillResource
+from gateway.skills.objects.code_skills import InlineSkillResource
+from gateway.skills.objects.file_source import FileSelection, path_inside, to_frontmatter
+from gateway.skills.objects.skill import FileSkill
 from gateway.skills.parser import parse_skill
 
 logger = logging.getLogger(__name__)
-
-_CHUNK = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
     """Limits on the size of an archive, and which of its files are offered as resources."""
 
-    max_files: int = 20
-    max_bytes: int = 1_048_576
+    max_files: int
+    max_bytes: int
     """Maximum size of the archive itself."""
-    max_unpacked_bytes: int = 1_048_576
+    max_unpacked_bytes: int
     """Maximum size of all unpacked members together."""
-    extensions: tuple[str, ...] = RESOURCE_EXTENSIONS
-    search_depth: int = SEARCH_DEPTH
+    offer: FileSelection
 
 
 def read_archive(data: bytes, *, name: str, url: str, digest: object, limits: ArchiveLimits) -> FileSkill | None:
@@ -65,23 +61,14 @@ def _unpack(data: bytes, limits: ArchiveLimits) -> dict[str, bytes]:
             if not path:
                 raise ValueError(f"the archive has a file called {member.filename[:100]!r}")
             with archive.open(member) as source:
-                content = _read(source, left)
+                content = source.read(left + 1)  # at most so much is unpacked, whatever size the archive declares
             left -= len(content)
+            if left < 0:
+                raise ValueError("the unpacked files are too large")
             if path.casefold() not in taken:
                 taken.add(path.casefold())
                 files[path] = content
     return files
-
-
-def _read(source: IO[bytes], left: int) -> bytes:
-    """Return the bytes of an archive member. Raises `ValueError` as soon as it unpacks to more than `left` bytes, whatever it declares."""
-    chunks: list[bytes] = []
-    while chunk := source.read(min(_CHUNK, left + 1)):
-        left -= len(chunk)
-        if left < 0:
-            raise ValueError("the unpacked files are too large")
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 def _to_skill(files: dict[str, bytes], name: str, url: str, limits: ArchiveLimits) -> FileSkill:
@@ -93,14 +80,11 @@ def _to_skill(files: dict[str, bytes], name: str, url: str, limits: ArchiveLimit
     frontmatter = to_frontmatter(document, f"{url}:{manifest}")
     if frontmatter is None:
         raise ValueError(f"the {MANIFEST} in the archive does not describe a skill called {name!r}")
-    top = manifest.rpartition("/")[0]
-    prefix = f"{top}/" if top else ""
-    offer = FileSelection(limits.extensions, None)
-    resources: list[SkillResource] = []
-    for path in sorted(files):
-        below = path.removeprefix(prefix)
-        near = path.startswith(prefix) and below.count("/") < limits.search_depth
-        if near and not is_manifest(path) and offer.has(name, below) and is_utf8(files[path]):
-            resources.append(InlineSkillResource(name=below, content=files[path].decode()))
-    return FileSkill(frontmatter=frontmatter, content=document.text, path=url, resources=resources)
-
+    prefix = manifest[: manifest.rfind("/") + 1]
+    below = {path.removeprefix(prefix): data for path, data in sorted(files.items()) if path.startswith(prefix) and is_utf8(data)}
+    return FileSkill(
+        frontmatter=frontmatter,
+        content=document.text,
+        path=url,
+        resources=[InlineSkillResource(name=path, content=data.decode()) for path, data in below.items() if limits.offer.has(name, path)],
+    )

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -17,10 +18,9 @@ import anyio.to_thread
 
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.skill_policy import is_safe_name
-from gateway.skills.folders import Problems, find_skills
 from gateway.skills.model import MANIFEST, Key, SkillDocument, is_manifest
-from gateway.skills.objects.members import FileSkillResource, FileSkillScript, SkillScriptRunner
-from gateway.skills.objects.skill import FileSkill, Skill, SkillFrontmatter
+from gateway.skills.objects.code_skills import InlineSkillResource
+from gateway.skills.objects.skill import FileSkill, FileSkillScript, Skill, SkillFrontmatter, SkillScriptRunner, read_below
 from gateway.skills.objects.sources import SkillsSource, SkillsSourceContext, first_of_each_name
 from gateway.skills.parser import KNOWN_KEYS
 from gateway.skills.reader import FolderReader, SkillFolder
@@ -71,14 +71,15 @@ class FileSkillsSource(SkillsSource):
         if search_depth < 1:
             raise ValueError(f"search_depth must be at least 1, not {search_depth}.")
         given = [skill_paths] if isinstance(skill_paths, str | Path) else skill_paths
-        self._roots = [str(path) for path in given]
+        self._roots = [str(path) for path in given if str(path).strip()]
         self._runner = script_runner
-        self._resources = FileSelection(RESOURCE_EXTENSIONS if resource_extensions is None else resource_extensions, resource_filter)
-        self._scripts = FileSelection(SCRIPT_EXTENSIONS if script_extensions is None else script_extensions, script_filter)
-        self._resources.folders, self._scripts.folders = _folders(resource_directories), _folders(script_directories)
         self._known: Mapping[Key, SkillFolder] = {}
-        named = [folder for offer in (self._resources, self._scripts) for folder in offer.folders or ()]
-        self._depth = max([search_depth, *(folder.count("/") + 2 for folder in named if folder)])
+        folders = _folders(resource_directories), _folders(script_directories)
+        depth = max([search_depth, *(folder.count("/") + 2 for named in folders for folder in named or () if folder)])
+        resource_extensions = RESOURCE_EXTENSIONS if resource_extensions is None else resource_extensions
+        script_extensions = SCRIPT_EXTENSIONS if script_extensions is None else script_extensions
+        self._resources = FileSelection(resource_extensions, depth, folders[0], resource_filter)
+        self._scripts = FileSelection(script_extensions, depth, folders[1], script_filter)
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
         """Return the skills on disk now, ordered by root and path. A broken skill is left out and logged."""
@@ -86,40 +87,51 @@ class FileSkillsSource(SkillsSource):
 
     def _read(self) -> list[Skill]:
         reader = FolderReader(self._known, {})
-        folders = [reader.read((folder, ""), is_nested=False) for root in self._roots for folder in _skill_folders(root)]
+        folders = [folder for folder in reader.read_roots(self._roots, SKILL_DEPTH) if not folder.is_nested]
         self._known = {folder.key: folder for folder in folders}
+        for report in reader.trouble:
+            logger.warning("skill folder ignored path=%s reason=%r", report.path, "; ".join(d.message for d in report.diagnostics))
         return first_of_each_name([skill for folder in folders if (skill := self._to_skill(folder)) is not None])
 
     def _to_skill(self, folder: SkillFolder) -> FileSkill | None:
-        top = folder.key[0]
-        frontmatter = to_frontmatter(folder.document, os.path.join(top, MANIFEST))
+        frontmatter = to_frontmatter(folder.document, os.path.join(folder.path, MANIFEST))
         if frontmatter is None:
             return None
-        resources: list[FileSkillResource] = []
-        scripts: list[FileSkillScript] = []
-        for path, file in sorted(folder.files.items()):
-            if "/".join(file.segments) != path or path.count("/") >= self._depth:
-                continue  # behind a link, or too deep
-            full = os.path.join(top, *file.segments)
-            if not is_manifest(path) and self._resources.has(frontmatter.name, path):
-                resources.append(FileSkillResource(name=path, full_path=full, root=top))
-            if self._scripts.has(frontmatter.name, path):
-                scripts.append(FileSkillScript(name=path, full_path=full, runner=self._runner, root=top))
-        return FileSkill(frontmatter=frontmatter, content=folder.document.text, path=top, resources=resources, scripts=scripts)
+        name, root = frontmatter.name, folder.key[0]
+        unlinked = [path for path, file in sorted(folder.files.items()) if file.segments == (*folder.segments, *path.split("/"))]
+        places = [(path, os.path.join(folder.path, *path.split("/"))) for path in unlinked]
+        resources = [(path, partial(_read_text, root, full)) for path, full in places if self._resources.has(name, path)]
+        scripts = [(path, full) for path, full in places if self._scripts.has(name, path)]
+        return FileSkill(
+            frontmatter=frontmatter,
+            content=folder.document.text,
+            path=folder.path,
+            resources=[InlineSkillResource(name=path, function=read) for path, read in resources],
+            scripts=[FileSkillScript(name=path, full_path=full, runner=self._runner, root=root) for path, full in scripts],
+        )
+
+
+def _read_text(root: str, path: str) -> str:
+    return read_below(root, path).decode("utf-8")
 
 
 class FileSelection:
     """Decides which files of a skill are offered as resources, or as scripts."""
 
-    def __init__(self, extensions: Sequence[str], chosen: FileFilter | None) -> None:
+    def __init__(
+        self, extensions: Sequence[str], depth: int, folders: Container[str] | None = None, chosen: FileFilter | None = None
+    ) -> None:
+        """Files are offered from `depth` levels of folders, or only directly from `folders`."""
         self._extensions = frozenset(extension.lower() for extension in extensions)
+        self._depth = depth
+        self._folders = folders
         self._chosen = chosen
-        self.folders: frozenset[str] | None = None
 
     def has(self, skill: str, path: str) -> bool:
-        """Return whether the file `path` of a skill is offered."""
-        folder, _, file = path.rpartition("/")
-        if os.path.splitext(file)[1].lower() not in self._extensions or (self.folders is not None and folder not in self.folders):
+        """Return whether the file `path` of a skill is offered. A `SKILL.md` never is."""
+        if is_manifest(path) or path.count("/") >= self._depth or os.path.splitext(path)[1].lower() not in self._extensions:
+            return False
+        if self._folders is not None and path.rpartition("/")[0] not in self._folders:
             return False
         return self._chosen is None or self._chosen(skill, path)
 
@@ -158,10 +170,8 @@ def to_frontmatter(document: SkillDocument, place: str) -> SkillFrontmatter | No
         return SkillFrontmatter(
             name=document.name,
             description=document.description,
-            license=texts["license"],
-            compatibility=texts["compatibility"],
-            allowed_tools=texts["allowed-tools"],
             metadata=_metadata(fields.get("metadata"), place),
+            **{key.replace("-", "_"): text for key, text in texts.items()},
         )
     except ValueError as error:
         logger.error("skill left out file=%s reason=%r", place, str(error))
@@ -182,15 +192,3 @@ def _metadata(value: JsonValue, place: str) -> dict[str, str] | None:
 def _scalar(value: JsonValue) -> str | None:
     """Return a text, number or boolean of the frontmatter as text; `None` for any other value."""
     return value if isinstance(value, str) else json.dumps(value) if isinstance(value, bool | int | float) else None
-
-
-def _skill_folders(root: str) -> list[str]:
-    """Return the folders with a `SKILL.md` below `root`, in path order, without folders inside another skill and folders behind links."""
-    if not root.strip() or not os.path.isdir(root):
-        logger.warning("skills folder missing path=%r", root)
-        return []
-    problems: Problems = []
-    found = [os.path.join(top, *segments) for top, segments in find_skills(os.path.realpath(root), (), problems, SKILL_DEPTH)]
-    for path, problem in problems:
-        logger.warning("skill folder ignored path=%s reason=%r", path, problem.message)
-    return found

@@ -8,21 +8,22 @@ first loaded. Names that a model gives are checked before a request is sent. The
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
 import anyio
 
+from gateway.errors import NotFound, SkillError
 from gateway.json_types import JsonMapping, JsonObject, members_of, objects_in
-from gateway.policy.skill_policy import is_safe_name
 from gateway.protocol import SKILLS_EXTENSION
-from gateway.skills.model import MANIFEST, digest_of
+from gateway.skills.model import MANIFEST, SkillFile
+from gateway.skills.model import Skill as ListedSkill
 from gateway.skills.objects.archives import ArchiveLimits, read_archive
-from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH
+from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, FileSelection
 from gateway.skills.objects.skill import Skill, SkillFrontmatter, SkillResource
 from gateway.skills.objects.sources import SkillsSource, SkillsSourceContext
-from gateway.skills.remote import INDEX_URI, decode_blob, index_entries, list_skills, to_skill
+from gateway.skills.remote import INDEX_URI, decode_blob, file_of, index_entries, list_skills, read_listed, to_skill, unlisted_skill
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +53,7 @@ class MCPSkillResource(SkillResource):
 
     async def read(self, **kwargs: object) -> object:
         """Return the fetched content: bytes if the server sent a blob, else text; `None` if it sent nothing."""
-        blob = _blob(self._result)
-        return blob if blob is not None else _text(self._result) or None
+        return _content_of(self._result)
 
 
 class MCPSkill(Skill):
@@ -75,12 +75,12 @@ class MCPSkill(Skill):
         Raises:
             ValueError: Both or neither of `client` and `session_provider` are given, or `entry` breaks SEP-2640.
         """
-        self._listed = None if entry is None else to_skill(entry, _BACKEND_ID, "")
-        if entry is not None and self._listed is None:
+        if entry is None:
+            listed = unlisted_skill(skill_md_uri, frontmatter.name, frontmatter.description, _BACKEND_ID, "")
+        elif (listed := to_skill(entry, _BACKEND_ID, "")) is None:
             raise ValueError(f"The entry of skill {frontmatter.name!r} breaks the rules of `skills/list`.")
+        self._listed = listed
         self._frontmatter = frontmatter
-        self._uri = skill_md_uri
-        self._root = skill_md_uri.removesuffix(MANIFEST) if skill_md_uri.endswith(MANIFEST) else skill_md_uri.rstrip("/") + "/"
         self._session = _provider(client, session_provider)
         self._content: str | None = None
 
@@ -97,47 +97,49 @@ class MCPSkill(Skill):
             MCPError: The read failed.
         """
         if self._content is None:
-            text = _text(await _read(self._session, self._uri))
-            if not text:
+            try:
+                text = _content_of(await self._read(MANIFEST))
+            except (NotFound, SkillError):
+                raise ValueError(f"The text of {self._uri!r} has another digest than the server lists; it is not used.") from None
+            if not isinstance(text, str):
                 raise ValueError(f"The server sent no text for {self._uri!r}.")
-            if not self._is_listed(MANIFEST, text.encode()) and not await self._is_renewed(MANIFEST, text.encode()):
-                raise ValueError(f"The text of {self._uri!r} has another digest than the server lists; it is not used.")
             self._content = text
         return self._content
 
     async def get_resource(self, name: str) -> SkillResource | None:
         """Fetch a file of the skill; `None` if the skill has no such file, or the name is outside the skill."""
         path = name.replace("\\", "/")
-        if not is_safe_name(path):
-            logger.debug("resource name refused skill=%s name=%r", self._frontmatter.name, name)
+        try:
+            result = await _if_found(self._read(path if path in self._listed.files else unquote(path)))
+        except (NotFound, SkillError) as error:
+            level = logging.DEBUG if isinstance(error, NotFound) else logging.WARNING
+            logger.log(level, "resource refused skill=%s name=%r reason=%r", self._frontmatter.name, name, str(error))
             return None
-        uri = self._root + path
-        if self._listed is not None and not self._listed.is_dynamic:
-            file = self._listed.files.get(path) or self._listed.files.get(unquote(path))
-            if file is None:
-                return None
-            path, uri = file.path, file.segments[0]
-        result = await _try_read(self._session, uri)
-        if result is None:
-            return None
-        blob = _blob(result)
-        data = blob if blob is not None else _text(result).encode()
-        if not self._is_listed(path, data) and not await self._is_renewed(path, data):
-            logger.warning("resource refused reason='other digest than listed' skill=%s name=%r", self._frontmatter.name, name)
-            return None
-        return MCPSkillResource(name=name, result=result)
+        return None if result is None else MCPSkillResource(name=name, result=result)
 
-    def _is_listed(self, path: str, data: bytes) -> bool:
-        if self._listed is None or self._listed.is_dynamic:
-            return True
-        return path in self._listed.files and self._listed.files[path].digest == digest_of(data)
+    @property
+    def _uri(self) -> str:
+        return self._listed.manifest.segments[0]
 
-    async def _is_renewed(self, path: str, data: bytes) -> bool:
-        """Fetch the skill's entry again, in case the skill has changed, and return whether it lists the digest of `data` for this file."""
+    async def _read(self, path: str) -> object:
+        """Return the server's result for a file, whose bytes have the listed digest. Raises `NotFound`, `SkillError` or `MCPError`."""
+        results: list[object] = []
+
+        async def fetch(skill: ListedSkill, path: str) -> tuple[SkillFile, bytes]:
+            file = file_of(skill, path)
+            results.append(await _read(self._session, file.segments[0]))
+            content = _content_of(results[-1])
+            return file, content.encode() if isinstance(content, str) else content or b""
+
+        self._listed, _, _ = await read_listed(self._listed, path, fetch, self._renew)
+        return results[-1]
+
+    async def _renew(self, skill: ListedSkill) -> ListedSkill:
         answer = await _send(self._session(), "skills/get", {"uri": self._uri})
         now = to_skill(members_of(answer.get("skill")), _BACKEND_ID, "")
-        self._listed = now or self._listed
-        return now is not None and self._is_listed(path, data)
+        if now is None:
+            raise NotFound("skill", skill.id)
+        return now
 
 
 class MCPSkillsSource(SkillsSource):
@@ -164,8 +166,7 @@ class MCPSkillsSource(SkillsSource):
             archive_max_file_count,
             archive_max_size_bytes,
             archive_max_uncompressed_size_bytes,
-            tuple(extension.lower() for extension in extensions),
-            archive_resource_search_depth,
+            FileSelection(extensions, archive_resource_search_depth),
         )
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
@@ -178,8 +179,8 @@ class MCPSkillsSource(SkillsSource):
             listed = await list_skills(self._fetch_page, _BACKEND_ID, "")
             found = [self._skill(one.document.name, one.document.description, str(one.uri), one.entry) for one in listed]
         else:
-            result = await _try_read(self._session, INDEX_URI)
-            found = [await self._to_skill(entry) for entry in _entries(_text(result))] if result is not None else []
+            result = await _if_found(_read(self._session, INDEX_URI))
+            found = [await self._to_skill(entry) for entry in _entries(_content_of(result))] if result is not None else []
         return [skill for skill in found if skill is not None]
 
     async def _fetch_page(self, cursor: str | None) -> tuple[list[JsonObject], str | None]:
@@ -201,9 +202,9 @@ class MCPSkillsSource(SkillsSource):
             logger.debug("skill skipped reason='the index entry has no name or no url'")
             return None
         if kind.lower() == "archive":
-            result = await _try_read(self._session, url)
-            data = None if result is None else _blob(result)
-            if not data:
+            result = await _if_found(_read(self._session, url))
+            data = _content_of(result)
+            if not data or isinstance(data, str):
                 logger.warning("skill left out reason='the archive is missing' skill=%s url=%s", name, url)
                 return None
             return read_archive(data, name=name, url=url, digest=entry.get("digest"), limits=self._limits)
@@ -245,12 +246,12 @@ async def _read(session: Callable[[], ReadsResources], uri: str) -> object:
         return await session().read_resource(uri)
 
 
-async def _try_read(session: Callable[[], ReadsResources], uri: str) -> object | None:
-    """Read a resource and return the result, or `None` if the server answers that it has no such resource."""
+async def _if_found(reading: Awaitable[object]) -> object | None:
+    """Return the result of a read, or `None` if the server answers that it has no such resource."""
     from mcp.shared.exceptions import MCPError
 
     try:
-        return await _read(session, uri)
+        return await reading
     except MCPError as error:
         if error.error.code in _NOT_FOUND or (error.error.code == -32602 and _is_uri_only(error.error.data)):
             return None
@@ -262,29 +263,21 @@ def _is_uri_only(data: object) -> bool:
     return isinstance(data, dict) and set(cast("dict[str, object]", data)) == {"uri"}
 
 
-def _contents(result: object) -> Sequence[object]:
-    return cast("Sequence[object]", getattr(result, "contents", ()))
+def _content_of(result: object) -> str | bytes | None:
+    """Return the content of a `resources/read` result: bytes if the server sent a blob, else text; `None` if it sent nothing usable."""
+    contents = cast("Sequence[object]", getattr(result, "contents", ()))
+    blob = next((blob for content in contents if isinstance(blob := getattr(content, "blob", None), str)), None)
+    if blob is None:
+        return "\n".join(text for content in contents if isinstance(text := getattr(content, "text", None), str)) or None
+    data = decode_blob(blob.partition(",")[2] if blob.startswith("data:") else blob)
+    if data is None:
+        logger.warning("resource of a skill ignored reason='invalid base64'")
+    return data
 
 
-def _text(result: object) -> str:
-    texts = (getattr(content, "text", None) for content in _contents(result))
-    return "\n".join(text for text in texts if isinstance(text, str))
-
-
-def _blob(result: object) -> bytes | None:
-    for content in _contents(result):
-        blob = getattr(content, "blob", None)
-        if isinstance(blob, str):
-            data = decode_blob(blob.partition(",")[2] if blob.startswith("data:") else blob)
-            if data is None:
-                logger.warning("resource of a skill ignored reason='invalid base64'")
-            return data
-    return None
-
-
-def _entries(text: str) -> list[JsonMapping]:
+def _entries(text: str | bytes | None) -> list[JsonMapping]:
     try:
-        return index_entries(text)
+        return index_entries(text or "")
     except ValueError as error:
         logger.warning("skill index unusable uri=%s error=%s", INDEX_URI, error)
         return []

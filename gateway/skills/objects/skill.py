@@ -1,22 +1,35 @@
 """`Skill` and its parts: the classes that programs inherit from, `SkillFrontmatter`, and `FileSkill`, whose text is a `SKILL.md`.
 
-The names and call shapes are agent-framework's. Ready-made resources and scripts are in `members`, skills in code in `inline` and
-`class_skill`.
+The names and call shapes are agent-framework's. `code_skills` has the skills in code.
 """
 
 from __future__ import annotations
 
+import inspect
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import anyio.to_thread
+
+from gateway.errors import SkillError
 from gateway.json_types import JsonObject
-from gateway.policy.skill_policy import MAX_NAME_CHARS, is_skill_name
-from gateway.skills.parser import MAX_COMPATIBILITY_CHARS, MAX_DESCRIPTION_CHARS
-from gateway.skills.render import code_text, member_blocks
+from gateway.skills.folders import Changed, read_file
+from gateway.skills.model import SkillMember
+from gateway.skills.parser import TOOLS_ONLY, check_fields
+from gateway.skills.render import COMMAND_LINE, code_text, member_blocks
 
 ScriptArguments = Mapping[str, Any] | Sequence[str] | str | None
 """Arguments of a script as the model gives them: by name, or as the words of a command line."""
+
+
+class ScriptRefused(SkillError, TypeError, ValueError):
+    """A script was not run because its arguments or its setup are wrong. The text may be shown to the model."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="script-arguments")
 
 
 class SkillFrontmatter:
@@ -37,18 +50,10 @@ class SkillFrontmatter:
         Raises:
             ValueError: `name`, `description` or `compatibility` breaks the Agent Skills rules.
         """
-        if not name.strip():
-            raise ValueError("The name of a skill cannot be empty.")
-        if not is_skill_name(name):
-            raise ValueError(f"{name!r} is not a skill name: use 1 to {MAX_NAME_CHARS} lower-case letters, digits and single hyphens.")
-        if not description.strip():
-            raise ValueError(f"The description of skill {name!r} cannot be empty.")
-        for field, value, limit in (
-            ("description", description, MAX_DESCRIPTION_CHARS),
-            ("compatibility", compatibility or "", MAX_COMPATIBILITY_CHARS),
-        ):
-            if len(value) > limit:
-                raise ValueError(f"The {field} of skill {name!r} has {len(value)} characters, {limit} are allowed.")
+        fields = {"name": name, "description": description, **({"compatibility": compatibility} if compatibility else {})}
+        for finding in check_fields(fields, name):
+            if finding.code != "control-characters":
+                raise ValueError(f"Skill {name!r}: {finding.message.partition(TOOLS_ONLY)[0]}")
         self.name = name
         self.description = description
         self.license = license
@@ -156,10 +161,20 @@ class DefinedSkill(Skill):
         return _find(self.scripts, name)
 
 
+def to_member(member: SkillResource | SkillScript) -> SkillMember:
+    """Return a resource or a script as models see it."""
+    parameters = member.parameters_schema if isinstance(member, SkillScript) else None
+    return SkillMember(member.name, member.description or "", parameters)
+
+
+def with_members(text: str, skill: DefinedSkill) -> str:
+    """Return the text of a skill, followed by the lists of its resources and scripts."""
+    return text + member_blocks(map(to_member, skill.resources), map(to_member, skill.scripts))
+
+
 def code_content(skill: DefinedSkill, instructions: str) -> str:
     """Return the text of a skill in code: name, description and instructions as XML, then the lists of resources and scripts."""
-    text = code_text(skill.frontmatter.name, skill.frontmatter.description, instructions)
-    return text + member_blocks(skill.resources, skill.scripts)
+    return with_members(code_text(skill.frontmatter.name, skill.frontmatter.description, instructions), skill)
 
 
 class FileSkill(DefinedSkill):
@@ -186,4 +201,78 @@ class FileSkill(DefinedSkill):
 
     async def get_content(self) -> str:
         """Return the text of the `SKILL.md`, followed by the lists of resources and scripts."""
-        return self._content + member_blocks(self._resources, self._scripts)
+        return with_members(self._content, self)
+
+
+@runtime_checkable
+class SkillScriptRunner(Protocol):
+    """Runs the script files of skills, for example in a sandbox or a container. May be synchronous or asynchronous."""
+
+    def __call__(self, skill: FileSkill, script: FileSkillScript, args: ScriptArguments = None) -> object:
+        """Return the result for the model, or an awaitable of it. `args` are passed exactly as the model gave them."""
+        ...
+
+
+class FileSkillScript(SkillScript):
+    """A script of a skill that is a file in the skill's folder. A `SkillScriptRunner` runs it."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        description: str | None = None,
+        full_path: str,
+        runner: SkillScriptRunner | None = None,
+        root: str | None = None,
+    ) -> None:
+        """The file must be below `root`, by default its own folder, and no link may lead to it.
+
+        Raises:
+            ValueError: The name is blank, or the path is not absolute.
+        """
+        super().__init__(name=name, description=description)
+        self.full_path = _absolute(full_path)
+        self._runner = runner
+        self._root = root or os.path.dirname(self.full_path)
+
+    @property
+    def parameters_schema(self) -> JsonObject | None:
+        """JSON Schema of the arguments of a script file: an array of strings, the words of a command line."""
+        return dict(COMMAND_LINE)
+
+    async def run(self, skill: Skill, args: ScriptArguments = None, **kwargs: object) -> object:
+        """Run the script with the runner and return its result.
+
+        Raises:
+            TypeError: `skill` is not a `FileSkill`.
+            ValueError: The runner is missing, or the file was replaced by a link since it was found.
+        """
+        if not isinstance(skill, FileSkill):
+            raise ScriptRefused(f"Script {self.name!r} is a file and needs a FileSkill, not {type(skill).__name__}.")
+        if self._runner is None:
+            raise ScriptRefused(f"Script {self.name!r} needs a runner; pass `script_runner` to the source of this skill.")
+        await anyio.to_thread.run_sync(read_below, self._root, self.full_path)
+        result = self._runner(skill, self, args)
+        return await result if inspect.isawaitable(result) else result
+
+
+def read_below(root: str, path: str) -> bytes:
+    """Return the bytes of a regular file below `root`, reached without following a link.
+
+    Raises:
+        ValueError: The file is not below `root`, is gone, or is behind a link.
+    """
+    below = os.path.relpath(path, root)
+    segments = tuple(below.split(os.sep))
+    if os.pardir in segments or os.path.isabs(below):
+        raise ValueError(f"{os.path.basename(path)!r} is outside the folder of its skill.")
+    try:
+        return read_file(root, segments)[0]
+    except Changed:
+        raise ValueError(f"{os.path.basename(path)!r} cannot be read: it is missing, not a regular file, or behind a link.") from None
+
+
+def _absolute(path: str) -> str:
+    if not path.strip() or not os.path.isabs(path):
+        raise ValueError(f"full_path must be an absolute path, not {path!r}.")
+    return str(Path(path))

@@ -1,7 +1,8 @@
 """`SkillsProvider`: names a source's skills in an agent's instructions and adds the tools to load, read and run them.
 
-Decided: the provider has tools of its own beside `skill_tools` and `run_tool`. Because agent-framework defines their schemas and error
-texts, and passes values of the host program to the functions of a skill. Revisit when agent-framework's skills have digests and URIs.
+Decided: the provider has tools of its own beside `skill_tools` and `run_tool`, which answer from a `SkillLibrary`. Because agent-framework
+defines their schemas and error texts, and passes the run's host values to any subclass of `Skill`, whose text is returned unchanged.
+Revisit when agent-framework's skills have digests and URIs.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from gateway.policy.tool_narrowing import narrow_tools
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.sessions.session_context import ContextProvider, SessionContext
 from gateway.skills.objects.file_source import SEARCH_DEPTH, FileFilter, FileSkillsSource
-from gateway.skills.objects.members import ScriptRefused, SkillScriptRunner
-from gateway.skills.objects.skill import Skill
+from gateway.skills.objects.skill import ScriptRefused, Skill, SkillScriptRunner
 from gateway.skills.objects.sources import (
     CachingSkillsSource,
     DeduplicatingSkillsSource,
@@ -33,13 +33,12 @@ from gateway.skills.objects.sources import (
 )
 from gateway.skills.render import provider_instructions
 from gateway.tools.base import Tool
-from gateway.tools.function import ApprovalMode, FunctionTool
+from gateway.tools.function import FunctionTool
 from gateway.tools.invocation import FunctionInvocationContext
 
 logger = logging.getLogger(__name__)
 
 ProviderT = TypeVar("ProviderT", bound="SkillsProvider")
-ResultT = TypeVar("ResultT")
 
 SkillName = Annotated[str, Field(description="The name of the skill.")]
 ScriptArgs = Annotated[
@@ -88,9 +87,8 @@ class SkillsProvider(ContextProvider):
             raise TypeError(f"SkillsProvider takes skills or a source; for folders use SkillsProvider.from_paths({str(source)!r}).")
         super().__init__(source_id or self.DEFAULT_SOURCE_ID)
         if not isinstance(source, SkillsSource):
-            leaf = InMemorySkillsSource([source] if isinstance(source, Skill) else source)
-            kept = leaf if disable_caching else CachingSkillsSource(leaf, refresh_interval=cache_refresh_interval)
-            source = DeduplicatingSkillsSource(kept)
+            given = InMemorySkillsSource([source] if isinstance(source, Skill) else source)
+            source = _cached(given, disabled=disable_caching, refresh_interval=cache_refresh_interval)
         self._source = source
         self._template = instruction_template
         self._narrows = narrow_to_skills
@@ -124,7 +122,7 @@ class SkillsProvider(ContextProvider):
         source_id: str | None = None,
     ) -> ProviderT:
         """Create a provider for the skills below some folders. For the arguments see `FileSkillsSource` and the constructor."""
-        files: SkillsSource = FileSkillsSource(
+        files = FileSkillsSource(
             skill_paths,
             script_runner=script_runner,
             resource_extensions=resource_extensions,
@@ -135,10 +133,8 @@ class SkillsProvider(ContextProvider):
             resource_directories=resource_directories,
             script_directories=script_directories,
         )
-        if not disable_caching:
-            files = CachingSkillsSource(files, refresh_interval=cache_refresh_interval)
         return cls(
-            DeduplicatingSkillsSource(files),
+            _cached(files, disabled=disable_caching, refresh_interval=cache_refresh_interval),
             instruction_template=instruction_template,
             require_script_approval=require_script_approval,
             disable_load_skill_approval=disable_load_skill_approval,
@@ -151,14 +147,12 @@ class SkillsProvider(ContextProvider):
     @staticmethod
     def read_only_tools_auto_approval_rule(function_call: object) -> bool:
         """Return whether a tool call only loads a skill or reads a resource. A rule by which the approval middleware approves calls."""
-        names = (SkillsProvider.LOAD_SKILL_TOOL_NAME, SkillsProvider.READ_SKILL_RESOURCE_TOOL_NAME)
-        return _is_local(function_call) and getattr(function_call, "name", None) in names
+        return _is_call_of(_READING_TOOLS, function_call)
 
     @staticmethod
     def all_tools_auto_approval_rule(function_call: object) -> bool:
         """Return whether a tool call is to one of the three skill tools. A rule by which the approval middleware approves calls."""
-        is_script = _is_local(function_call) and getattr(function_call, "name", None) == SkillsProvider.RUN_SKILL_SCRIPT_TOOL_NAME
-        return is_script or SkillsProvider.read_only_tools_auto_approval_rule(function_call)
+        return _is_call_of(_SKILL_TOOLS, function_call)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
         """Add the names of the skills to the instructions and the three skill tools to the run; nothing if the source has no skills."""
@@ -170,32 +164,24 @@ class SkillsProvider(ContextProvider):
 
     def _tools(self, skills: Sequence[Skill]) -> list[Tool]:
         calls = _SkillCalls(skills, narrows=self._narrows)
-        load, read, run = calls.load_skill, calls.read_skill_resource, calls.run_skill_script
+        described: list[tuple[Callable[..., Any], str]] = [
+            (calls.load_skill, "Get the instructions of a skill, and the names of its resources and scripts."),
+            (calls.read_skill_resource, "Read a resource that a loaded skill refers to."),
+            (calls.run_skill_script, "Run a script of a loaded skill."),
+        ]
         return [
             FunctionTool(
-                load,
-                description="Get the instructions of a skill, and the names of its resources and scripts.",
-                approval_mode=self._mode(load.__name__),
-                annotations={"readOnlyHint": True},
-            ),
-            FunctionTool(
-                read,
-                description="Read a resource that a loaded skill refers to.",
-                approval_mode=self._mode(read.__name__),
-                annotations={"readOnlyHint": True},
-            ),
-            FunctionTool(run, description="Run a script of a loaded skill.", approval_mode=self._mode(run.__name__)),
+                call,
+                description=description,
+                approval_mode="never_require" if self._free[call.__name__] else "always_require",
+                annotations=None if call.__name__ == self.RUN_SKILL_SCRIPT_TOOL_NAME else {"readOnlyHint": True},
+            )
+            for call, description in described
         ]
 
-    def _mode(self, tool: str) -> ApprovalMode:
-        return "never_require" if self._free[tool] else "always_require"
 
-
-_SKILL_TOOLS = {
-    SkillsProvider.LOAD_SKILL_TOOL_NAME,
-    SkillsProvider.READ_SKILL_RESOURCE_TOOL_NAME,
-    SkillsProvider.RUN_SKILL_SCRIPT_TOOL_NAME,
-}
+_READING_TOOLS = frozenset({SkillsProvider.LOAD_SKILL_TOOL_NAME, SkillsProvider.READ_SKILL_RESOURCE_TOOL_NAME})
+_SKILL_TOOLS = _READING_TOOLS | {SkillsProvider.RUN_SKILL_SCRIPT_TOOL_NAME}
 """Names of the skill tools, which `_narrow` never removes."""
 
 
@@ -210,15 +196,15 @@ class _SkillCalls:
         self._removed: dict[str, Tool] = {}
         """Tools removed from the run, by name."""
 
-    async def load_skill(self, ctx: FunctionInvocationContext, skill_name: SkillName) -> str:
-        skill = self._skills.get(skill_name.casefold())
-        if skill is None:
-            return _missing_skill(skill_name)
-        content = await _run_code(f"load skill {skill_name!r}", skill.get_content)
-        if self._narrows and ctx.tools is not None:
-            self._wishes[skill.frontmatter.name] = skill.frontmatter.allowed_tools
-            self._narrow(ctx.tools)
-        return content
+    async def load_skill(self, ctx: FunctionInvocationContext, skill_name: SkillName) -> object:
+        async def load(skill: Skill) -> object:
+            content = await skill.get_content()
+            if self._narrows and ctx.tools is not None:
+                self._wishes[skill.frontmatter.name] = skill.frontmatter.allowed_tools
+                self._narrow(ctx.tools)
+            return content
+
+        return await self._use(skill_name, "load", "skill", skill_name, load)
 
     def _narrow(self, live: list[Tool]) -> None:
         """Reduce the tools of the run to the skill tools and those that a loaded skill names. Tools removed before can come back."""
@@ -253,33 +239,26 @@ class _SkillCalls:
         return await self._use(skill_name, "run", "script", script_name, run)
 
     async def _use(self, skill_name: str, verb: str, kind: str, name: str, use: Callable[[Skill], Awaitable[object]]) -> object:
+        """Run the code of a skill or of the program's runner. A failure is logged; the model gets a short reason (`ToolFailed`)."""
         skill = self._skills.get(skill_name.casefold())
-        if skill is None:
-            return _missing_skill(skill_name)
-        if not name.strip():
-            return f"Error: The {kind} name is empty."
-        result = await _run_code(f"{verb} {kind} {name!r} of skill {skill_name!r}", lambda: use(skill))
+        if skill is None and skill_name.strip():
+            return f"Error: Skill {skill_name!r} not found."
+        if skill is None or not name.strip():
+            return f"Error: The {kind if skill is not None else 'skill'} name is empty."
+        action = f"{verb} {kind} {name!r}" + ("" if kind == "skill" else f" of skill {skill_name!r}")
+        try:
+            result = await use(skill)
+        except CODE_ERRORS as error:
+            if isinstance(error, GatewayError) and not isinstance(error, ScriptRefused):
+                raise
+            logger.error("skill code failed action=%r", action, exc_info=error)
+            reason = f": {error}" if isinstance(error, ScriptRefused) else "."
+            raise ToolFailed(f"Error: Failed to {action}{reason}") from error
         return f"Error: {kind.capitalize()} {name!r} not found in skill {skill_name!r}." if result is _MISSING else _readable(result)
 
 
 _MISSING = object()
 """Returned for a resource or script that the skill does not have."""
-
-
-async def _run_code(what: str, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """Run the code of a skill or of the program's runner. A failure is logged; the model gets a short reason (`ToolFailed`)."""
-    try:
-        return await work()
-    except GatewayError:
-        raise
-    except CODE_ERRORS as error:
-        logger.error("skill code failed action=%r", what, exc_info=error)
-        reason = f": {error}" if isinstance(error, ScriptRefused) else "."
-        raise ToolFailed(f"Error: Failed to {what}{reason}") from error
-
-
-def _missing_skill(name: str) -> str:
-    return f"Error: Skill {name!r} not found." if name.strip() else "Error: The skill name is empty."
 
 
 def _readable(value: object) -> object:
@@ -292,5 +271,9 @@ def _readable(value: object) -> object:
         return f"{len(value)} bytes, base64: {base64.b64encode(value).decode()}"
 
 
-def _is_local(function_call: object) -> bool:
-    return not getattr(function_call, "hosted", False)
+def _is_call_of(names: frozenset[str], function_call: object) -> bool:
+    return not getattr(function_call, "hosted", False) and getattr(function_call, "name", None) in names
+
+
+def _cached(source: SkillsSource, *, disabled: bool, refresh_interval: timedelta | None) -> SkillsSource:
+    return DeduplicatingSkillsSource(source if disabled else CachingSkillsSource(source, refresh_interval=refresh_interval))

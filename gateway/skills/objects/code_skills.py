@@ -1,0 +1,279 @@
+"""Skills in code: `InlineSkill`, whose functions decorators add, and `ClassSkill`, whose decorated methods are its resources and scripts.
+
+Functions run in this process, synchronous ones in a worker thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal, TypeVar, overload
+
+from gateway.json_types import JsonObject
+from gateway.policy.skill_policy import is_skill_name
+from gateway.skills.objects.skill import (
+    DefinedSkill,
+    ScriptArguments,
+    ScriptRefused,
+    Skill,
+    SkillFrontmatter,
+    SkillResource,
+    SkillScript,
+    code_content,
+)
+from gateway.tools.function import FunctionTool, run_function
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+ScriptArgumentParser = Callable[[ScriptArguments], "Mapping[str, Any] | None"]
+"""Function that converts the arguments from a model to named arguments. Used for scripts that are functions."""
+
+
+Kind = Literal["resource", "script"]
+
+
+class MemberDecorator:
+    """A decorator that makes a function a resource or script of a skill. It can be used with or without parentheses."""
+
+    def __init__(self, use: Callable[[Callable[..., Any], str | None, str | None], None], *, is_strict: bool = False) -> None:
+        """`use` receives each decorated function, with the name and the description given in parentheses.
+
+        If `is_strict`, an illegal name in parentheses raises `ValueError`.
+        """
+        self._use = use
+        self._is_strict = is_strict
+
+    @overload
+    def __call__(self, func: FunctionT, /) -> FunctionT: ...
+
+    @overload
+    def __call__(
+        self, func: None = None, *, name: str | None = None, description: str | None = None
+    ) -> Callable[[FunctionT], FunctionT]: ...
+
+    def __call__(self, func: Any = None, *, name: str | None = None, description: str | None = None) -> Any:
+        """Without parentheses: register the function `func`. With parentheses: return a decorator that registers its function."""
+        if self._is_strict and name is not None and not is_skill_name(name):
+            raise ValueError(f"{name!r} is not a name for a member: use 1 to 64 lower-case letters, digits and single hyphens.")
+
+        def decorate(function: FunctionT) -> FunctionT:
+            self._use(function, name, description)
+            return function
+
+        return decorate if func is None else decorate(func)
+
+
+class InlineSkillResource(SkillResource):
+    """A resource of a skill that is a text, or a function that returns the content at each read."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        description: str | None = None,
+        content: str | None = None,
+        function: Callable[..., object] | None = None,
+    ) -> None:
+        """Give exactly one of `content` and `function` (synchronous or asynchronous). Raises `ValueError` otherwise."""
+        super().__init__(name=name, description=description)
+        if (content is None) == (function is None):
+            raise ValueError(f"Resource {name!r} needs either content or function, and not both.")
+        self.content = content
+        self.function = function
+
+    async def read(self, **kwargs: object) -> object:
+        """Return the text, or the result of the function. Only a function with `**kwargs` receives `kwargs`."""
+        if self.function is None:
+            return self.content
+        return await run_function(self.function, [], _accepted(self.function, kwargs))
+
+
+class InlineSkillScript(SkillScript):
+    """A script of a skill that is a Python function. It runs in this process, without a `SkillScriptRunner`."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        description: str | None = None,
+        function: Callable[..., object],
+        argument_parser: ScriptArgumentParser | None = None,
+    ) -> None:
+        """`argument_parser` converts the model's arguments to named arguments; without it the arguments must be an object."""
+        super().__init__(name=name, description=description)
+        self.function = function
+        self.argument_parser = argument_parser
+        self._schema: JsonObject | None = None
+
+    @property
+    def parameters_schema(self) -> JsonObject | None:
+        """JSON Schema of the function's parameters, made at first use; `None` for a function without parameters."""
+        if self._schema is None:
+            self._schema = FunctionTool(_without_rest(self.function), name="script").definition.input_schema
+        return self._schema if self._schema.get("properties") else None
+
+    async def run(self, skill: Skill, args: ScriptArguments = None, **kwargs: object) -> object:
+        """Call the function with `args` by name and return its result.
+
+        Raises:
+            TypeError: `args` is not an object, does not fit the signature, or names a parameter that the host program fills.
+        """
+        given = self.argument_parser(args) if self.argument_parser is not None else args
+        if given is not None and not isinstance(given, Mapping):
+            raise ScriptRefused(f"Script {self.name!r} needs an object of named arguments, not {type(given).__name__}.")
+        named = dict(given or {})
+        own = _accepted(self.function, kwargs)
+        if clash := sorted(named.keys() & own.keys()):
+            raise ScriptRefused(f"Script {self.name!r}: the host sets {', '.join(clash)}; leave it out.")
+        try:
+            inspect.signature(self.function).bind(**named, **own)
+        except TypeError as error:
+            raise ScriptRefused(f"Script {self.name!r}: {error}.") from None
+        return await run_function(self.function, [], {**named, **own})
+
+
+class _CodeSkill(DefinedSkill):
+    """Base class of the skills whose resources and scripts are functions."""
+
+    def __init__(
+        self,
+        frontmatter: SkillFrontmatter,
+        resources: Sequence[SkillResource] | None,
+        scripts: Sequence[SkillScript] | None,
+        argument_parser: ScriptArgumentParser | None,
+    ) -> None:
+        super().__init__(frontmatter, resources, scripts)
+        self._argument_parser = argument_parser
+
+    def _add(self, kind: Kind, function: Callable[..., object], name: str | None, description: str | None) -> None:
+        name = name or function.__name__
+        if kind == "resource":
+            self._resources.append(InlineSkillResource(name=name, description=description, function=function))
+        else:
+            parser = self._argument_parser
+            self._scripts.append(InlineSkillScript(name=name, description=description, function=function, argument_parser=parser))
+
+
+class InlineSkill(_CodeSkill):
+    """Instructions, resources and scripts from code. `@skill.resource` and `@skill.script` add functions."""
+
+    def __init__(
+        self,
+        *,
+        frontmatter: SkillFrontmatter,
+        instructions: str,
+        resources: Sequence[SkillResource] | None = None,
+        scripts: Sequence[SkillScript] | None = None,
+        argument_parser: ScriptArgumentParser | None = None,
+    ) -> None:
+        """`argument_parser` converts the arguments that a model gives to scripts added with `@skill.script`."""
+        super().__init__(frontmatter, resources, scripts, argument_parser)
+        self.instructions = instructions
+
+    async def get_content(self) -> str:
+        """Return name, description and instructions as XML, then the lists of resources and scripts."""
+        return code_content(self, self.instructions)
+
+    @property
+    def resource(self) -> MemberDecorator:
+        """Add a function as a resource. Use with or without parentheses; `name` defaults to the name of the function."""
+        return MemberDecorator(partial(self._add, "resource"))
+
+    @property
+    def script(self) -> MemberDecorator:
+        """Add a function as a script. Use with or without parentheses; `name` defaults to the name of the function."""
+        return MemberDecorator(partial(self._add, "script"))
+
+
+_MARK = "_gateway_skill_member"
+"""Attribute of methods that `@ClassSkill.resource` or `@ClassSkill.script` has decorated."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    kind: Kind
+    name: str | None
+    description: str | None
+
+
+def _mark(kind: Kind, function: Any, name: str | None, description: str | None) -> None:
+    wrapper = type(function).__name__
+    if wrapper in ("property", "classmethod", "staticmethod"):
+        raise TypeError(f"@ClassSkill.{kind} must stand below @{wrapper}: write @{wrapper} first.")
+    setattr(function, _MARK, _Mark(kind, name, description))
+
+
+class ClassSkill(_CodeSkill, ABC):
+    """Base class of a skill: define `instructions`, and mark methods with `@ClassSkill.resource` and `@ClassSkill.script`.
+
+    The decorator may also stand below `@property`. The property then is a resource, and its code runs when the resource is read.
+    """
+
+    def __init__(self, *, frontmatter: SkillFrontmatter, argument_parser: ScriptArgumentParser | None = None) -> None:
+        """Find the marked members, inherited ones included, without running any of them.
+
+        `argument_parser` converts the arguments that a model gives to scripts marked with `@ClassSkill.script`.
+
+        Raises:
+            ValueError: Two resources or two scripts have the same name.
+        """
+        super().__init__(frontmatter, None, None, argument_parser)
+        taken: set[tuple[Kind, str]] = set()
+        for attribute in dict.fromkeys(name for owner in type(self).__mro__ for name in vars(owner)):
+            member = inspect.getattr_static(type(self), attribute)
+            is_property = isinstance(member, property)
+            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)  # of a static or class method
+            mark = getattr(function, _MARK, None)
+            if not isinstance(mark, _Mark):
+                continue
+            name = mark.name or attribute.replace("_", "-").strip("-")
+            if (mark.kind, name) in taken:
+                raise ValueError(f"Skill {frontmatter.name!r} has two {mark.kind}s named {name!r}; give one another name.")
+            taken.add((mark.kind, name))
+            read = partial(getattr, self, attribute) if is_property else getattr(self, attribute)
+            self._add(mark.kind, read, name, mark.description)
+
+    resource: ClassVar[MemberDecorator] = MemberDecorator(partial(_mark, "resource"), is_strict=True)
+    """Mark a method as a resource. `name` defaults to the name of the method with hyphens.
+
+    Raises:
+        ValueError: `name` is not legal.
+        TypeError: The decorator stands above `@property`, `@classmethod` or `@staticmethod` instead of below.
+    """
+
+    script: ClassVar[MemberDecorator] = MemberDecorator(partial(_mark, "script"), is_strict=True)
+    """Mark a method as a script. `name` defaults to the name of the method with hyphens. Raises as `resource` does."""
+
+    @property
+    @abstractmethod
+    def instructions(self) -> str:
+        """The instructions of the skill, which a model reads when it loads the skill."""
+
+    async def get_content(self) -> str:
+        """Return name, description and instructions as XML, then the lists of resources and scripts."""
+        return code_content(self, self.instructions)
+
+
+def _accepted(function: Callable[..., object], kwargs: Mapping[str, object]) -> dict[str, object]:
+    """Return `kwargs`, the values of the host program, if the function accepts `**kwargs`; otherwise an empty dict."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return {}  # a builtin without a signature
+    return dict(kwargs) if any(p.kind is p.VAR_KEYWORD for p in parameters) else {}
+
+
+def _without_rest(function: Callable[..., object]) -> Callable[..., object]:
+    """Return a stand-in for the function whose signature lacks `*args` and `**kwargs`, for a schema of the parameters that models fill."""
+    signature = inspect.signature(function)
+    kept = [p for p in signature.parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+
+    def stand_in() -> None: ...
+
+    functools.update_wrapper(stand_in, function)
+    stand_in.__signature__ = signature.replace(parameters=kept)
+    return stand_in
