@@ -31,6 +31,7 @@ from gateway.protocol import (
     LATEST_MODERN_VERSION,
     MODERN_PROTOCOL_VERSIONS,
     PROTOCOL_VERSION_META_KEY,
+    RpcError,
 )
 from gateway.sdk import load
 from gateway.server.bodies import COUNTED_SCOPE_KEY, BufferedReceive, problem_of
@@ -47,7 +48,8 @@ from gateway.server.sdk_path.lazy_application import SdkParts
 from gateway.server.startup_answers import Listed
 from gateway.server.usage import SMALL_BYTES
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
-from gateway.wire.jsonrpc import decode_object, notification
+from gateway.wire.jsonrpc import decode_object
+from gateway.wire.rpc_envelope import VERSION, VERSION_KEY, error_response, notification, request, response
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -268,8 +270,7 @@ class LineDispatch:
         """Answer a line, or pass it to the SDK path. A line that `problem_of` rejects is answered with an error."""
         message = decode_object(line)
         if message is None and (problem := problem_of(line)) is not None:
-            code, text = problem
-            await self._write(to_json({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": text}}) + b"\n")
+            await self._write(to_json(error_response(None, RpcError(*problem))) + b"\n")
             return
         is_traced = OBSERVABILITY_SETTINGS.enable_instrumentation  # the SDK path records traces
         if message is not None and self._uses_fast_path and not is_traced and await self._answers(message, line):
@@ -329,7 +330,7 @@ class LineDispatch:
         session = self._session = LineSession(message, self._write)
         session.legacy = self._server.clients.open_session("", initialize, session, LOCAL, idle_seconds=math.inf)
         result = self._server.introduction(initialize.version, LOCAL)
-        await self._write(to_json({"jsonrpc": "2.0", "id": initialize.number, "result": result}) + b"\n")
+        await self._write(to_json(response(initialize.number, result)) + b"\n")
         return True
 
     async def _answers_in_session(self, session: LineSession, message: JsonObject, line: bytes) -> bool:
@@ -343,7 +344,7 @@ class LineDispatch:
             return True
         result = session_result(session.legacy, message)
         if result is not None:
-            await self._write(to_json({"jsonrpc": "2.0", "id": message["id"], "result": result}) + b"\n")
+            await self._write(to_json(response(message["id"], result)) + b"\n")
         return result is not None
 
     async def _start_answer(self, request: PlainRequest, message: JsonObject, line: bytes) -> None:
@@ -454,8 +455,7 @@ class LineDispatch:
                 await lines.send((INITIALIZED.decode(), None))
             return
         meta: JsonObject = {PROTOCOL_VERSION_META_KEY: LATEST_MODERN_VERSION, CLIENT_CAPABILITIES_META_KEY: {}}
-        request = {"jsonrpc": "2.0", "id": self._opening, "method": DISCOVER, "params": {"_meta": meta}}
-        await lines.send((to_json(request).decode(), None))
+        await lines.send((to_json(request(self._opening, DISCOVER, {"_meta": meta})).decode(), None))
 
     async def _write_from_sdk(self, line: bytes) -> None:
         if self._opening and self._opening.encode() in line:
@@ -476,7 +476,7 @@ def _session_id(head: Head) -> str:
 def _is_request(message: JsonMapping) -> bool:
     number = message.get("id")
     has_id = isinstance(number, int | str) and not isinstance(number, bool)
-    return has_id and message.get("jsonrpc") == "2.0" and isinstance(message.get("method"), str)
+    return has_id and message.get(VERSION_KEY) == VERSION and isinstance(message.get("method"), str)
 
 
 def _opens_modern(message: JsonMapping) -> bool:

@@ -20,6 +20,7 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.tools.base import is_call_result
 from gateway.upstream.gateway_chain import received
 from gateway.wire.long_text import decode_lean
+from gateway.wire.rpc_envelope import VERSION, VERSION_KEY
 
 _LENGTH_BYTES = 4
 
@@ -64,7 +65,7 @@ def read_plain(parts: list[bytes]) -> tuple[JsonValue, JsonObject] | None:
     except ValueError:
         return None
     result = message.get("result") if isinstance(message, dict) else None
-    if not isinstance(result, dict) or message.get("jsonrpc") != "2.0" or "error" in message or "method" in message:
+    if not isinstance(result, dict) or message.get(VERSION_KEY) != VERSION or "error" in message or "method" in message:
         return None
     fields = cast("JsonObject", result)
     if fields.pop("resultType", "complete") != "complete" or "inputRequests" in fields or not is_call_result(fields):

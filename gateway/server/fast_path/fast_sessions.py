@@ -37,6 +37,7 @@ from gateway.server.session_table import SHOWN_CHARACTERS, Reason, SessionTable
 from gateway.server.usage import Usages
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.wire.jsonrpc import decode_object
+from gateway.wire.rpc_envelope import response
 from gateway.wire.sse import encode_comment
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class FastSessions:
         session.legacy = self._clients.open_session(session.wire_id, hello, session, principal, idle_seconds=IDLE_SECONDS)
         self._sessions[session.wire_id] = session
         self._table.opened(usage, session)
-        await _answer(session, send, {"jsonrpc": "2.0", "id": hello.number, "result": result})
+        await _answer(session, send, response(hello.number, result))
 
     # -- requests of a session -----------------------------------------------------------------------------------
 
@@ -194,7 +195,7 @@ class FastSessions:
             return listed is not None and session.moving is None and await _send(session, send, listed)
         result = session_result(session.legacy, message)
         if result is not None:
-            return await _answer(session, send, {"jsonrpc": "2.0", "id": message["id"], "result": result})
+            return await _answer(session, send, response(message["id"], result))
         refusal = self._parts.usages.of(scope[PRINCIPAL_SCOPE_KEY]).refuse_call() if "method" in message else None
         if refusal is None:
             return False
