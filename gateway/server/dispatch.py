@@ -36,12 +36,12 @@ from gateway.protocol import (
 from gateway.sdk import load
 from gateway.server.bodies import COUNTED_SCOPE_KEY, BufferedReceive, problem_of
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
-from gateway.server.envelopes import MAX_KNOWN_CLIENTS, Envelopes
+from gateway.server.envelopes import Envelopes
 from gateway.server.fast_path.handshake import plain_initialize
 from gateway.server.fast_path.in_flight import InFlightCall, StartedCall
-from gateway.server.fast_path.plain_answers import DISCOVER, METHODS, PlainAnswers, PlainRequest, plain_request, session_request
+from gateway.server.fast_path.plain_answers import DISCOVER, METHODS, PlainAnswers, PlainRequest, plain_request
 from gateway.server.fast_path.plain_calls import CallParts, PlainCalls
-from gateway.server.fast_path.session_messages import INITIALIZED, apply_notification, session_result
+from gateway.server.fast_path.session_messages import INITIALIZED, handle_message
 from gateway.server.fast_path.started_requests import RefusedRequest, StartedAnswer, StartedRequest
 from gateway.server.head import Head
 from gateway.server.sdk_path.lazy_application import SdkParts
@@ -70,7 +70,6 @@ not wait for the import. Clients send their first requests together, and a model
 
 _MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
 _METHODS = frozenset({b"tools/call", *(method.encode() for method in METHODS)})
-_MEDIA_TYPES = frozenset({b"application/json", b"text/event-stream"})
 
 Write = Callable[[bytes], Awaitable[None]]
 """Sends whole lines to the client."""
@@ -102,8 +101,6 @@ class HttpDispatch:
         self._max_request_bytes = max_request_bytes
         self._envelopes = Envelopes(lambda: server.has_sdk)
         self._calls = PlainCalls(server, self._envelopes, app)
-        self._accepting: set[bytes] = set()
-        """Values of `Accept` that were found to include JSON and event streams."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request on the fast path, or pass the request to `app`."""
@@ -193,23 +190,11 @@ class HttpDispatch:
     def _is_plain(self, head: Head) -> bool:
         """Whether, judged by its head, the fast path may serve the request. The length of the body is not judged."""
         fields = head.fields
-        if head.path != self._path or head.method != "POST" or not head.is_single:
+        if head.path != self._path or not head.is_single:
             return False
         if fields.get(b"mcp-method") not in _METHODS and b"mcp-session-id" not in fields:
             return False
-        if head.length < 0 or b"transfer-encoding" in fields or b"mcp-param-" in b" ".join(fields):
-            return False
-        return fields.get(b"content-type", b"").lower().startswith(b"application/json") and self._accepts(fields.get(b"accept", b""))
-
-    def _accepts(self, accept: bytes) -> bool:
-        """Whether an `Accept` header includes JSON and event streams."""
-        if accept in self._accepting:
-            return True
-        if not {kind.partition(b";")[0].strip().lower() for kind in accept.split(b",")} >= _MEDIA_TYPES:
-            return False
-        if len(self._accepting) < MAX_KNOWN_CLIENTS:
-            self._accepting.add(accept)
-        return True
+        return b"mcp-param-" not in b" ".join(fields) and head.is_json_post
 
 
 class LineSession:
@@ -335,17 +320,12 @@ class LineDispatch:
 
     async def _answers_in_session(self, session: LineSession, message: JsonObject, line: bytes) -> bool:
         """Answer a message of a 2025 session that is not a call; return false if the SDK path must handle the message."""
-        if message.get("id") is None:
-            return apply_notification(session.legacy, message) and not self._is_open
-        request = session_request(message)
-        if request is not None:
-            session.legacy.is_here = True
-            await self._start_answer(request, message, line)
-            return True
-        result = session_result(session.legacy, message)
-        if result is not None:
-            await self._write(to_json(response(message["id"], result)) + b"\n")
-        return result is not None
+        answer = handle_message(session.legacy, message)
+        if isinstance(answer, PlainRequest):
+            await self._start_answer(answer, message, line)
+        elif isinstance(answer, dict):
+            await self._write(to_json(answer) + b"\n")
+        return answer is not None and (answer != "applied" or not self._is_open)
 
     async def _start_answer(self, request: PlainRequest, message: JsonObject, line: bytes) -> None:
         await self._take_slot()
