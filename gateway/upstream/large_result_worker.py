@@ -1,7 +1,7 @@
 """The program of a helper process: it reads one large result of `tools/call` at a time, and judges it as the gate does.
 
 Reading and judging 60 MB takes calls into C that hold the interpreter's lock for hundreds of milliseconds; in another process they block
-nothing. `judge_whole` decides, the function that the gate calls too. `large_result_helpers` starts the process.
+nothing. `judge_whole` decides, the function that the gate calls too. `large_result_pool` starts the process.
 
 Frames go both ways: the length of a JSON object in four bytes, the object, and as many bytes as its `size` says. The process ends when its
 standard input does, so it never outlives the gateway.

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
     from starlette.types import Receive, Scope, Send
 
-    from gateway.server.sdk_path.session_manager import SessionManager
+    from gateway.server.sdk_path.resumable_sessions import SessionManager
 
 logger = logging.getLogger(__name__)
 
