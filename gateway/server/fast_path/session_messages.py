@@ -34,8 +34,16 @@ def handle_message(session: LegacySession, message: JsonMapping) -> JsonObject |
     if listing is not None:
         session.is_here = True
         return listing
-    result = _session_result(session, message)
-    return None if result is None else response(message["id"], result)
+    members = plain_members(message)
+    if members is None:
+        return None
+    number, method, params = members
+    if method == "logging/setLevel" and set(params) == {"level"} and params["level"] in _LEVELS:
+        session.log_level = cast("LogLevel", params["level"])
+        session.is_here = True
+    elif method != "ping" or params:
+        return None
+    return response(number, {})
 
 
 def _apply_notification(session: LegacySession, message: JsonMapping) -> bool:
@@ -47,18 +55,3 @@ def _apply_notification(session: LegacySession, message: JsonMapping) -> bool:
         session.is_initialized = session.is_here = True
         return True
     return method in _IGNORED
-
-
-def _session_result(session: LegacySession, message: JsonMapping) -> JsonObject | None:
-    """Return the result of a valid `ping` or `logging/setLevel`, and apply the level to `session`; `None` for all other requests."""
-    members = plain_members(message)
-    if members is None:
-        return None
-    _, method, params = members
-    if method == "ping" and not params:
-        return {}
-    if method == "logging/setLevel" and set(params) == {"level"} and params["level"] in _LEVELS:
-        session.log_level = cast("LogLevel", params["level"])
-        session.is_here = True
-        return {}
-    return None
