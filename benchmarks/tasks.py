@@ -46,9 +46,9 @@ async def nothing(key: str) -> JsonValue:
 
 
 async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-    assert ctx.durable is not None
+    assert ctx.ports.durable is not None
     for _ in range(int(arguments["steps"])):
-        await ctx.durable.step("step", nothing, repeatable=True)
+        await ctx.ports.durable.step("step", nothing, repeatable=True)
     return Complete.text("done")
 
 

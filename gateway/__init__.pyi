@@ -249,7 +249,9 @@ from gateway.telemetry.instrumentation import (
     enable_instrumentation as enable_instrumentation,
 )
 from gateway.telemetry.providers import configure_otel_providers as configure_otel_providers
+from gateway.tools.call_facts import CallFacts as CallFacts
 from gateway.tools.context import CallContext as CallContext
+from gateway.tools.context import CallPorts as CallPorts
 from gateway.tools.function import FunctionTool as FunctionTool, SKIP_PARSING as SKIP_PARSING, tool as tool
 from gateway.tools.given import (
     ToolTypes as ToolTypes,

@@ -313,7 +313,7 @@ class _AgentRun:
             service_session_id=session.service_session_id if session is not None else None,
             input_messages=context.messages,
             options=context.options,
-            metadata={PRINCIPAL_KEY: self._ctx.principal.id},
+            metadata={PRINCIPAL_KEY: self._ctx.facts.principal.id},
         )
         hooked = [(provider, session) for provider in providers] if session is not None else []
         by_call = self._stored_by_call(around, session) if session is not None else None
@@ -396,8 +396,8 @@ class _AgentRun:
                 *normalize_tools(around.tools or None),
             ]
         )
-        if self._ctx.tool_guard is not None:
-            tools = self._ctx.tool_guard.guarded(tools)
+        if self._ctx.run.tool_guard is not None:
+            tools = self._ctx.run.tool_guard.guarded(tools)
         options = self._options(around)
         conversation = options.get("conversation_id") or (context.session.service_session_id if context.session else None)
         if conversation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
@@ -54,7 +53,7 @@ class AgentRuns:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Run the agent on the task in `arguments`, alone or as the next turn of a session. Raises the errors of `AgentTool.call`."""
         # An agent's file names tools, not resources. A link in arguments that an agent wrote must not let it read resources.
-        resources = None if ctx.provenance.agent_depth else self._shared.resources
+        resources = None if ctx.facts.provenance.agent_depth else self._shared.resources
         attached = await read_attachments(arguments.get("attachments"), resources, ctx)
         messages = [Message("user", [str(arguments["task"]), *attached])]
         session_id = str(arguments.get("session_id") or "")
@@ -62,7 +61,7 @@ class AgentRuns:
         if not session_id or self._conversations is None:
             return await self.converse(messages, (), ctx, options)
         progress, inner = self._inside(ctx)
-        async with self._conversations.hold(self._agent.file, session_id, ctx.principal.id, ctx.durable) as conversation:
+        async with self._conversations.hold(self._agent.file, session_id, ctx.facts.principal.id, ctx.ports.durable) as conversation:
             if (answer := await conversation.resuming(ctx)) is not None:
                 return await in_session(conversation, answer)
             if self._remote.agent is not None:
@@ -91,7 +90,7 @@ class AgentRuns:
         Raises:
             AgentError: Agents call each other too deeply.
         """
-        depth = ctx.provenance.agent_depth
+        depth = ctx.facts.provenance.agent_depth
         if depth >= MAX_DEPTH:
             raise AgentError(f"Agent {self._agent.file.name!r} was not run: {depth} agents already call each other, which is the limit.")
         progress = RunProgress(ctx)
@@ -99,10 +98,10 @@ class AgentRuns:
         guard = guards.guard_of(f"agent/{self._agent.file.name}") if guards is not None else None
         file = self._agent.file
         inside = ctx.inside_agent(file.skills, tells_errors=bool(file.loop.include_detailed_errors))
-        return progress, dataclasses.replace(inside, caller=progress, tool_guard=guard)
+        return progress, inside.with_caller(progress).guarded_by(guard)
 
     def _to_complete(self, model: str | None, response: AgentResponse, ctx: CallContext) -> Complete:
-        hands_back = isinstance(ctx.caller, RunFollower)
+        hands_back = isinstance(ctx.ports.caller, RunFollower)
         return to_complete(response, model=model, output=self._agent.file.output, hands_back=hands_back)
 
     async def _build(
@@ -122,7 +121,7 @@ class AgentRuns:
         if file.loop_until is not None:
             judge = self._models.resolve(file.loop_until.judge or file.model, ctx)
             middleware.append(loop_middleware(file.loop_until, judge, progress.tell))
-        tools = await self._tools(ctx.on_behalf_of.scopes, ctx.tool_guard)
+        tools = await self._tools(ctx.facts.on_behalf_of.scopes, ctx.run.tool_guard)
         parts = [self._agent.instructions]
         if file.skills:
             if self._skills is None:
@@ -132,8 +131,8 @@ class AgentRuns:
         if file.output is not None:
             options["response_format"] = file.output
         recorded: list[RecordModelCalls] = []
-        if ctx.durable is not None:
-            recorded.append(RecordModelCalls(ctx, ctx.durable, is_remote_agent=self._remote.client is not None))
+        if ctx.ports.durable is not None:
+            recorded.append(RecordModelCalls(ctx, ctx.ports.durable, is_remote_agent=self._remote.client is not None))
         client = self._remote.client or self._models.resolve(file.model, ctx)
         return Agent(
             client,
@@ -179,6 +178,6 @@ def model_of(agent: Agent) -> str | None:
 
 async def _reported(run: Callable[..., Any], ctx: CallContext, progress: RunProgress) -> AgentResponse:
     """Start `run` and return its response. A `RunFollower` receives each update; other callers receive text if they want progress."""
-    if not ctx.wants_progress and not isinstance(ctx.caller, RunFollower):
+    if not ctx.facts.wants_progress and not isinstance(ctx.ports.caller, RunFollower):
         return await run()
     return await follow_run(run(stream=True), ctx, progress.said)

@@ -6,17 +6,13 @@ answer a call, if middleware terminates it, or on `MiddlewareFailure`.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import types
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
-from contextvars import copy_context
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
-from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup
 
 from gateway.agents.tracing import Failed, traced_tool
 from gateway.chat.loop_options import LoopOptions
@@ -105,31 +101,27 @@ class ToolBatch:
             tool = by_name.get(call.name or "")
             outcome.results[index] = await self._call(tool, call, approval, outcome, f"call {number}.{index}")
 
-        if len(calls) == 1:
-            await _in_own_context(one(0, calls[0]))
-        elif not self.options.allow_concurrent_invocation:
-            for index, call in enumerate(calls):
-                await _in_own_context(one(index, call))
-        else:
-            async with anyio.create_task_group() as tasks:
+        numbered = list(enumerate(calls))
+        for group in [numbered] if self.options.allow_concurrent_invocation else [[call] for call in numbered]:
+            async with anyio.create_task_group() as tasks:  # a task per call, so that calls do not share context variables
 
-                async def guarded(index: int, call: Content) -> None:
+                async def guarded(index: int, call: Content, tasks: TaskGroup = tasks) -> None:
                     try:
                         await one(index, call)
                     except MiddlewareFailure as failure:  # raised below, because the task group would wrap it in an ExceptionGroup
                         outcome.failure = failure
                         tasks.cancel_scope.cancel()
 
-                for index, call in enumerate(calls):
+                for index, call in group:
                     tasks.start_soon(guarded, index, call)
-        if outcome.failure is not None:
-            raise outcome.failure
+            if outcome.failure is not None:
+                raise outcome.failure
         return outcome
 
     def guard_tools(self) -> None:
         """Wrap tools that middleware or other tools added to `tools` during the run, so that the gate checks their calls."""
-        if self.ctx.tool_guard is not None:
-            self.tools[:] = self.ctx.tool_guard.guarded(self.tools)
+        if self.ctx.run.tool_guard is not None:
+            self.tools[:] = self.ctx.run.tool_guard.guarded(self.tools)
 
     async def _call(
         self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchResult, label: str
@@ -198,8 +190,8 @@ class ToolBatch:
         if approval is not None:
             context.metadata["approval_response"] = approval
         context.ctx = self.ctx.child(context)
-        if (durable := self.ctx.durable) is not None:
-            context.ctx = dataclasses.replace(context.ctx, durable=durable.asking(label))
+        if (durable := self.ctx.ports.durable) is not None:
+            context.ctx = context.ctx.with_durable(durable.asking(label))
         return context
 
     async def _invoke(
@@ -231,7 +223,7 @@ class ToolBatch:
         Raises:
             PolicyDenied: Policy hides the tool.
         """
-        guard = self.ctx.tool_guard
+        guard = self.ctx.run.tool_guard
         behind = [function] if guard is None else guard.guarded([function])
         if not behind:
             name = function.definition.name
@@ -260,25 +252,6 @@ def cause_of(error: BaseException) -> BaseException:
 
 def _ignore(error: BaseException | str) -> None:
     """Ignore a failed call; used instead of a span's method if calls are not traced."""
-
-
-@types.coroutine
-def _in_own_context(work: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
-    """Await `work` in a copy of the context variables, as in an asyncio task of its own, at a fraction of a task's cost."""
-    context = copy_context()
-    step: Callable[[], Any] = partial(work.send, None)
-    while True:
-        try:
-            waits_for = context.run(step)
-        except StopIteration:
-            return
-        try:
-            step = partial(work.send, (yield waits_for))
-        except GeneratorExit:
-            work.close()
-            raise
-        except BaseException as error:  # any exception, cancellation included, belongs to the awaited code
-            step = partial(work.throw, error)
 
 
 def _result(call: Content, result: object) -> Content:

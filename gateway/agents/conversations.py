@@ -126,10 +126,10 @@ class Conversation:
 
     async def resuming(self, ctx: CallContext) -> Complete | None:
         """In a durable task, note which step this turn belongs to. Return the answer if the step stored the turn before a restart."""
-        turn = ctx.provenance.step_key
-        if ctx.durable is None or not turn:
+        turn = ctx.facts.provenance.step_key
+        if ctx.ports.durable is None or not turn:
             return None
-        self._durable, self._turn = ctx.durable, turn
+        self._durable, self._turn = ctx.ports.durable, turn
         if self.is_new:
             await self._durable.keep(_KEPT_ID, self.id)
         self.is_kept = self._held.state.get(TURN_KEY) == self._turn

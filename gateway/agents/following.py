@@ -27,7 +27,7 @@ async def follow_run(
     stream: AgentStream, ctx: CallContext, said: Callable[[AgentResponseUpdate], Awaitable[None]] | None = None
 ) -> AgentResponse:
     """Read the stream and return its response. Each update goes to the caller if it is a `RunFollower`; otherwise to `said`, if given."""
-    tell = ctx.caller.follow if isinstance(ctx.caller, RunFollower) else said
+    tell = ctx.ports.caller.follow if isinstance(ctx.ports.caller, RunFollower) else said
     try:
         if tell is not None:
             async for update in stream:

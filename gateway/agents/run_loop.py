@@ -182,7 +182,7 @@ class _RunLoop(Generic[PartT]):
     def _additional_tools(self) -> list[Tool]:
         """Return the tools that may be called although the model does not receive their definitions. The gate checks their calls."""
         tools = normalize_tools(self._plan.loop.additional_tools)
-        guard = self._plan.ctx.tool_guard
+        guard = self._plan.ctx.run.tool_guard
         return tools if guard is None else guard.guarded(tools)
 
     # -- steps -------------------------------------------------------------------------------------------------

@@ -45,11 +45,11 @@ class RunProgress:
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
         """Send a log message to the client."""
-        await self._ctx.caller.log(level, data, logger)
+        await self._ctx.ports.caller.log(level, data, logger)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Send a request for input to the client; the call's timeouts are paused already."""
-        return await self._ctx.caller.ask(request, key)
+        return await self._ctx.ports.caller.ask(request, key)
 
     async def _say_rest(self) -> None:
         """Report the incomplete sentence before the next step. The end of the answer is the result and is not reported."""

@@ -12,6 +12,7 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
@@ -34,7 +35,8 @@ from gateway.config.executes import RunEntry, middleware_entry
 from gateway.config.expand import Expander
 from gateway.config.references import References
 from gateway.config.watch import Signature, signature_of
-from gateway.errors import AgentError, ConfigError, GatewayError, NotFound
+from gateway.errors import AgentError, ConfigError, GatewayError, NotFound, PolicyDenied
+from gateway.gate.function_rules import FUNCTION_SOURCE, FunctionRules
 from gateway.json_types import JsonObject, JsonValue
 from gateway.middleware import sort_middleware
 from gateway.policy.root_policy import Access
@@ -111,6 +113,7 @@ class AgentSource:
         )
         self._environ = environ
         self._refusal: Callable[[RunEntry], str | None] = lambda entry: None
+        self._rules = FunctionRules(lambda source: None)
         self.loaded: dict[Path, LoadedAgent] = {}
         """The served agents, by file."""
         self.around: list[object] | None = None
@@ -142,6 +145,10 @@ class AgentSource:
     def judge_files(self, refusal: Callable[[RunEntry], str | None]) -> None:
         """Do not import Python code of an entry for which `refusal` returns a reason. Call this before entering; `refusal` may block."""
         self._refusal = refusal
+
+    def judge_code(self, rules: FunctionRules) -> None:
+        """Import and run only Python code that `rules` allow, and audit it. Call this before entering."""
+        self._rules = rules
 
     @property
     def id(self) -> str:
@@ -218,7 +225,7 @@ class AgentSource:
             return known.around
         await self._admit(middleware_entry(written) if written else None, "agents.middleware")
         problems: list[str] = []
-        around = await self._made(written, "agents.middleware", problems)
+        around = await self._made(written, FUNCTION_SOURCE, "agents.middleware", problems)
         if problems:
             raise AgentError("\n".join(problems))
         self.around = around
@@ -234,7 +241,7 @@ class AgentSource:
             self._shared.roots.protect(definition.file.python_references)
         await self._admit(definition.run_entry, str(definition.path))
         problems: list[str] = []
-        own = await self._made(definition.file.middleware, f"{definition.path}: middleware", problems)
+        own = await self._made(definition.file.middleware, f"agent/{definition.file.name}", f"{definition.path}: middleware", problems)
         providers = await self._providers_of(definition, problems)
         remote: Remote | None = None
         try:
@@ -305,8 +312,25 @@ class AgentSource:
         """Whether callers may have sessions with at least one of the agents."""
         return self._shared.conversations is not None and any(definition.file.history != "none" for definition in self.definitions)
 
+    async def _load_code(self, source: str, reference: str, make: Callable[[object], object]) -> object:
+        """Import the object of `reference`, and return what `make` makes of it. Policy judges both before, under the id `source`.
 
-    async def _made(self, entries: Sequence[MiddlewareEntry], where: str, problems: list[str]) -> list[object]:
+        Raises:
+            PolicyDenied: Policy does not allow the code. A name that policy denies is not imported.
+        """
+
+        def admit(found: object = None) -> None:
+            if (verdict := self._rules.admit(source, reference, found)) is not None:
+                text = f"{reference!r} may not run: {verdict.reason} Change the rule, or remove the reference."
+                raise PolicyDenied(text, rule=verdict.rule, subject=reference)
+
+        admit()
+        with self._rules.loading(source, reference):
+            found = await import_object(reference, base_dir=self._base_dir)
+            admit(found)
+            return make(found)
+
+    async def _made(self, entries: Sequence[MiddlewareEntry], source: str, where: str, problems: list[str]) -> list[object]:
         """Create the middleware that `entries` name: objects and functions as they are, classes with their arguments.
 
         All lifecycle hooks are combined at the position of the first one, because their order among each other matters. Each entry that
@@ -318,14 +342,15 @@ class AgentSource:
         for entry in entries:
             reference, arguments = (entry, None) if isinstance(entry, str) else next(iter(entry.items()))
             try:
-                value = await import_object(reference, base_dir=self._base_dir)
-                if arguments is not None or isinstance(value, type):
-                    value = cast("Callable[..., object]", value)(**(arguments or {}))
+                value = await self._load_code(source, reference, partial(_with_arguments, arguments))
                 if isinstance(value, LifecycleHooks):
                     place = place if hooks else len(made)
                     hooks.append(value)
                     continue
                 sort_middleware([value])
+            except PolicyDenied as error:
+                problems.append(f"{where}: {error}")
+                continue
             except (TypeError, ValueError, GatewayError) as error:
                 problems.append(f"{where}: {reference!r}: {_on_one_line(error)}")
                 continue
@@ -341,8 +366,9 @@ class AgentSource:
         where = f"{definition.path}: context-providers"
         for reference in definition.file.context_providers:
             try:
-                value = await import_object(reference, base_dir=self._base_dir)
-                value = value() if callable(value) and not isinstance(value, ContextProvider) else value
+                value = await self._load_code(f"agent/{definition.file.name}", reference, _called)
+            except PolicyDenied as error:
+                problems.append(f"{where}: {error}")
             except ConfigError as error:
                 problems.append(f"{where}: {reference!r}: {_on_one_line(error)}")
             except (TypeError, ValueError, GatewayError) as error:
@@ -432,6 +458,16 @@ async def _close(remote: Remote | None) -> None:
     for client in (remote.agent, remote.client) if remote is not None else ():
         if client is not None:
             await client.aclose()
+
+
+def _with_arguments(arguments: JsonObject | None, value: object) -> object:
+    if arguments is None and not isinstance(value, type):
+        return value
+    return cast("Callable[..., object]", value)(**(arguments or {}))
+
+
+def _called(value: object) -> object:
+    return value() if callable(value) and not isinstance(value, ContextProvider) else value
 
 
 def _on_one_line(error: Exception) -> str:

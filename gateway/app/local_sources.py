@@ -245,10 +245,13 @@ class LocalSources(HostedTable[LocalSource]):
                     toolbox=self._toolbox,
                     base_dir=base,
                     forms=Approvals(self._records, self._events),
-                    rules=FunctionRules(loaded.config.policies.get, self.names_of),
+                    rules=self._rules(loaded),
                 )
                 workflows.judge_files(self._acceptance.refusal)
                 return workflows
+
+    def _rules(self, loaded: LoadedConfig) -> FunctionRules:
+        return FunctionRules(loaded.config.policies.get, self.names_of, self._events)
 
     def _with_readable(self, loaded: LoadedConfig, roots: RootRules) -> LoadedConfig:
         """Return the configuration without the entries of `skills.scripts.readPaths` that scripts must not read."""
@@ -311,6 +314,7 @@ class LocalSources(HostedTable[LocalSource]):
         )
         source.judge_folders(roots)
         source.judge_files(self._acceptance.refusal)
+        source.judge_code(self._rules(loaded))
         return source
 
 
@@ -324,6 +328,11 @@ def _wanted(config: GatewayConfig, *, has_remote: bool) -> list[tuple[str, tuple
         wanted.append(("function", (expose.functions,)))
     if expose.agents:
         rules = {name: policy for name, policy in config.policies.items() if name == "function" or name.startswith("workflow/")}
-        wanted.append(("agent", (expose.agents, expose.skills, skills, config.agents)))
+        judged = {
+            name: (policy.tools, policy.overrides)
+            for name, policy in config.policies.items()
+            if name == "function" or name.startswith("agent/")
+        }
+        wanted.append(("agent", (expose.agents, expose.functions, expose.skills, skills, config.agents, judged)))
         wanted.append(("workflow", (expose.agents, expose.functions, rules)))
     return wanted

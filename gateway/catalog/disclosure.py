@@ -136,10 +136,10 @@ class _ListTools:
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Find tools, and return one page of them: one line per tool, best match first."""
-        scope = scope_of(ctx.client.session_id, ctx.principal.id)
-        names = self._disclosure.find(str(arguments.get("query") or ""), arguments.get("source"), ctx.on_behalf_of)
+        scope = scope_of(ctx.facts.client.session_id, ctx.facts.principal.id)
+        names = self._disclosure.find(str(arguments.get("query") or ""), arguments.get("source"), ctx.facts.on_behalf_of)
         offset, limit = int(arguments.get("offset") or 0), int(arguments.get("limit") or DEFAULT_LIMIT)
-        page = [self._disclosure.describe(name, scope, ctx.on_behalf_of) for name in names[offset : offset + limit]]
+        page = [self._disclosure.describe(name, scope, ctx.facts.on_behalf_of) for name in names[offset : offset + limit]]
         lines = [f"{len(names)} tool{'' if len(names) == 1 else 's'} found."]
         lines += [f"- {tool['name']}: {tool['description']}{' (loaded)' if tool['loaded'] else ''}" for tool in page]
         if offset + len(page) < len(names):
@@ -165,8 +165,8 @@ class _LoadTools:
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Load or unload the tools for this client. The result names tools that cannot be loaded."""
-        scope = scope_of(ctx.client.session_id, ctx.principal.id)
-        done, unknown = self._disclosure.change(cast("list[str]", arguments["names"]), scope, ctx.on_behalf_of, load=self._load)
+        scope = scope_of(ctx.facts.client.session_id, ctx.facts.principal.id)
+        done, unknown = self._disclosure.change(cast("list[str]", arguments["names"]), scope, ctx.facts.on_behalf_of, load=self._load)
         lines: list[str] = []
         if done:
             lines.append(f"{'Loaded' if self._load else 'Unloaded'}: {', '.join(done)}.")

@@ -106,10 +106,12 @@ class OwnSource:
         if uri.startswith(SESSION_SCHEME) and self._with_sessions:
             return await read_session(self._records, uri, ctx)
         if uri == STATUS_URI and self._status is not None:
-            return Finished({"contents": [{"uri": uri, "mimeType": "application/json", "text": self._status.as_json(ctx.on_behalf_of)}]})
+            return Finished(
+                {"contents": [{"uri": uri, "mimeType": "application/json", "text": self._status.as_json(ctx.facts.on_behalf_of)}]}
+            )
         if not uri.startswith(RESULT_SCHEME):
             raise NotFound("resource", uri)
-        return await self._store.work(lambda: self._kept(uri, ctx.principal.id))
+        return await self._store.work(lambda: self._kept(uri, ctx.facts.principal.id))
 
     def _kept(self, uri: str, owner: str) -> Finished:
         try:

@@ -18,24 +18,18 @@ from gateway.catalog.catalog import Catalog
 from gateway.catalog.shelf import Shelf
 from gateway.catalog.skills import SkillFace
 from gateway.errors import GatewayError, NotFound, PolicyDenied, SkillError
-from gateway.json_types import JsonMapping, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.hidden_text import strip_text
 from gateway.policy.skill_policy import is_safe_name
 from gateway.skills.index import file_uri
 from gateway.skills.model import MANIFEST, Skill, SkillFile
-from gateway.skills.remote import index_entries, listed_skill, to_skill
+from gateway.skills.remote import INDEX_URI, index_entries, list_skills, listed_skill, to_skill
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
 
 BACKEND_ID = "server:"
 """First part of the keys that identify skills of servers in the skill index."""
-
-MAX_SKILLS = 10_000
-"""Maximum number of skills of one server; further skills are ignored."""
-
-MAX_PAGES = 1_000
-"""Maximum number of pages that are read from one server's list of skills."""
 
 MAX_SHOWN = 1_000
 """Maximum number of skills of one server without the skills extension, because the `SKILL.md` of each is read."""
@@ -48,8 +42,6 @@ LOOK_SECONDS = 60.0
 
 MIN_REST_SECONDS, MAX_REST_SECONDS = 60.0, 3600.0
 """Shortest and longest time until a server's skills are listed again, whatever `ttlMs` the server sends."""
-
-INDEX_PATH = "skill://index.json"
 
 
 class RemoteSkills:
@@ -119,26 +111,21 @@ class RemoteSkills:
 
     async def _listed(self, shelf: Shelf) -> list[Skill]:
         """Return the skills of a server that supports the skills extension (`skills/list`), all pages."""
-        found: dict[str, Skill] = {}
-        cursor: str | None = None
         server = shelf.entry.source.id
-        for _ in range(MAX_PAGES):
-            entries, cursor, ttl = await self._face.page_of(shelf, cursor, CallContext())
+
+        async def fetch_page(cursor: str | None) -> tuple[list[JsonObject], str | None]:
+            entries, following, ttl = await self._face.page_of(shelf, cursor, CallContext())
             self._rest[server] = min(MAX_REST_SECONDS, max(MIN_REST_SECONDS, ttl / 1000))
-            for entry in entries:
-                skill = to_skill(entry, BACKEND_ID, server)
-                if skill is not None and len(found) < MAX_SKILLS:
-                    found.setdefault(skill.id, skill)
-            if cursor is None:
-                break
-        return list(found.values())
+            return entries, following
+
+        return await list_skills(fetch_page, BACKEND_ID, server)
 
     async def _shown(self, shelf: Shelf) -> list[Skill]:
         """Return the skills of a server without the skills extension, from its `SKILL.md` resources and its `skill://index.json`.
 
         Each `SKILL.md` is read, because a listed skill must have the frontmatter of its file.
         """
-        index = next((uri for uri, native in shelf.natives.get("resources", {}).items() if native == INDEX_PATH), None)
+        index = next((uri for uri, native in shelf.natives.get("resources", {}).items() if native == INDEX_URI), None)
         seen = dict(await self._indexed(shelf, index)) if index is not None else {}
         for wire in shelf.listed.get("resources", ()):
             seen.setdefault(str(wire["uri"]), str(wire.get("description") or ""))
@@ -207,7 +194,7 @@ class RemoteSkills:
             GatewayError: The server cannot be reached.
         """
         file = skill.files.get(path)
-        if file is None and (skill.entry.get("resources") != "dynamic" or not is_safe_name(path)):
+        if file is None and (not skill.is_dynamic or not is_safe_name(path)):
             raise NotFound("resource", path)
         uri = file.segments[0] if file is not None else file_uri(skill.root_uri, path)
         data = await self._face.bytes_at(uri, ctx)

@@ -49,7 +49,7 @@ class ReviewApprovals:
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Show each pending call that this caller may decide. Raises `StorageError`."""
-        principal = ctx.on_behalf_of
+        principal = ctx.facts.on_behalf_of
         asks = await self._records.questions()
         waiting = [ask for ask in await asks.list(only_open=True) if may_review(ask, principal)]
         counts = {"approved": 0, "declined": 0, "gone": 0}

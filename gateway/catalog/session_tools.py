@@ -42,7 +42,7 @@ def session_tools(records: Records) -> Sequence[Tool]:
 async def read_session(records: Records, uri: str, ctx: CallContext) -> Finished:
     """Return a session of the caller as a resource, with its properties and all messages. Raises `NotFound`, `StorageError`."""
     try:
-        session, messages = await (await records.sessions()).get(uri.removeprefix(SESSION_SCHEME), ctx.principal.id)
+        session, messages = await (await records.sessions()).get(uri.removeprefix(SESSION_SCHEME), ctx.facts.principal.id)
     except NotFound:
         raise NotFound("resource", uri) from None
     text = json.dumps({**_shown(session), "messages": messages}, ensure_ascii=False)
@@ -71,7 +71,7 @@ class _ListSessions:
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Return the caller's sessions. Raises `StorageError`."""
-        found = await (await self._records.sessions()).list(ctx.principal.id)
+        found = await (await self._records.sessions()).list(ctx.facts.principal.id)
         wanted = arguments.get("agent")
         shown = [_shown(session) for session in found if wanted in (None, "", session.agent)]
         listed: JsonObject = {"sessions": shown[:MAX_LISTED], "total": len(shown)}
@@ -100,7 +100,7 @@ class _DeleteSession:
         """Delete the session. An unknown id is an error result. Raises `StorageError`."""
         session_id = str(arguments["session_id"]).removeprefix(SESSION_SCHEME)
         try:
-            await (await self._records.sessions()).delete(session_id, ctx.principal.id)
+            await (await self._records.sessions()).delete(session_id, ctx.facts.principal.id)
         except NotFound as error:
             return Complete.text(str(error), is_error=True)
         return Complete.text(f"Deleted session {session_id}.")

@@ -73,7 +73,7 @@ class SkillFace:
                 logger.warning("skills not listed server=%s error=%s", shelf.entry.source.id, error)
                 continue
             entries = self._exposed(page, shelf) if shelf.serves_skills else objects_in(page["skills"])
-            if ctx.principal.scopes is not None:
+            if ctx.facts.principal.scopes is not None:
                 entries = [entry for entry in entries if self._admits(ctx, shelf, str(entry["uri"]))]
             following = page.get("nextCursor")
             inner = None
@@ -128,7 +128,7 @@ class SkillFace:
         return {**result, "nextCursor": answer["nextCursor"]} if isinstance(answer.get("nextCursor"), str) else result
 
     def _admits(self, ctx: CallContext, shelf: Shelf, uri: str) -> bool:
-        return shelf.admits(ctx.principal, "resources", self._catalog.locate(uri)[1])
+        return shelf.admits(ctx.facts.principal, "resources", self._catalog.locate(uri)[1])
 
     def _serving(self) -> list[Shelf]:
         return [shelf for shelf in self._catalog.shelves if shelf.serves_skills or shelf.shown_skills]

@@ -73,7 +73,7 @@ class GatewayStatus:
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Return one line per source, and the same data as structured content."""
-        entries = self.entries(ctx.on_behalf_of)
+        entries = self.entries(ctx.facts.on_behalf_of)
         server = arguments.get("server")
         if server is not None:
             names = [entry["name"] for entry in entries]

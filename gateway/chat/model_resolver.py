@@ -79,7 +79,7 @@ class ModelResolver:
         named = self.named(spec)
         if named is not None:
             return self._client(*named)
-        if ctx.client.can("sampling"):
+        if ctx.facts.client.can("sampling"):
             from gateway.chat.sampling_client import SamplingChatClient
 
             return SamplingChatClient(ctx)

@@ -47,7 +47,7 @@ class SamplingChatClient(BaseChatClient):
     async def _updates(
         self, messages: Sequence[Message], *, stream: bool, options: ChatOptions
     ) -> AsyncGenerator[ChatResponseUpdate, None]:
-        request = to_request(messages, options, with_tools=self._ctx.client.can("sampling.tools"))
+        request = to_request(messages, options, with_tools=self._ctx.facts.client.can("sampling.tools"))
         verdict = judge_input(request, self._guard, self._used)
         self._used += 1
         if isinstance(verdict, Reject):

@@ -46,7 +46,8 @@ async def _call(tool: str, pairs: Sequence[str], args_json: str | None, loaded: 
     from gateway.cli.hub import Asker, RunningHub, open_hub, pick_tool
     from gateway.cli.list_command import say_not_loaded
     from gateway.tools.base import Complete
-    from gateway.tools.context import CallClock, CallContext
+    from gateway.tools.call_facts import CallFacts
+    from gateway.tools.context import CallClock, CallContext, CallLimits, CallPorts
     from gateway.tools.drive import drive
 
     caller = TerminalCaller(interactive=is_interactive())
@@ -67,7 +68,11 @@ async def _call(tool: str, pairs: Sequence[str], args_json: str | None, loaded: 
         for remark in undeclared(schema, arguments):
             say(remark)
         clock = CallClock(CALL_TIMEOUT_SECONDS)
-        ctx = CallContext(client=asker.profile(), caller=caller, clocks=(clock,), wants_progress=True, log_level="warning")
+        ctx = CallContext(
+            CallFacts(client=asker.profile(), wants_progress=True, log_level="warning"),
+            CallPorts(caller=caller),
+            limits=CallLimits(clocks=(clock,)),
+        )
         with clock.scope:
             try:
                 outcome = await drive(found.tool, arguments, ctx)

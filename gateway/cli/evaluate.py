@@ -76,14 +76,14 @@ async def _run(case: Case, tool: Tool, judge: Judge | None) -> JsonObject:
     from gateway.agents.evaluation.evaluators import LocalEvaluator
     from gateway.agents.evaluation.items import EvalItem
     from gateway.tools.base import Complete
-    from gateway.tools.context import CallClock, CallContext
+    from gateway.tools.context import CallClock, CallContext, CallLimits
     from gateway.tools.drive import drive
     from gateway.types.messages import Message
 
     clock = CallClock(CASE_TIMEOUT_SECONDS)
     outcome: object = None
     with clock.scope:
-        outcome = await drive(tool, {"task": case.input}, CallContext(clocks=(clock,)))
+        outcome = await drive(tool, {"task": case.input}, CallContext(limits=CallLimits(clocks=(clock,))))
     if not isinstance(outcome, Complete) or outcome.is_error:
         text = outcome.as_text() if isinstance(outcome, Complete) else f"no answer within {CASE_TIMEOUT_SECONDS:g} s"
         return {"id": case.id, "passed": False, "error": text, "checks": []}

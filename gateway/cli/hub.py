@@ -288,11 +288,11 @@ class RunningHub:
         """Send one request with the call's context and return its result (implements what `RemoteTool` needs)."""
         from gateway.upstream.server_session import Envelope
 
-        if ctx.input_responses is not None:
-            params["inputResponses"] = ctx.input_responses
-        if ctx.request_state is not None:
-            params["requestState"] = ctx.request_state
-        envelope = Envelope(ctx=ctx, capabilities=self._asker.capabilities, log_level=ctx.log_level, headers=headers or {})
+        if ctx.facts.input_responses is not None:
+            params["inputResponses"] = ctx.facts.input_responses
+        if ctx.facts.request_state is not None:
+            params["requestState"] = ctx.facts.request_state
+        envelope = Envelope(ctx=ctx, capabilities=self._asker.capabilities, log_level=ctx.facts.log_level, headers=headers or {})
         return await self.session.request(method, params, envelope)
 
     @property

@@ -106,11 +106,11 @@ class Grant:
 
     def opened(self, ctx: CallContext) -> CallContext:
         """Return the context that the tool receives: the request state without the mark of the approval, which only concerns the gate."""
-        state = ctx.request_state
+        state = ctx.facts.request_state
         if not self.presented or state is None:
             return ctx
         rest = state[len(self.presented) :]
-        return dataclasses.replace(ctx, request_state=rest[1:] if rest else None)
+        return ctx.with_state(rest[1:] if rest else None)
 
     def sealed(self, outcome: ToolOutcome) -> ToolOutcome:
         """Return the outcome; if it requests input, with `mark` in front of its request state, for the client's retry."""
@@ -121,14 +121,14 @@ class Grant:
 
 def approved_in_run(ctx: CallContext) -> bool:
     """Whether a person approved this call in the conversation of the run that makes it (`approval_mode` of a tool), or at the gate."""
-    metadata: JsonObject = ctx.invocation.metadata if ctx.invocation is not None else {}
+    metadata: JsonObject = ctx.run.invocation.metadata if ctx.run.invocation is not None else {}
     return metadata.get(_APPROVED_KEY) is True or getattr(metadata.get("approval_response"), "approved", None) is True
 
 
 def note_approved(ctx: CallContext) -> None:
     """Record in the run's metadata that a person approved this call at the gate, for `approved_in_run`."""
-    if ctx.invocation is not None:
-        ctx.invocation.metadata[_APPROVED_KEY] = True
+    if ctx.run.invocation is not None:
+        ctx.run.invocation.metadata[_APPROVED_KEY] = True
 
 
 class Approvals:
@@ -161,9 +161,9 @@ class Approvals:
 
         `by` is the policy of the tool's source on who may approve.
         """
-        by, caller = by or self._default_by(), ctx.on_behalf_of
+        by, caller = by or self._default_by(), ctx.facts.on_behalf_of
         is_own = may_approve_itself(by, caller.id, is_operator=is_operator(caller))
-        return "" if is_own and ctx.client.can("elicitation.form") else approvers(by)
+        return "" if is_own and ctx.facts.client.can("elicitation.form") else approvers(by)
 
     async def approve_call(
         self, source: str, name: str, arguments: JsonObject, ctx: CallContext, by: ApprovalBy | None = None
@@ -179,7 +179,7 @@ class Approvals:
             if (presented := await self._presented(source, name, arguments, ctx, key)) is not None:
                 return Grant(mark, presented)
             digest = canonical_arguments(arguments) if self._standing_days and may_stand(source, name) else ""
-            if digest and await self._stands(source, name, digest, ctx.principal.id, by):
+            if digest and await self._stands(source, name, digest, ctx.facts.principal.id, by):
                 return Grant(mark)
             question = Question("call", source, name, describe_call(source, name, arguments), digest)
             refused = await self.ask(question, ctx, by, key)
@@ -194,7 +194,7 @@ class Approvals:
 
         Raises the errors of `ask`.
         """
-        refused = judge_sampling(source, by or self._chosen_by(), has_forms=ctx.client.can("elicitation.form"))
+        refused = judge_sampling(source, by or self._chosen_by(), has_forms=ctx.facts.client.can("elicitation.form"))
         return refused or await self.ask(Question("sampling", source, method, shown), ctx, by)
 
     async def ask(self, question: Question, ctx: CallContext, by: ApprovalBy | None = None, key: str = "") -> Reject | None:
@@ -207,11 +207,11 @@ class Approvals:
             PolicyDenied: Too many questions of this caller are pending.
             StorageError: The question cannot be put on the list, or the decision cannot be stored.
         """
-        durable, place = ctx.durable if key else None, f"{key}/{digest_of(question.shown)}"
+        durable, place = ctx.ports.durable if key else None, f"{key}/{digest_of(question.shown)}"
         if durable is not None and durable.kept(place) == "approved":
             return None
         by = by or self._default_by()
-        caller = ctx.on_behalf_of
+        caller = ctx.facts.on_behalf_of
         channel = "list" if self.approvers_on_list(ctx, by) else "client"
         outcome: Literal["approved", "denied", "expired", "unavailable"] = "unavailable"
         decided_by = ""
@@ -231,7 +231,7 @@ class Approvals:
             if decided_by:
                 fields["decidedBy"] = decided_by
             self._events.emit(
-                "approval.decided", source=question.source, name=question.name, principal=ctx.principal.id, fields=fields
+                "approval.decided", source=question.source, name=question.name, principal=ctx.facts.principal.id, fields=fields
             )
         if outcome == "approved":
             if self._records is not None:
@@ -240,11 +240,11 @@ class Approvals:
                 await durable.keep(place, outcome)
             return None
         if outcome == "expired":
-            return Reject(f"{RULE}.expired", f"Nobody approved it within {ctx.ask_timeout_seconds:g} s ({waits_for(by)} must).")
+            return Reject(f"{RULE}.expired", f"Nobody approved it within {ctx.facts.ask_timeout_seconds:g} s ({waits_for(by)} must).")
         return Reject(RULE, "The person did not approve it. Do not try it again unless they ask for it.")
 
     async def _by_form(self, question: Question, ctx: CallContext, key: str) -> Decision | Literal["expired"]:
-        standing = bool(question.arguments) and is_operator(ctx.on_behalf_of)
+        standing = bool(question.arguments) and is_operator(ctx.facts.on_behalf_of)
         try:
             return read_decision(await ctx.ask(approval_form(question.shown, standing=standing), key), standing=standing)
         except ToolFailed:
@@ -270,7 +270,7 @@ class Approvals:
         now = time.time()
         rule = ApprovalRule(
             id=secrets.token_hex(5),
-            principal=ctx.principal.id,
+            principal=ctx.facts.principal.id,
             source=question.source,
             name=question.name,
             arguments=question.arguments if with_arguments else "",
@@ -283,9 +283,7 @@ class Approvals:
         fields: JsonObject = {"id": rule.id, "arguments": "these" if with_arguments else "any", "madeBy": made_by}
         self._events.emit("approval.rule", source=rule.source, name=rule.name, principal=rule.principal, fields=fields)
 
-    async def _by_list(
-        self, question: Question, ctx: CallContext, by: ApprovalBy, key: str
-    ) -> tuple[Decision | Literal["expired"], str]:
+    async def _by_list(self, question: Question, ctx: CallContext, by: ApprovalBy, key: str) -> tuple[Decision | Literal["expired"], str]:
         """Have the question decided on the pending list. Return the decision, and the id of the principal that made it."""
         ended = await self._wait_on_list(question, ctx, key, hint="moongate approvals approve {id}` or `deny", by=by)
         decision = _DECISIONS.get(ended.state)
@@ -293,9 +291,7 @@ class Approvals:
             return (decision if question.arguments else "approve"), ended.decided_by
         return ("expired" if ended.state == "expired" else "decline"), ended.decided_by
 
-    async def put_form(
-        self, source: str, name: str, message: str, form: JsonObject, ctx: CallContext, key: str = ""
-    ) -> JsonObject:
+    async def put_form(self, source: str, name: str, message: str, form: JsonObject, ctx: CallContext, key: str = "") -> JsonObject:
         """Put a workflow's form on the pending list, for a client without forms, and return the answer as an elicitation result.
 
         `key` identifies the question in a durable task, as in `ask`.
@@ -310,9 +306,9 @@ class Approvals:
         hint = "moongate approvals answer {id} FIELD=VALUE…` or `deny {id}"
         ended = await self._wait_on_list(question, ctx, key, hint=hint, by="caller", form=form)
         if ended.state == "expired":
-            raise AskExpired(f"Nobody answered within {ctx.ask_timeout_seconds:g} s, so {name!r} was ended.")
+            raise AskExpired(f"Nobody answered within {ctx.facts.ask_timeout_seconds:g} s, so {name!r} was ended.")
         fields: JsonObject = {"what": "question", "outcome": ended.state, "channel": "list"}
-        self._events.emit("approval.decided", source=source, name=name, principal=ctx.principal.id, fields=fields)
+        self._events.emit("approval.decided", source=source, name=name, principal=ctx.facts.principal.id, fields=fields)
         return {"action": "accept", "content": ended.answer or {}} if ended.state == "answered" else {"action": "decline"}
 
     async def _wait_on_list(
@@ -325,7 +321,11 @@ class Approvals:
         """
         if self._records is None:
             raise PolicyDenied("The connected client cannot ask a person.", rule=RULE, subject=question.source)
-        asks, durable, place = await self._records.questions(), ctx.durable if key else None, f"{key}/{digest_of(question.shown)}/listed"
+        asks, durable, place = (
+            await self._records.questions(),
+            ctx.ports.durable if key else None,
+            f"{key}/{digest_of(question.shown)}/listed",
+        )
         kept = cast("JsonObject", durable.kept(place) or {}) if durable is not None else {}
         if "taken" in kept:
             taken = _entry(question, ctx, by, form)
@@ -343,7 +343,7 @@ class Approvals:
         text = _waiting_text(question, ctx, by, command)
         message = f"{INPUT_REQUIRED}: {shown(question.shown, MAX_SHOWN_CHARS)} {text}"
         try:
-            with ctx.durable.shows(message) if ctx.durable is not None else nullcontext():
+            with ctx.ports.durable.shows(message) if ctx.ports.durable is not None else nullcontext():
                 async with ctx.waiting():
                     await ctx.progress(0.0, None, message)
                     await ctx.log("warning", text, "moongate")
@@ -376,7 +376,7 @@ class Approvals:
         With `nonce`, return the mark that has this nonce.
         """
         nonce = nonce or secrets.token_hex(_NONCE_BYTES)
-        said = json.dumps([nonce, source, name, arguments, ctx.principal.id], sort_keys=True).encode()
+        said = json.dumps([nonce, source, name, arguments, ctx.facts.principal.id], sort_keys=True).encode()
         key = self._own_key if self._records is None else await self._records.key("approvals")
         return f"{MARK_PREFIX}{nonce}{hmac.digest(key, said, 'sha256').hex()}"
 
@@ -386,17 +386,17 @@ class Approvals:
         A client can send a request state again, so a mark that worked twice would let one approval run the call any number of times. A
         durable task that is resumed may present the mark that it used itself; `key` identifies the question, as in `ask`.
         """
-        state = ctx.request_state or ""
+        state = ctx.facts.request_state or ""
         if not state.startswith(MARK_PREFIX):
             return None
         nonce = state[len(MARK_PREFIX) :][: 2 * _NONCE_BYTES]
         mark = await self._mark(source, name, arguments, ctx, nonce)
         if len(nonce) != 2 * _NONCE_BYTES or not hmac.compare_digest(state[: len(mark)].encode(), mark.encode()):
             return None
-        durable = ctx.durable if key else None
+        durable = ctx.ports.durable if key else None
         if durable is not None and durable.kept(f"{key}/mark") == nonce:
             return mark
-        if not await self._spend(nonce, ctx.ask_timeout_seconds):
+        if not await self._spend(nonce, ctx.facts.ask_timeout_seconds):
             return None
         if durable is not None:
             await durable.keep(f"{key}/mark", nonce)
@@ -412,7 +412,7 @@ class Approvals:
 
 def _waiting_text(question: Question, ctx: CallContext, by: ApprovalBy, command: str) -> str:
     """Describe a call that waits for a decision: its tool, how long it waits, who must decide, and the command that answers."""
-    waits = f"{question.name!r} of {question.source!r} waits up to {_span(ctx.ask_timeout_seconds)} for a decision"
+    waits = f"{question.name!r} of {question.source!r} waits up to {_span(ctx.facts.ask_timeout_seconds)} for a decision"
     return f"{waits}: {waits_for(by)} must decide (`{command}`)."
 
 
@@ -431,11 +431,11 @@ def _entry(question: Question, ctx: CallContext, by: ApprovalBy, form: JsonObjec
         kind=question.kind,
         source=question.source,
         name=question.name,
-        principal=ctx.principal.id,
+        principal=ctx.facts.principal.id,
         shown=question.shown,
         state="open",
         created_at=now,
-        expires_at=now + ctx.ask_timeout_seconds,
+        expires_at=now + ctx.facts.ask_timeout_seconds,
         form=form,
         by=by,
     )

@@ -202,10 +202,10 @@ def _slot_for(limiter: Limiter | None, ctx: CallContext) -> Slot | None:
     """
     if limiter is None:
         return None
-    for wait in ctx.waits:
+    for wait in ctx.limits.waits:
         if isinstance(wait, Slot) and wait.limiter is limiter:
             return None
-    return Slot(limiter, ctx.principal.id)
+    return Slot(limiter, ctx.facts.principal.id)
 
 
 async def run_within(limiter: Limiter | None, seconds: float, ctx: CallContext, work: Callable[[CallContext], Awaitable[T]]) -> T | None:
@@ -219,7 +219,7 @@ async def run_within(limiter: Limiter | None, seconds: float, ctx: CallContext, 
     slot = _slot_for(limiter, ctx)
     if slot is not None and not slot.acquire_now():
         await slot.acquire()
-    clock, late = CallClock(seconds), ctx.late_clock
+    clock, late = CallClock(seconds), ctx.limits.late_clock
     try:
         if late is not None and late.takes(clock, seconds):
             try:

@@ -1,18 +1,21 @@
-"""`FunctionRules`: judges which Python functions workflow files may run, by the names that the operator's policies use.
+"""`FunctionRules`: judges which Python code agent and workflow files may run, by the names that the operator's policies use.
 
 A policy applies to a function whichever way a file refers to it: through another module, another attribute, or a wrapper.
-`policy.own_sources` decides. Used by `workflows` when a file is loaded, and by `gate.own_tools` at each call.
+`policy.own_sources` decides. Used by `agents` and `workflows` when a file is loaded, and by `gate.own_tools` at each call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from gateway.config.policies import SourcePolicy
+from gateway.json_types import JsonObject
 from gateway.policy.approval_policy import judge_approval
 from gateway.policy.decision import Reject
 from gateway.policy.own_sources import FunctionNames, judge_function
+from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.function import FunctionTool
 from gateway.tools.functions_source import unwrapped
 
@@ -20,18 +23,24 @@ FUNCTION_SOURCE = "function"
 """Id of the source that serves Python functions as tools. Its policy also applies to functions that agent files
 name as tools, and that workflow files name as steps."""
 
+
 class FunctionRules:
     """Applies the policies of one configuration to Python functions."""
 
     def __init__(
-        self, policies: Callable[[str], SourcePolicy | None], served: Callable[[Sequence[object]], Sequence[str]] | None = None
+        self,
+        policies: Callable[[str], SourcePolicy | None],
+        served: Callable[[Sequence[object]], Sequence[str]] | None = None,
+        events: EventStream | None = None,
     ) -> None:
         """`policies` returns the policy of a source.
 
-        `served` returns the names of those served function tools that run one of the given Python objects.
+        `served` returns the names of those served function tools that run one of the given Python objects. `events` receives the audit
+        events of code that runs while a file is loaded.
         """
         self.policies = policies
         self._served = served
+        self._events = events or EventStream(capacity=0)
 
     def names(self, reference: str, found: object) -> FunctionNames:
         """Return the names under which policies may list the function `found`.
@@ -53,6 +62,30 @@ class FunctionRules:
             if policy is not None and (verdict := judge_function(names, policy, key)) is not None:
                 return verdict
         return None
+
+    def admit(self, source: str, reference: str, found: object = None) -> Reject | None:
+        """Judge code that the file of `source` names, while the file is loaded, and audit a refusal. `None` means allowed.
+
+        Without `found`, judge by the written name only, before the module is imported.
+        """
+        verdict = self.judge(source, reference, found)
+        if verdict is not None:
+            self._emit("call.refused", source, reference, {"outcome": "refused", "rule": verdict.rule})
+        return verdict
+
+    @contextmanager
+    def loading(self, source: str, reference: str) -> Generator[None]:
+        """Audit, as `call.audited`, the code of `source` that the body runs while a file is loaded. Such code has no caller."""
+        outcome = "failed"
+        try:
+            yield
+            outcome = "complete"
+        finally:
+            self._emit("call.audited", source, reference, {"outcome": outcome})
+
+    def _emit(self, kind: str, source: str, reference: str, fields: JsonObject) -> None:
+        name = reference.rpartition(":")[2]
+        self._events.emit(kind, source=source, name=name, fields={**fields, "reference": reference})
 
     def needs_approval(self, source: str, reference: str, found: object) -> bool:
         """Whether a person must approve each call of this function.

@@ -73,7 +73,7 @@ class ReadResult:
         chosen = [name for name in _SELECTORS if arguments.get(name) is not None]
         if len(chosen) > 1:
             raise ToolFailed(f"read_result takes one of {', '.join(_SELECTORS)}; this call has {' and '.join(chosen)}.")
-        owner = ctx.principal.id
+        owner = ctx.facts.principal.id
         result_id = str(arguments["id"]).removeprefix(RESULT_SCHEME)
         try:
             return await self._store.work(lambda: self._read(owner, result_id, chosen[0] if chosen else "", arguments))

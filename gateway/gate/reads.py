@@ -87,7 +87,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
 
     def authorize(self) -> Reject | None:
         """Judge whether the scopes of the caller's key allow to read the resource or prompt."""
-        scopes, subject = self.ctx.principal.scopes, self._read.subject
+        scopes, subject = self.ctx.facts.principal.scopes, self._read.subject
         if scopes is None:
             return None
         if subject is not None and isinstance(verdict := judge_scope(scopes, subject[0], self.gate.source, subject[1]), Reject):
@@ -118,7 +118,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         if isinstance(outcome, InputRequired):
             verdict = judge_input_request(dict(outcome.requests), rules.max_result_bytes)
             return self.refuse(verdict) if isinstance(verdict, Reject) else outcome
-        origin = ResultOrigin(self.ctx.principal.id, read.name, form="messages" if read.method == "prompts/get" else "contents")
+        origin = ResultOrigin(self.ctx.facts.principal.id, read.name, form="messages" if read.method == "prompts/get" else "contents")
         is_large = isinstance(outcome.result, Received) and outcome.result.claim is not None
         judged = await (judge_large if is_large else judge_small)(outcome.result, rules, keeper, origin)
         if judged is None:
@@ -154,4 +154,4 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         if self.rule:
             fields["rule"] = self.rule
         kind = "read.refused" if self.outcome == "refused" else "read.finished"
-        self.gate.services.events.emit(kind, source=self.gate.source, name=self.name, principal=self.ctx.principal.id, fields=fields)
+        self.gate.services.events.emit(kind, source=self.gate.source, name=self.name, principal=self.ctx.facts.principal.id, fields=fields)

@@ -40,7 +40,7 @@ async def record_call(
     Raises:
         ToolFailed: The outcome of an earlier attempt is unknown, and the call must not be repeated.
     """
-    name = f"{exposed_name}:{digest_of([arguments, ctx.request_state])}"
+    name = f"{exposed_name}:{digest_of([arguments, ctx.facts.request_state])}"
     records_itself = bool(getattr(tool, "records_steps", False))
     follows = bool(getattr(tool, "keeps_tasks", False))
 

@@ -6,12 +6,11 @@ It does not use MCP's wire format; `server.calls` makes wire results.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 from types import CoroutineType
 from typing import Any, cast
-
-import anyio
 
 from gateway.auth.principal import Principal
 from gateway.errors import (
@@ -30,7 +29,7 @@ from gateway.errors import (
     without_exit,
 )
 from gateway.gate.approvals import Grant
-from gateway.gate.pipeline import GatedCall, SourceGate, pass_gate
+from gateway.gate.pipeline import GatedCall, OutcomeT, SourceGate, pass_gate
 from gateway.gate.recorded import record_call
 from gateway.gate.refusals import RULE_META_KEY, noted_names, refusal, with_dropped
 from gateway.gate.results import Held, Judged, ResultOrigin, judge_large, judge_small
@@ -139,28 +138,17 @@ class GuardedTool:
         return pass_gate(ToolCall(self, arguments, ctx))
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Send a request about a task that a server runs for this tool, and return the answer. The task's result passes the gate.
+        """Take a request about a task that a server runs for this tool through the gate, and return the answer.
 
         Raises:
             NotFound: No such task (`kind` is `task`).
+            PolicyDenied: The scopes of the caller's key do not include the tool now.
             ToolFailed: No answer within the working time of a call.
             Rejected: A remote server answered with a JSON-RPC error.
         """
         if not isinstance(self.tool, TaskTool):
             raise NotFound("task", "")
-        call = ToolCall(self, {}, ctx)
-        with anyio.move_on_after(self.rules.timeout_seconds):
-            try:
-                answer = self.cleaned(await self.tool.task(method, params, ctx))
-            except GatewayError as error:
-                call.mask(error)
-                raise
-            result = answer.get("result")
-            if isinstance(result, dict):
-                outcome = await call.judge_outcome(Complete(cast("JsonObject", result)))
-                answer["result"] = outcome.result if isinstance(outcome, Complete) else result
-            return answer
-        raise ToolFailed(f"No answer about the task within {self.rules.timeout_seconds:g} s.")
+        return await pass_gate(TaskCall(self, self.tool, method, params, ctx))
 
     def cleaned(self, task: JsonObject) -> JsonObject:
         """Remove hidden text from the status message and the error of a task, in place, and return the task."""
@@ -171,16 +159,37 @@ class GuardedTool:
         return task
 
 
-class ToolCall(GatedCall[ToolOutcome]):
+class _ToolRequest(GatedCall[OutcomeT]):
+    """A request about one tool on its way through the gate: a call, or a request about a task of the tool."""
+
+    __slots__ = ("_rules", "_tool")
+
+    def __init__(self, tool: GuardedTool, gate: SourceGate, ctx: CallContext, seconds: float) -> None:
+        super().__init__(gate, tool.exposed_name, ctx, seconds)
+        self._tool = tool
+        self._rules = tool.rules
+
+    def authorize(self) -> Reject | None:
+        """Judge the scopes of the caller's key; `None` means allowed. Only the gateway's own tools see the scopes while they run."""
+        principal = self.ctx.facts.principal
+        if principal.scopes is not None:
+            verdict = self._tool.admit(principal)
+            if isinstance(verdict, Reject):
+                return verdict
+            if self.gate.source != OWN_SOURCE:
+                self.ctx = self.ctx.let_in()
+        return self._rules.denied
+
+
+class ToolCall(_ToolRequest[ToolOutcome]):
     """One round of a tool call on its way through the gate: one request of the client and its result, which may request input."""
 
-    __slots__ = ("_grant", "_has_passed", "_is_shortened", "_rules", "_tool", "arguments", "dropped", "error", "kind")
+    __slots__ = ("_grant", "_has_passed", "_is_shortened", "arguments", "dropped", "error", "kind")
 
     def __init__(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> None:
-        self._rules = rules = tool.rules
-        super().__init__(tool.gate, tool.exposed_name, ctx, rules.max_task_seconds if ctx.in_task else rules.timeout_seconds)
+        rules = tool.rules
+        super().__init__(tool, tool.gate, ctx, rules.max_task_seconds if ctx.facts.in_task else rules.timeout_seconds)
         self.needs_approval = rules.needs_approval
-        self._tool = tool
         self._grant: Grant | None = None
         self._has_passed = False
         """Whether the outcome was judged before it was recorded as a step of a durable task."""
@@ -196,19 +205,8 @@ class ToolCall(GatedCall[ToolOutcome]):
     def begin(self) -> None:
         """Emit `call.started`, or `call.resumed` if the client repeats the call with answers or a request state."""
         ctx = self.ctx
-        kind = "call.started" if ctx.input_responses is None and ctx.request_state is None else "call.resumed"
-        self.gate.services.events.emit(kind, source=self.gate.source, name=self.name, principal=ctx.principal.id)
-
-    def authorize(self) -> Reject | None:
-        """Judge the scopes of the caller's key; `None` means allowed. Only the gateway's own tools see the scopes while they run."""
-        principal = self.ctx.principal
-        if principal.scopes is not None:
-            verdict = self._tool.admit(principal)
-            if isinstance(verdict, Reject):
-                return verdict
-            if self.gate.source != OWN_SOURCE:
-                self.ctx = self.ctx.let_in()
-        return self._rules.denied
+        kind = "call.started" if ctx.facts.input_responses is None and ctx.facts.request_state is None else "call.resumed"
+        self.gate.services.events.emit(kind, source=self.gate.source, name=self.name, principal=ctx.facts.principal.id)
 
     def judge_arguments(self) -> Reject | None:
         """Judge the arguments by the policy, and remove those that the tool may not get; `None` means allowed."""
@@ -243,7 +241,7 @@ class ToolCall(GatedCall[ToolOutcome]):
 
     def run(self, ctx: CallContext) -> CoroutineType[Any, Any, ToolOutcome]:
         """Call the tool; inside a durable task, as a recorded step, whose outcome from an earlier attempt is returned without a call."""
-        return self._settled(ctx) if ctx.durable is None or self._rules.is_own else self._recorded(ctx)
+        return self._settled(ctx) if ctx.ports.durable is None or self._rules.is_own else self._recorded(ctx)
 
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
         """Call the tool, and return failures as results. Catches every exception, as few other functions of the gateway do."""
@@ -297,7 +295,7 @@ class ToolCall(GatedCall[ToolOutcome]):
 
         A large result that passes unchanged keeps its claim on the memory for large results until the result is recorded.
         """
-        assert ctx.durable is not None
+        assert ctx.ports.durable is not None
         claims: list[Releasable] = []
         fresh: ToolOutcome | None = None
 
@@ -305,14 +303,14 @@ class ToolCall(GatedCall[ToolOutcome]):
             nonlocal fresh
             outcome = await self._settled(inner)
             if not self.is_plain(outcome):
-                async with inner.clocks[-1].paused():  # judging is not working time of the tool
+                async with inner.limits.clocks[-1].paused():  # judging is not working time of the tool
                     outcome = await self._judged(outcome, claims)
             fresh = outcome
             return outcome
 
         try:
             outcome, self._has_passed = await record_call(
-                ctx.durable, self._tool.tool, self.name, self.arguments, ctx, settle, is_repeatable=self._rules.is_repeatable
+                ctx.ports.durable, self._tool.tool, self.name, self.arguments, ctx, settle, is_repeatable=self._rules.is_repeatable
             )
         except ToolFailed as error:
             self.outcome = "failed"
@@ -348,7 +346,7 @@ class ToolCall(GatedCall[ToolOutcome]):
         if isinstance(outcome, InputRequired):  # texts of its requests were cleaned by `upstream.input_guard`
             verdict = judge_input_request(dict(outcome.requests), rules.max_result_bytes)
             return self._refused(verdict) if isinstance(verdict, Reject) else outcome
-        origin = ResultOrigin(self.ctx.principal.id, self.name, output_schema=self._tool.definition.output_schema)
+        origin = ResultOrigin(self.ctx.facts.principal.id, self.name, output_schema=self._tool.definition.output_schema)
         claim = outcome.claim
         if claim is None:
             parts = outcome.looked_at
@@ -399,7 +397,7 @@ class ToolCall(GatedCall[ToolOutcome]):
     def time_out(self) -> ToolOutcome:
         """Return a result with `isError` that names the exceeded time limit and its policy key."""
         self.outcome = "timeout"
-        key = "tasks.maxWaitSeconds" if self.ctx.in_task else "timeoutSeconds"
+        key = "tasks.maxWaitSeconds" if self.ctx.facts.in_task else "timeoutSeconds"
         text = (
             f"Timed out after {self.seconds:g} s and was cancelled; it may have taken effect. "
             f"Ask for less in one call, or have the operator raise `{key}` of {self.gate.source!r}."
@@ -414,7 +412,7 @@ class ToolCall(GatedCall[ToolOutcome]):
 
     def end(self) -> None:
         """Emit the event that the round ended, and `call.audited` if the tool may have changed something."""
-        emit, source, name, principal = self.gate.services.events.emit, self.gate.source, self.name, self.ctx.principal.id
+        emit, source, name, principal = self.gate.services.events.emit, self.gate.source, self.name, self.ctx.facts.principal.id
         fields: JsonObject = {"outcome": self.outcome, "milliseconds": self.milliseconds}
         if self.rule:
             fields["rule"] = self.rule
@@ -428,3 +426,71 @@ class ToolCall(GatedCall[ToolOutcome]):
         emit(self.kind, source=source, name=name, principal=principal, fields=fields)
         if self._rules.is_audited and self.kind == "call.finished":
             emit("call.audited", source=source, name=name, principal=principal, fields={"outcome": self.outcome})
+
+
+class TaskCall(_ToolRequest[JsonObject]):
+    """A request about a task that a server runs for a tool (`tasks/get`, `tasks/update`, `tasks/cancel`) on its way through the gate.
+
+    The call that started the task was approved, so requests about the task need no approval.
+    """
+
+    __slots__ = ("_method", "_params", "_tasks")
+
+    def __init__(self, tool: GuardedTool, tasks: TaskTool, method: TaskMethod, params: JsonObject, ctx: CallContext) -> None:
+        # No slot and no limit of the tool: limits on tasks count starts, the caller's quotas count each poll (`server.usage`), and a
+        # poll or cancellation that waits behind running calls could not end them.
+        super().__init__(tool, dataclasses.replace(tool.gate, limiter=None), ctx, tool.rules.timeout_seconds)
+        self._tasks = tasks
+        self._method: TaskMethod = method
+        self._params = params
+
+    def begin(self) -> None:
+        """Do nothing: requests about tasks emit an event only when they end."""
+
+    async def run(self, ctx: CallContext) -> JsonObject:
+        """Send the request to the server."""
+        try:
+            answer = await self._tasks.task(self._method, self._params, ctx)
+        except Exception:
+            self.outcome = "failed"
+            raise
+        self.outcome = "complete"
+        return answer
+
+    def is_plain(self, outcome: JsonObject) -> bool:
+        """Return false: every answer is judged by `judge_outcome`."""
+        return False
+
+    async def judge_outcome(self, outcome: JsonObject) -> JsonObject:
+        """Remove hidden text from the answer, and judge the result of a finished task like the result of a call."""
+        answer = self._tool.cleaned(outcome)
+        if isinstance(result := answer.get("result"), dict):
+            call = ToolCall(self._tool, {}, self.ctx)
+            judged = await call.judge_outcome(Complete(cast("JsonObject", result)))
+            if call.rule:
+                self.outcome, self.rule = "refused", call.rule
+            answer["result"] = judged.result if isinstance(judged, Complete) else result
+        return answer
+
+    def refuse(self, verdict: Reject) -> JsonObject:
+        """Raise `PolicyDenied` with the reason of the refusal."""
+        self.outcome, self.rule = "refused", verdict.rule
+        raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=self.name)
+
+    def fail(self, error: GatewayError) -> JsonObject:
+        """Raise `error`, after secrets were removed from its text."""
+        self.mask(error)
+        raise error
+
+    def time_out(self) -> JsonObject:
+        """Raise `ToolFailed`, because the server did not answer within the working time of a call."""
+        self.outcome = "timeout"
+        raise ToolFailed(f"No answer about the task within {self.seconds:g} s.")
+
+    def end(self) -> None:
+        """Emit `task.finished`, or `call.refused` if policy refused the request or the task's result."""
+        fields: JsonObject = {"method": self._method, "outcome": self.outcome, "milliseconds": self.milliseconds}
+        if self.rule:
+            fields["rule"] = self.rule
+        kind = "call.refused" if self.outcome == "refused" else "task.finished"
+        self.gate.services.events.emit(kind, source=self.gate.source, name=self.name, principal=self.ctx.facts.principal.id, fields=fields)

@@ -29,6 +29,7 @@ from gateway.server.clients import viewer_of
 from gateway.server.http_responses import insufficient_scope
 from gateway.server.parked import HANDLE_PREFIX, ParkedCaller, ParkedCalls
 from gateway.tools.base import Complete, InputRequired, Tool
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile, LogLevel, capability_of
 from gateway.types.messages import Message
@@ -80,11 +81,13 @@ class AguiRoute:
         except ValueError as error:
             return refusal(400, str(error))
         ctx = CallContext(
-            principal=principal,
-            client=CLIENT,
-            input_responses=answers,
-            request_state=state,
-            ask_timeout_seconds=self._ask_timeout_seconds,
+            CallFacts(
+                principal=principal,
+                client=CLIENT,
+                input_responses=answers,
+                request_state=state,
+                ask_timeout_seconds=self._ask_timeout_seconds,
+            )
         )
         return _RunResponse(self._parked, guarded[0].running(work), {"task": last_text(messages) or "(continue)"}, ctx, wanted)
 

@@ -82,7 +82,9 @@ class CallHandler:
         try:
             started = _started_call(ctx)
             outcome: ToolOutcome = Complete.text(KEY_GONE, is_error=True)
-            with self.running.of(facts.principal.id):  # cancelled when the caller's key is revoked; then the error above is the outcome
+            with self.running.of(
+                facts.facts.principal.id
+            ):  # cancelled when the caller's key is revoked; then the error above is the outcome
                 outcome = await (self._leg(ctx, params.name, facts, caller) if started is None else started.outcome(caller))
             if modern and scope_of_request(ctx) is None:
                 self._parked.note_behind(outcome, partial(self._again, ctx, params.name), facts)
@@ -101,7 +103,7 @@ class CallHandler:
         finally:
             await caller.finish()
         if isinstance(outcome, Complete):
-            wire = to_wire(fit_outcome(outcome, facts.client), modern=modern)
+            wire = to_wire(fit_outcome(outcome, facts.facts.client), modern=modern)
             if is_plain_result(wire) or is_call_result(wire, ctx.protocol_version):
                 return wire
             outcome = Complete.text(f"Tool {params.name!r} answered with a result that cannot be read; it may have run.", is_error=True)
@@ -111,7 +113,7 @@ class CallHandler:
         try:
             tool = await self._catalog.seek(name)
         except NotFound:
-            if (reason := self._catalog.refuse_quarantined(name, facts.principal)) is not None:
+            if (reason := self._catalog.refuse_quarantined(name, facts.facts.principal)) is not None:
                 return refusal(PINS_RULE, reason)
             raise
         arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
@@ -123,21 +125,21 @@ class CallHandler:
 
     async def run(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: Caller) -> ToolOutcome:
         """Run one round of a 2026 client's call: one request and its result, which may request input for the next round."""
-        if declares_tasks(ctx):
-            ctx = dataclasses.replace(ctx, takes_tasks=True)
+        if declares_tasks(ctx.facts.client):
+            ctx = ctx.with_facts(dataclasses.replace(ctx.facts, takes_tasks=True))
             if self._tasks.starts_here(tool, arguments, ctx):
                 return self._tasks.started(await self._tasks.start(tool, arguments, ctx))
         elif self._tasks.must_run_here(tool):
             required: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
             raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"Tool {tool.exposed_name!r} only runs as a task.", required)
         run = tool.call
-        if not ctx.takes_tasks and self._tasks.may_take_long(tool, arguments, ctx):
+        if not ctx.facts.takes_tasks and self._tasks.may_take_long(tool, arguments, ctx):
             run = self._attended(tool)
-        if tool.definition.may_ask and ctx.client.can_be_asked:
+        if tool.definition.may_ask and ctx.facts.client.can_be_asked:
             outcome = await self._parked.run(partial(run, arguments), ctx, caller)
         else:
-            state = ctx.request_state
-            outcome = await run(arguments, ctx if state is None else dataclasses.replace(ctx, request_state=open_upstream_state(state)))
+            state = ctx.facts.request_state
+            outcome = await run(arguments, ctx if state is None else ctx.with_state(open_upstream_state(state)))
             if isinstance(outcome, InputRequired):
                 return seal_upstream_state(outcome)
         return self._tasks.relayed(tool, outcome, ctx) if isinstance(outcome, TaskStarted) else outcome
@@ -161,9 +163,9 @@ class CallHandler:
     async def run_legacy(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: CloseableCaller) -> ToolOutcome:
         """Run a 2025 client's call to its end, and send its requests for input to the client."""
         if self._tasks.must_run_here(tool):
-            if ctx.client.protocol_version >= FIRST_WITH_TASKS:
+            if ctx.facts.client.protocol_version >= FIRST_WITH_TASKS:
                 raise RpcError(METHOD_NOT_FOUND, f"Tool {tool.exposed_name!r} only runs as a task: send `task` with the call.")
-            if not isinstance(tool.check(arguments, ctx.principal), Reject):
+            if not isinstance(tool.check(arguments, ctx.facts.principal), Reject):
                 return self._tasks.handle(await self._tasks.start(tool, arguments, ctx), tool)
         try:
             if self._tasks.may_take_long(tool, arguments, ctx):

@@ -21,7 +21,8 @@ from gateway.policy.metadata import request_meta
 from gateway.protocol import LOG_LEVEL_META_KEY, MODERN_PROTOCOL_VERSIONS
 from gateway.server.fast_path.handshake import InitializeRequest
 from gateway.server.sdk_path.request_presence import PRESENCE_SCOPE_KEY, RequestPresence
-from gateway.tools.context import CallContext, LateClock
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallContext, CallPorts, LateClock
 from gateway.tools.ports import Caller, ClientProfile, LogLevel, Presence
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ class LegacySession:
     """Whether the fast path received `notifications/initialized`."""
     calls: int = 0
     """Number of calls in progress."""
-    plain: CallContext | None = None
-    """Call context from which those of calls on the fast path are derived; replaced when the log level changes."""
+    plain: CallFacts | None = None
+    """Facts that all calls on the fast path share; replaced when the log level changes."""
 
 
 class LeveledCaller(Caller, Protocol):
@@ -245,9 +246,9 @@ class Clients:
             profile = modern_profile(ctx.protocol_version, cast("JsonMapping", raw.get("_meta") or {}))
             return self.modern_context(principal_of(ctx), profile, raw, caller)
         session = self.session_of(ctx)
-        facts = self._context(principal_of(ctx), session.profile, session.log_level, raw, caller)
+        made = self._context(principal_of(ctx), session.profile, session.log_level, raw, caller)
         attendance = presence_of(ctx)
-        return facts if attendance is None else dataclasses.replace(facts, presence=attendance)
+        return made if attendance is None else dataclasses.replace(made, ports=CallPorts(caller=caller, presence=attendance))
 
     def plain_legacy_context(
         self, principal: Principal, session: LegacySession, meta: JsonMapping, caller: PresentCaller, late_clock: LateClock
@@ -257,9 +258,9 @@ class Clients:
         caller.log_level = level = session.log_level
         last = session.plain
         if last is None or last.log_level != level:
-            last = CallContext(client=session.profile, log_level=level, ask_timeout_seconds=self._ask_timeout_seconds)
-            session.plain = last
-        return last.of_request(principal, caller, request_meta(meta) if meta else _NO_META, late_clock, caller)
+            last = session.plain = CallFacts(client=session.profile, log_level=level, ask_timeout_seconds=self._ask_timeout_seconds)
+        ports = CallPorts(caller=caller, presence=caller)
+        return CallContext.of_request(last, principal, request_meta(meta) if meta else _NO_META, ports, late_clock)
 
     def modern_context(
         self,
@@ -273,9 +274,9 @@ class Clients:
         level = cast("LogLevel | None", meta.get(LOG_LEVEL_META_KEY))
         return self._context(principal, profile, level, params, caller)
 
-    def template(self, profile: ClientProfile) -> CallContext:
-        """Return the call context from which `CallContext.of_request` derives those of a 2026 client's calls on the fast path."""
-        return CallContext(client=profile, ask_timeout_seconds=self._ask_timeout_seconds)
+    def template(self, profile: ClientProfile, *, takes_tasks: bool) -> CallFacts:
+        """Return the facts from which `CallContext.of_request` derives those of a 2026 client's calls on the fast path."""
+        return CallFacts(client=profile, ask_timeout_seconds=self._ask_timeout_seconds, takes_tasks=takes_tasks)
 
     def _context(
         self,
@@ -288,15 +289,17 @@ class Clients:
         meta = cast("JsonMapping", raw.get("_meta") or {})
         caller.log_level = log_level
         return CallContext(
-            principal=principal,
-            client=profile,
-            caller=caller,
-            meta=request_meta(meta),
-            input_responses=cast("JsonObject | None", raw.get("inputResponses")),
-            request_state=cast("str | None", raw.get("requestState")),
-            wants_progress=meta.get("progressToken") is not None,
-            log_level=log_level,
-            ask_timeout_seconds=self._ask_timeout_seconds,
+            CallFacts(
+                principal=principal,
+                client=profile,
+                meta=request_meta(meta),
+                input_responses=cast("JsonObject | None", raw.get("inputResponses")),
+                request_state=cast("str | None", raw.get("requestState")),
+                wants_progress=meta.get("progressToken") is not None,
+                log_level=log_level,
+                ask_timeout_seconds=self._ask_timeout_seconds,
+            ),
+            CallPorts(caller=caller),
         )
 
 

@@ -21,7 +21,7 @@ from gateway.protocol import (
     PROTOCOL_VERSION_META_KEY,
 )
 from gateway.server.clients import modern_profile
-from gateway.tools.context import CallContext
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.ports import ClientProfile
 
 MAX_KNOWN_CLIENTS = 256
@@ -39,11 +39,11 @@ _INFO = {"name", "version", "title", "description"}
 class KnownClient:
     """The client of a 2026 call on the fast path, as declared in `_meta`. A next call that declares the same is not checked again."""
 
-    __slots__ = ("context", "envelope", "spelled")
+    __slots__ = ("envelope", "facts", "spelled")
 
-    def __init__(self, meta: JsonMapping, context: CallContext) -> None:
-        """`meta` is the valid `_meta` of a call, and `context` the context from which those of the client's further calls are derived."""
-        self.context = context
+    def __init__(self, meta: JsonMapping, facts: CallFacts) -> None:
+        """`meta` is the valid `_meta` of a call, and `facts` are those that all calls of the client share."""
+        self.facts = facts
         envelope = {key: meta[key] for key in ENVELOPE_KEYS if key in meta}
         is_small, is_exact = _measured(envelope)
         self.envelope = envelope if is_small else None

@@ -10,7 +10,6 @@ import hmac
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +133,8 @@ class GatewayServer:
             records, settings, tools = self._kept_tasks
             runner = TaskRunner(tasks, records, handler.call, settings=settings, ask_timeout_seconds=self._ask_timeout_seconds)
             if self._current is not None:
-                runner.judge_callers_by(partial(handler.caller_now, self._current))
+                handler.judge_callers_by(self._current)
+                runner.judge_callers_by(handler.caller_now)
             handler.run_with(runner)
             tools.run_with(runner)
             self._runner = runner

@@ -59,7 +59,7 @@ class ParkedCaller(DetachedCaller):
     def __init__(self, ctx: CallContext) -> None:
         super().__init__()
         self.moved = anyio.Event()
-        self.asks = OpenInputRequests(ctx.client, lambda: self.moved.set())
+        self.asks = OpenInputRequests(ctx.facts.client, lambda: self.moved.set())
         self.asks.expect(ctx)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
@@ -72,8 +72,8 @@ class _Parked:
 
     def __init__(self, ctx: CallContext, caller: ParkedCaller) -> None:
         self.handle = secrets.token_urlsafe(24)
-        self.principal = ctx.principal.id
-        self.meta: JsonObject = {HELD_KEY: True} if VIA_KEY in ctx.meta else {}
+        self.principal = ctx.facts.principal.id
+        self.meta: JsonObject = {HELD_KEY: True} if VIA_KEY in ctx.facts.meta else {}
         """`_meta` of the call's `input_required` results: asks a gateway that made the call to report when its own client is lost."""
         self.caller = caller
         self.scope = anyio.CancelScope()
@@ -141,12 +141,12 @@ class ParkedCalls:
         Raises:
             NotFound: The request state names a call that is not parked (`kind` is `GONE`).
         """
-        state = ctx.request_state
+        state = ctx.facts.request_state
         if state is not None and state.startswith(HANDLE_PREFIX):
             return cast("OutcomeT | InputRequired", await self._resume(state.removeprefix(HANDLE_PREFIX), ctx, caller))
         parked = _Parked(ctx, parked_as(ctx))
         self._calls[parked.handle] = parked
-        inner = dataclasses.replace(ctx, caller=parked.caller, request_state=open_upstream_state(state))
+        inner = ctx.with_caller(parked.caller).with_state(open_upstream_state(state))
         self._tasks.start_soon(self._work, parked, work, inner)
         return cast("OutcomeT | InputRequired", await self._round(parked, caller))
 
@@ -155,7 +155,7 @@ class ParkedCalls:
 
         `work` sends the next request of the call to the remote gateway.
         """
-        self._behind.pop(ctx.request_state or "", None)
+        self._behind.pop(ctx.facts.request_state or "", None)
         if not isinstance(outcome, InputRequired) or outcome.state is None or not outcome.state.startswith(STATE_PREFIX):
             return
         if HELD_KEY in outcome.meta:
@@ -172,14 +172,14 @@ class ParkedCalls:
 
     async def _resume(self, handle: str, ctx: CallContext, caller: Caller) -> object:
         parked = self._calls.get(handle)
-        if parked is None or parked.principal != ctx.principal.id or parked.attended:
+        if parked is None or parked.principal != ctx.facts.principal.id or parked.attended:
             raise NotFound(GONE, "", OVER)
         if not parked.done.is_set():
             parked.caller.moved = anyio.Event()
-            if WITHDRAWN_KEY in ctx.meta:
+            if WITHDRAWN_KEY in ctx.facts.meta:
                 parked.scope.cancel()
             else:
-                parked.caller.asks.answer(ctx.input_responses or {})
+                parked.caller.asks.answer(ctx.facts.input_responses or {})
             if parked.caller.asks.open and not parked.scope.cancel_called:
                 return self._park(parked)
         return await self._round(parked, caller)

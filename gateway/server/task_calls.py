@@ -15,6 +15,7 @@ import anyio
 from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
 from gateway.errors import NotFound, PolicyDenied
+from gateway.gate.pipeline import audit_refusal
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
@@ -25,11 +26,13 @@ from gateway.server.task_wire import modern_state, modern_task
 from gateway.tasks.inline_call import Work
 from gateway.tasks.rights import KEY_GONE
 from gateway.tasks.runner import TaskRunner
+from gateway.tasks.stored_call import from_stored
 from gateway.tasks.task import Task, TaskKind
 from gateway.tasks.task_tools import still_running
 from gateway.tools.base import Complete, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
+from gateway.tools.ports import ClientProfile
 from gateway.upstream.tasks import poll_seconds
 
 OWN_SOURCES = ("agent", "workflow")
@@ -45,10 +48,10 @@ ENDED = frozenset({"completed", "failed", "cancelled"})
 """Final states of a task."""
 
 
-def declares_tasks(ctx: CallContext) -> bool:
+def declares_tasks(client: ClientProfile) -> bool:
     """Whether the client declared the 2026 tasks extension in this request."""
-    extensions = ctx.client.capabilities.get("extensions")
-    return isinstance(extensions, dict) and TASKS_EXTENSION in extensions and ctx.era == "modern"
+    extensions = client.capabilities.get("extensions")
+    return isinstance(extensions, dict) and TASKS_EXTENSION in extensions and client.era == "modern"
 
 
 class TaskHandler:
@@ -58,7 +61,12 @@ class TaskHandler:
         """`key` (32 bytes) encrypts the handles under which clients see the tasks of remote servers."""
         self._catalog = catalog
         self._given: TaskRunner | None = None
+        self._current: CurrentCaller = lambda principal: principal
         self._handles = TaskHandles(key)
+
+    def judge_callers_by(self, current: CurrentCaller) -> None:
+        """Judge callers of running tasks, and subscribers to tasks, with their current rights."""
+        self._current = current
 
     def run_with(self, runner: TaskRunner) -> None:
         """Run the tasks of this gateway with `runner`."""
@@ -79,29 +87,35 @@ class TaskHandler:
         """
         return await drive(await self._catalog.seek(tool), arguments, ctx)
 
-    async def caller_now(self, current: CurrentCaller, tool: str, principal: Principal) -> Principal:
+    async def caller_now(self, tool: str, principal: Principal) -> Principal:
         """Return the caller of a task with its current rights. Raises `PolicyDenied` if it may no longer call the tool."""
-        now = current(principal)
+        now = self._current(principal)
         if now is None:
             raise PolicyDenied(KEY_GONE, rule=RULE, subject=tool)
-        if now.scopes is not None and now.scopes != principal.scopes:
-            verdict = (await self._catalog.seek(tool)).admit(now)
-            if isinstance(verdict, Reject):
-                raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=tool)
+        await self._admit(tool, principal, now)
         return now
+
+    async def _admit(self, tool: str, before: Principal, now: Principal) -> None:
+        """Raise `PolicyDenied`, and audit the refusal, if the scopes of a caller have changed and no longer include the tool."""
+        if now.scopes is None or now.scopes == before.scopes:
+            return
+        served = await self._catalog.seek(tool)
+        if isinstance(verdict := served.admit(now), Reject):
+            audit_refusal(served.gate, tool, now.id, verdict.rule)
+            raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=tool)
 
     # -- starting ----------------------------------------------------------------------------------------------
 
     def starts_here(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> bool:
         """Whether a call becomes a task of this gateway. A call that policy refuses does not become a task."""
         runs_here = self._given is not None and tool.definition.task_by == "gateway"
-        return runs_here and ctx.takes_tasks and not isinstance(tool.check(arguments, ctx.principal), Reject)
+        return runs_here and ctx.facts.takes_tasks and not isinstance(tool.check(arguments, ctx.facts.principal), Reject)
 
     def may_take_long(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> bool:
         """Whether, for a client that does not support tasks, a slow call may go on as a task."""
         if self._given is None or self._given.settings.inline_seconds is None or tool.definition.task_by == "nobody":
             return False
-        return not isinstance(tool.check(arguments, ctx.principal), Reject)
+        return not isinstance(tool.check(arguments, ctx.facts.principal), Reject)
 
     async def attend(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, work: Work) -> ToolOutcome:
         """Run `work` and return its outcome. If it takes longer than `tasks.inlineSeconds`, it goes on as a task, as the result says.
@@ -109,7 +123,7 @@ class TaskHandler:
         If the source's `timeoutSeconds` is shorter, the call ends at this timeout, and never becomes a task.
         """
         seconds = self.runner.settings.inline_seconds
-        inner = dataclasses.replace(ctx, in_task=seconds is not None and tool.rules.timeout_seconds > seconds)
+        inner = ctx.with_facts(dataclasses.replace(ctx.facts, in_task=seconds is not None and tool.rules.timeout_seconds > seconds))
         outcome = await self.runner.run_inline(tool.exposed_name, arguments, inner, work, kind=_kind(tool))
         return self.handle(outcome, tool) if isinstance(outcome, Task) else outcome
 
@@ -136,9 +150,20 @@ class TaskHandler:
     def relayed(self, tool: GuardedTool, outcome: TaskStarted, ctx: CallContext) -> TaskStarted:
         """Return the outcome of a call that became a task of a remote server. The task id is replaced by an encrypted handle."""
         handle = Handle(tool.exposed_name, tool.source, str(outcome.task["taskId"]))
-        return TaskStarted({**outcome.task, "taskId": self._handles.seal(handle, ctx.principal.id)})
+        return TaskStarted({**outcome.task, "taskId": self._handles.seal(handle, ctx.facts.principal.id)})
 
     # -- following them ----------------------------------------------------------------------------------------
+
+    async def find(self, task_id: str, principal: Principal) -> Task:
+        """Return a task of this gateway for a request of its caller.
+
+        Raises:
+            NotFound: The id is unknown, expired, or belongs to another principal.
+            PolicyDenied: The scopes of the caller's key no longer include the tool of the task.
+        """
+        task = await self.runner.find(task_id, principal.id)
+        await self._admit(task.tool, from_stored(task.row).facts.principal, principal)
+        return task
 
     async def follow(self, task_id: str, facts: CallContext, notify: Callable[[JsonObject], Awaitable[None]]) -> None:
         """Call `notify` with the task's 2026 state, now and after each change, until the task ends.
@@ -147,14 +172,19 @@ class TaskHandler:
 
         Raises:
             NotFound: The id is unknown, expired, or belongs to another principal.
+            PolicyDenied: The caller may no longer call the tool of the task.
         """
         last: JsonObject = {}
         while True:
+            now = self._current(facts.facts.principal)
+            if now is None:
+                raise PolicyDenied(KEY_GONE, rule=RULE, subject=task_id)
+            facts = facts.with_facts(dataclasses.replace(facts.facts, principal=now))
             if "." in task_id:
                 state = {**await self._state_of_relayed(task_id, facts), "taskId": task_id}
                 changed = poll_seconds(state)
             else:
-                task = await self.runner.find(task_id, facts.principal.id)
+                task = await self.find(task_id, facts.facts.principal)
                 state, changed = modern_state(task), 0.0
                 if state == last and not task.is_over:
                     await self.runner.wait_for_change(task)
@@ -169,14 +199,14 @@ class TaskHandler:
     async def knows(self, task_id: str, facts: CallContext) -> bool:
         """Whether the caller may follow a task with this id. Whether a remote server still has its task is not checked."""
         try:
-            await (self.open(task_id, facts) if "." in task_id else self.runner.find(task_id, facts.principal.id))
-        except NotFound:
+            await (self.open(task_id, facts) if "." in task_id else self.find(task_id, facts.facts.principal))
+        except (NotFound, PolicyDenied):
             return False
         return True
 
     async def _state_of_relayed(self, task_id: str, facts: CallContext) -> JsonObject:
         handle, tool = await self.open(task_id, facts)
-        plain = dataclasses.replace(facts, input_responses=None, request_state=None)
+        plain = facts.with_answers(None, None)
         return await tool.task("tasks/get", {"taskId": handle.task_id}, plain)
 
     async def open(self, task_id: str, facts: CallContext) -> tuple[Handle, GuardedTool]:
@@ -184,7 +214,7 @@ class TaskHandler:
 
         Raises `NotFound` if the handle is not valid for this caller, or the tool no longer exists.
         """
-        handle = self._handles.open(task_id, facts.principal.id)
+        handle = self._handles.open(task_id, facts.facts.principal.id)
         tool = await self._catalog.seek(handle.tool)
         if tool.source != handle.source:
             raise NotFound("task", "")

@@ -15,7 +15,8 @@ from gateway.skills.index import SCHEME, SkillIndex
 from gateway.skills.library import SkillLibrary
 from gateway.skills.model import MANIFEST, Key, Skill
 from gateway.skills.render import one_line
-from gateway.tools.context import SKILL_ARGUMENT, CallContext
+from gateway.tools.call_facts import SKILL_ARGUMENT
+from gateway.tools.context import CallContext
 
 
 class SkillRights:
@@ -23,8 +24,8 @@ class SkillRights:
 
     def __init__(self, library: SkillLibrary, index: SkillIndex, ctx: CallContext) -> None:
         self._library = library
-        self._scopes = ctx.principal.scopes
-        self._named = frozenset[Key]() if self._scopes is None else skills_named(index, ctx.skills_in_files)
+        self._scopes = ctx.facts.principal.scopes
+        self._named = frozenset[Key]() if self._scopes is None else skills_named(index, ctx.facts.skills_in_files)
 
     def judge(self, skill: Skill, path: str) -> Verdict:
         """Decide whether the call may read the file `path` of a skill."""

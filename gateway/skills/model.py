@@ -177,6 +177,11 @@ class Skill:
         return bool(self.root_uri)
 
     @property
+    def is_dynamic(self) -> bool:
+        """Whether the skill's entry lists no files, so that the skill may have any file."""
+        return self.entry.get("resources") == "dynamic"
+
+    @property
     def is_for_models(self) -> bool:
         """Whether models may see the skill. False for `disable-model-invocation: true`: tools, search and skill lists then leave it out."""
         return self.document.frontmatter.get("disable-model-invocation") is not True

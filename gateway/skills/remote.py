@@ -1,6 +1,7 @@
 """Converts what a remote MCP server lists into skills of the index: entries of `skills/list` (SEP-2640) and `SKILL.md` resources.
 
-The catalog's `RemoteSkills` uses it. Pure; `policy.skill_policy` decides which entries are valid.
+The catalog's `RemoteSkills` and `objects.mcp_source` use it. It sends nothing itself; `policy.skill_policy` decides which entries are
+valid.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 from urllib.parse import unquote
 
@@ -18,6 +20,39 @@ from gateway.skills.index import SCHEME
 from gateway.skills.mime import MARKDOWN, SCRIPT_SUFFIXES, mime_type_of, suffix_of
 from gateway.skills.model import MANIFEST, Skill, SkillDocument, SkillFile
 from gateway.skills.parser import parse_skill
+
+INDEX_URI = "skill://index.json"
+"""URI of the resource that lists a server's skills in the draft of SEP-2640."""
+
+MAX_SKILLS = 10_000
+"""Maximum number of skills of one server; further skills are ignored."""
+
+MAX_PAGES = 1_000
+"""Maximum number of pages that are read from one server's list of skills."""
+
+MAX_INDEX_LENGTH = 8_000_000
+"""Maximum length of a `skill://index.json`. A longer one is not used; this is enough for tens of thousands of skills."""
+
+FetchPage = Callable[[str | None], Awaitable[tuple[Sequence[JsonMapping], str | None]]]
+"""Fetches the page of `skills/list` at a cursor (`None` for the first) and returns its entries and the next cursor."""
+
+
+async def list_skills(fetch_page: FetchPage, backend: str, origin: str) -> list[Skill]:
+    """Return the skills of all pages of a server's `skills/list`, in order, without entries that SEP-2640 does not allow.
+
+    Of several entries with the same URI, the first is used. Errors of `fetch_page` are not caught.
+    """
+    found: dict[str, Skill] = {}
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        entries, cursor = await fetch_page(cursor)
+        for entry in entries:
+            skill = to_skill(entry, backend, origin)
+            if skill is not None and len(found) < MAX_SKILLS:
+                found.setdefault(skill.id, skill)
+        if cursor is None:
+            break
+    return list(found.values())
 
 
 def to_skill(entry: JsonMapping, backend: str, origin: str) -> Skill | None:
@@ -72,8 +107,10 @@ def index_entries(text: str | bytes) -> list[JsonMapping]:
     """Return the entries of a `skill://index.json`, the listing of the draft of SEP-2640.
 
     Raises:
-        ValueError: The text is not JSON, or has no list `skills`.
+        ValueError: The text is longer than `MAX_INDEX_LENGTH`, is not JSON, or has no list `skills`.
     """
+    if len(text) > MAX_INDEX_LENGTH:
+        raise ValueError(f"it is longer than {MAX_INDEX_LENGTH}")
     try:
         value: JsonValue = json.loads(text)
     except RecursionError:
@@ -90,11 +127,16 @@ def bytes_of(contents: JsonValue) -> bytes | None:
         if isinstance(text := wire.get("text"), str):
             return text.encode("utf-8", errors="surrogatepass")
         if isinstance(blob := wire.get("blob"), str):
-            try:
-                return base64.b64decode(blob, validate=True)
-            except (binascii.Error, ValueError):
-                return None
+            return decode_blob(blob)
     return None
+
+
+def decode_blob(blob: str) -> bytes | None:
+    """Return the bytes of a base64 text; `None` if it is not valid base64."""
+    try:
+        return base64.b64decode(blob, validate=True)
+    except (binascii.Error, ValueError):
+        return None
 
 
 def _file(path: str, uri: str, size: int = 0, digest: str = "") -> SkillFile:

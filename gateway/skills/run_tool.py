@@ -95,7 +95,7 @@ class RunSkillScript:
         if self._runner is None or skill.is_remote:
             raise SkillError(f"Script {path!r} of skill {skill.name!r} may not run: {_why_not(skill)}.", code="scripts-off")
         self._runner.judge(skill, path)
-        done = await self._runner.run(skill, path, args, await self._files(skill, ctx), caller=ctx.principal.id)
+        done = await self._runner.run(skill, path, args, await self._files(skill, ctx), caller=ctx.facts.principal.id)
         outcome = "timeout" if done.timed_out else "complete" if done.exit_code == 0 else "failed"
         facts: JsonObject = {"outcome": outcome, "exitCode": done.exit_code, "milliseconds": done.milliseconds}
         self._emit("script.finished", skill, path, ctx, {**facts, "digest": skill.files[path].digest, "set": set_digest(skill)})
@@ -112,7 +112,7 @@ class RunSkillScript:
     def _emit(self, kind: str, skill: Skill, script: str, ctx: CallContext, fields: JsonObject) -> None:
         if self._events is not None:
             named: JsonObject = {"script": script, **fields}
-            self._events.emit(kind, source="skill", name=skill.id, principal=ctx.principal.id, fields=named)
+            self._events.emit(kind, source="skill", name=skill.id, principal=ctx.facts.principal.id, fields=named)
 
     async def _files(self, skill: Skill, ctx: CallContext) -> dict[str, bytes]:
         """Read all files of the skill. Raises `SkillError` if they changed, because the script was granted for their digest."""

@@ -38,7 +38,7 @@ class OpenInputRequests:
 
     def expect(self, ctx: CallContext) -> None:
         """Keep the answers that came with the call. A later request whose server chose the key of an answer is answered at once."""
-        self._given = dict(cast("Mapping[str, JsonObject]", ctx.input_responses or {}))
+        self._given = dict(cast("Mapping[str, JsonObject]", ctx.facts.input_responses or {}))
 
     async def ask(self, request: JsonObject) -> JsonObject:
         """Keep the request in `open` until it is answered, and return the answer. No two requests of a call have the same key.

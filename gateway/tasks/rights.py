@@ -53,7 +53,7 @@ async def refuse_unadmitted(tasks: Iterable[Task], caller_now: CallerNow) -> Non
     """
     for task in [task for task in tasks if not task.refusal]:
         try:
-            await caller_now(task.tool, from_stored(task.row).principal)
+            await caller_now(task.tool, from_stored(task.row).facts.principal)
         except NotFound:
             continue
         except PolicyDenied as error:

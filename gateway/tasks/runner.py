@@ -198,9 +198,9 @@ class TaskRunner:
         settings = self.settings
         call = {**to_stored(arguments, ctx, resumes=kind.resumes), "steps": STEPS_VERSION}
         longest = max(MAX_TTL_SECONDS, settings.ttl_seconds)
-        row = TaskRow(secrets.token_hex(16), ctx.principal.id, tool, call, min(ttl_seconds or settings.ttl_seconds, longest))
+        row = TaskRow(secrets.token_hex(16), ctx.facts.principal.id, tool, call, min(ttl_seconds or settings.ttl_seconds, longest))
         row.owner, row.request_key = self._lease.owner, request_key(ctx)
-        own: JsonObject = {"scope": f"caller:{ctx.principal.id}", "running": settings.max_running_per_caller}
+        own: JsonObject = {"scope": f"caller:{ctx.facts.principal.id}", "running": settings.max_running_per_caller}
         row.limits = [{**own, "perMinute": settings.starts_per_minute_per_caller}, *kind.limits]
         return row
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -240,7 +239,7 @@ class StepLog:
             if ctx is None:
                 raise failed
             if self.context is not None:  # the gateway asks this, not the workflow or agent that made the call
-                ctx = dataclasses.replace(ctx, caller=self.context.caller)
+                ctx = ctx.with_caller(self.context.ports.caller)
             params: JsonObject = {"mode": "form", "message": question, "requestedSchema": schema}
             answer = await ctx.ask({"method": "elicitation/create", "params": params}, f"{key}!{retries}")
         except AskUnavailable:

@@ -12,6 +12,7 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.metadata import IDEMPOTENCY_KEY, request_meta
 from gateway.storage.record_types import TaskRow
 from gateway.tasks.caller import fit_message
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 
@@ -21,17 +22,17 @@ INTERNAL = -32603
 
 def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> JsonObject:
     """Return what another process needs to run the call again. `resumes` says whether another process may run it."""
-    principal, client = ctx.principal, ctx.client
+    principal, client = ctx.facts.principal, ctx.facts.client
     call: JsonObject = {
         "arguments": arguments,
-        "meta": dict(ctx.meta),
+        "meta": dict(ctx.facts.meta),
         "name": principal.name,
         "client": {**asdict(client), "capabilities": dict(client.capabilities)},
     }
     if principal.scopes is not None:
         call["scopes"] = list(principal.scopes)
-    if ctx.request_state is not None or ctx.input_responses is not None:
-        call |= {"state": ctx.request_state, "responses": dict(ctx.input_responses or {})}
+    if ctx.facts.request_state is not None or ctx.facts.input_responses is not None:
+        call |= {"state": ctx.facts.request_state, "responses": dict(ctx.facts.input_responses or {})}
     if not resumes:
         call["resumes"] = False
     return call
@@ -45,17 +46,19 @@ def from_stored(row: TaskRow) -> CallContext:
     call = row.call
     scopes = cast("list[str] | None", call.get("scopes"))
     return CallContext(
-        principal=Principal(row.principal, str(call.get("name") or ""), None if scopes is None else tuple(scopes)),
-        client=ClientProfile(**cast("dict[str, JsonValue]", call["client"])),
-        meta=request_meta(call["meta"]),
-        request_state=call.get("state"),
-        input_responses=call.get("responses"),
+        CallFacts(
+            principal=Principal(row.principal, str(call.get("name") or ""), None if scopes is None else tuple(scopes)),
+            client=ClientProfile(**cast("dict[str, JsonValue]", call["client"])),
+            meta=request_meta(call["meta"]),
+            request_state=call.get("state"),
+            input_responses=call.get("responses"),
+        )
     )
 
 
 def request_key(ctx: CallContext) -> str:
     """Return the SHA-256 of the client's idempotency key, or an empty string. The client may send any text as its key."""
-    given = ctx.meta.get(IDEMPOTENCY_KEY)
+    given = ctx.facts.meta.get(IDEMPOTENCY_KEY)
     return hashlib.sha256(given.encode("utf-8", "surrogatepass")).hexdigest() if isinstance(given, str) and given else ""
 
 

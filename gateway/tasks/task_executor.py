@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 import anyio
 import anyio.abc
@@ -107,11 +106,12 @@ class TaskExecutor:
         """Start a call that is not stored unless `hand_over` makes it a task."""
         task = Task(row)
         log = StepLog.in_memory(row.id, self._records, self.lease.owner, lambda: self.lose(task), lambda: self._continues(task))
-        caller = self._caller(task, ctx.client, live=ctx.caller)
+        caller = self._caller(task, ctx.facts.client, live=ctx.ports.caller)
         seconds = self._settings.ask_timeout_seconds
-        inner = dataclasses.replace(ctx, caller=caller, takes_tasks=False, durable=log.port(), ask_timeout_seconds=seconds)
-        log.context, log.caller = dataclasses.replace(inner, durable=None), caller
-        log.before_step = partial(self._admit_step, task, ctx.principal)
+        facts = dataclasses.replace(ctx.facts, takes_tasks=False, ask_timeout_seconds=seconds)
+        log.context, log.caller = ctx.with_facts(facts).with_caller(caller).with_durable(None), caller
+        inner = log.context.with_durable(log.port())
+        log.before_step = partial(self._admit_step, task, ctx.facts.principal)
         call = InlineCall(task, log, caller)
         self._group.start_soon(self._run_inline, call, work, inner)
         return call
@@ -183,19 +183,21 @@ class TaskExecutor:
         log = StepLog(row.id, steps, self._records, self.lease.owner, lambda: self.lose(task), lambda: self._continues(task))
         log.version = row.call.get("steps", 1)
         self._logs[row.id], log.is_draining = log, self.is_draining
-        settled: dict[str, Any] = {"takes_tasks": False, "in_task": True, "log_level": None, "durable": log.port()}
-        caller = self._caller(task, ctx.client)
+        caller = self._caller(task, ctx.facts.client)
         if row.attempts > 1 and caller.resume(log.version):
             await self._save(task)
         seconds = self._settings.ask_timeout_seconds
-        inner = dataclasses.replace(ctx, caller=caller, wants_progress=True, ask_timeout_seconds=seconds, **settled)
-        log.context, log.caller = dataclasses.replace(inner, durable=None), caller
+        facts = dataclasses.replace(
+            ctx.facts, wants_progress=True, takes_tasks=False, in_task=True, log_level=None, ask_timeout_seconds=seconds
+        )
+        log.context, log.caller = ctx.with_facts(facts).with_caller(caller).with_durable(None), caller
         deadline = anyio.current_time() + (SOURCE_WAIT_SECONDS if row.attempts > 1 else 0)
         while True:
             try:
-                principal = await current_caller(self.caller_now, row.tool, ctx.principal)
+                principal = await current_caller(self.caller_now, row.tool, ctx.facts.principal)
                 log.before_step = partial(self._admit_step, task, principal)
-                return await self._call(row.tool, row.call["arguments"], dataclasses.replace(inner, principal=principal))
+                inner = log.context.with_durable(log.port()).with_facts(dataclasses.replace(facts, principal=principal))
+                return await self._call(row.tool, row.call["arguments"], inner)
             except NotFound as error:
                 if error.kind != "tool" or anyio.current_time() >= deadline:
                     raise

@@ -84,7 +84,7 @@ class TaskTools:
             ToolFailed: The task is unknown, expired, or belongs to another principal; the error does not say which.
         """
         try:
-            return await self.runner.find(str(arguments["task_id"]), ctx.principal.id)
+            return await self.runner.find(str(arguments["task_id"]), ctx.facts.principal.id)
         except NotFound:
             raise ToolFailed("There is no such task: the id is wrong, or the task has expired.") from None
 

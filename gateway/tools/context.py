@@ -1,4 +1,4 @@
-"""`CallContext`: the facts, deadlines and ports of one call. `CallClock` and `LateClock`: its deadlines.
+"""`CallContext`: the facts, ports, limits and run of one call. `CallClock` and `LateClock`: its deadlines.
 
 The server or the CLI makes one for each incoming call, and passes it down as an argument; an agent or workflow derives a child context for
 each call that it makes. It holds no services and no settings.
@@ -11,17 +11,18 @@ import dataclasses
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import anyio
 
-from gateway.auth.principal import LOCAL, Principal
+from gateway.auth.principal import Principal
 from gateway.errors import AnswerRefused, AskExpired
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import Reject
 from gateway.policy.input_answers import answer_problem
 from gateway.policy.metadata import IDEMPOTENCY_KEY
-from gateway.tools.ports import Caller, ClientProfile, Era, LogLevel, NoCaller, Presence
+from gateway.tools.call_facts import SKILL_ARGUMENT, CallFacts, Provenance
+from gateway.tools.ports import Caller, LogLevel, NoCaller, Presence
 
 ToolT = TypeVar("ToolT")
 
@@ -256,112 +257,119 @@ class ToolGuard(Protocol[ToolT]):
         ...
 
 
-SKILL_ARGUMENT = "skill_name"
-"""Name of the argument that names a skill in calls of the skill tools."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallPorts:
+    """Interfaces to the client of a call and to the durable task around it."""
 
-
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """The origin of a call. The gateway sets these facts; a request cannot."""
-
-    caller: Principal | None = None
-    """After the gate authorized a call: the caller with the scopes of its key. `None` before, and for a key without scopes."""
-    agent_depth: int = 0
-    """Number of agents that this call runs inside."""
-    named_in_files: frozenset[tuple[str, str]] = frozenset()
-    """Argument names and values that files of the agents and workflows around this call fix: constants, and `skill_name` for skills."""
-    tells_errors: bool = True
-    """Whether the caller gets the text of an unexpected exception of a function. Inside an agent, the agent's file decides this."""
-    step_key: str = ""
-    """Key of this call as a step of a durable task, which is the same when the task is resumed. Empty outside a durable task."""
-
-
-DIRECT = Provenance()
-"""The origin of a call that a client made itself, rather than an agent, a workflow or a task."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallContext:
-    """The facts of one call. Derive another with `child` or `dataclasses.replace`. Without slots, because copying a dict is faster."""
-
-    principal: Principal = LOCAL
-    client: ClientProfile = field(default_factory=ClientProfile)
     caller: Caller = field(default_factory=NoCaller)
-    meta: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
-    """Request `_meta` that may be forwarded: trace context, vendor keys, the `via` list of gateways. Never keys of the connection."""
-    input_responses: JsonMapping | None = None
-    """Answers to an earlier `InputRequired` of this call, by key, in wire form."""
-    request_state: str | None = None
-    """The `state` of that `InputRequired`, unchanged."""
-    clocks: tuple[CallClock, ...] = ()
-    """Deadlines of this call and of the calls around it. All of them stop while a person is asked."""
-    waits: tuple[Wait, ...] = ()
-    """Context managers that are entered around each wait for a person. They release concurrency slots meanwhile."""
     presence: Presence | None = None
     """Whether the client is reachable, for a request in a 2025 session over HTTP. Other requests end with their connection."""
-    ask_timeout_seconds: float = 3600.0
-    """Seconds that one question waits for its answer (`server.askTimeoutSeconds`)."""
     durable: DurablePort | None = None
+    """The step log of the durable task that the call is part of; `None` outside a task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLimits:
+    """Deadlines and concurrency slots of a call and of the calls around it."""
+
+    clocks: tuple[CallClock, ...] = ()
+    """Deadlines. All of them stop while a person is asked."""
+    waits: tuple[Wait, ...] = ()
+    """Context managers that are entered around each wait for a person. They release concurrency slots meanwhile."""
+    late_clock: LateClock | None = None
+    """Holds the deadline of a call on the server's fast path; `None` for other calls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentScope:
+    """The run of an agent or workflow that a call belongs to."""
+
     invocation: Invocation | None = None
     """The agent's tool call that this call is; `None` outside an agent's run."""
     tool_guard: ToolGuard[Any] | None = None
     """The gate for the tools that the surrounding agent or workflow brings along; `None` outside a gateway."""
-    wants_progress: bool = False
-    """Whether the caller requested progress. Only then is progress requested from a server."""
-    takes_tasks: bool = False
-    """Whether the caller accepts `TaskStarted` (it declared the tasks extension of 2026 with this call)."""
-    in_task: bool = False
-    """Whether this call runs as a task, with the limit `tasks.maxWaitSeconds` instead of `timeoutSeconds`. Not set for calls inside it."""
-    line: str = ""
-    """Calls with the same text (not empty) share a session with a server that may request input."""
-    log_level: LogLevel | None = None
-    """Least severe log level that the caller requested; `None` for no logs."""
-    late_clock: LateClock | None = None
-    """Holds the deadline of a call on the server's fast path; `None` for other calls."""
-    provenance: Provenance = DIRECT
-    """The origin of this call."""
 
-    def __post_init__(self) -> None:
-        # Python 3.11 shares the keys of instance dicts, and copies of such a dict are slow to read; a plain dict is not shared.
-        object.__setattr__(self, "__dict__", {**self.__dict__})
 
-    @property
-    def era(self) -> Era:
-        """The protocol era of the client."""
-        return self.client.era
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """One call: its facts, its ports, its limits and the run around it. The methods derive the contexts of other calls."""
+
+    facts: CallFacts = field(default_factory=CallFacts)
+    ports: CallPorts = field(default_factory=CallPorts)
+    limits: CallLimits = CallLimits()
+    run: AgentScope = AgentScope()
+
+    @staticmethod
+    def of_request(known: CallFacts, principal: Principal, meta: JsonMapping, ports: CallPorts, late_clock: LateClock) -> CallContext:
+        """Return the context of a call on the server's fast path. `known` are the facts that all calls of the client share."""
+        facts = CallFacts(
+            principal=principal,
+            client=known.client,
+            meta=meta,
+            ask_timeout_seconds=known.ask_timeout_seconds,
+            takes_tasks=known.takes_tasks,
+            log_level=known.log_level,
+        )
+        return CallContext(facts, ports, CallLimits(late_clock=late_clock))
+
+    def with_facts(self, facts: CallFacts) -> CallContext:
+        """Return the context with other facts."""
+        return CallContext(facts, self.ports, self.limits, self.run)
+
+    def with_meta(self, meta: JsonMapping) -> CallContext:
+        """Return the context with other `_meta` to forward."""
+        return self.with_facts(dataclasses.replace(self.facts, meta=meta))
+
+    def with_answers(self, answers: JsonMapping | None, state: str | None) -> CallContext:
+        """Return the context with the answers to an `InputRequired` and its state; both `None` for a call that starts again."""
+        return self.with_facts(dataclasses.replace(self.facts, input_responses=answers, request_state=state))
+
+    def with_state(self, state: str | None) -> CallContext:
+        """Return the context with another state of the `InputRequired` that the call answers."""
+        return self.with_answers(self.facts.input_responses, state)
+
+    def with_caller(self, caller: Caller) -> CallContext:
+        """Return the context with another receiver of progress, log messages and requests for input."""
+        return CallContext(self.facts, dataclasses.replace(self.ports, caller=caller), self.limits, self.run)
+
+    def with_durable(self, durable: DurablePort | None) -> CallContext:
+        """Return the context with another port to the durable task."""
+        return CallContext(self.facts, dataclasses.replace(self.ports, durable=durable), self.limits, self.run)
+
+    def with_wait(self, wait: Wait) -> CallContext:
+        """Return the context with one more concurrency slot."""
+        return dataclasses.replace(self, limits=dataclasses.replace(self.limits, waits=(*self.limits.waits, wait)))
+
+    def for_invocation(self, invocation: Invocation) -> CallContext:
+        """Return the context of the agent's tool call that this call is."""
+        return dataclasses.replace(self, run=dataclasses.replace(self.run, invocation=invocation))
+
+    def guarded_by(self, tool_guard: ToolGuard[Any] | None) -> CallContext:
+        """Return the context with the gate for the tools that an agent or workflow brings along."""
+        return dataclasses.replace(self, run=dataclasses.replace(self.run, tool_guard=tool_guard))
 
     def child(self, invocation: Invocation | None = None) -> CallContext:
         """Return the context for a call inside this one: the same caller, without answers and without progress.
 
         The idempotency key in `meta` is removed, because it names the outer call.
         """
-        return dataclasses.replace(
-            self,
-            meta={key: value for key, value in self.meta.items() if key != IDEMPOTENCY_KEY},
+        facts = dataclasses.replace(
+            self.facts,
+            meta={key: value for key, value in self.facts.meta.items() if key != IDEMPOTENCY_KEY},
             input_responses=None,
             request_state=None,
-            invocation=invocation,
             wants_progress=False,
             takes_tasks=False,
             in_task=False,
         )
-
-    def of_request(
-        self, principal: Principal, caller: Caller, meta: JsonMapping, late_clock: LateClock, presence: Presence | None = None
-    ) -> CallContext:
-        """Return the context of another request of the same client, with all other facts unchanged."""
-        facts = self.__dict__.copy()
-        facts["principal"], facts["caller"], facts["meta"], facts["late_clock"] = principal, caller, meta, late_clock
-        facts["presence"] = presence
-        return _with_facts(facts)
+        return CallContext(facts, self.ports, self.limits, AgentScope(invocation=invocation, tool_guard=self.run.tool_guard))
 
     def limited(self, clock: CallClock, wait: Wait | None) -> CallContext:
-        """Return the context with one more deadline and concurrency slot, in a tenth of the time of `dataclasses.replace`."""
-        facts = self.__dict__.copy()
-        facts["clocks"] = (*self.clocks, clock)
-        if wait is not None:
-            facts["waits"] = (*self.waits, wait)
-        return _with_facts(facts)
+        """Return the context with one more deadline and, if `wait` is given, one more concurrency slot."""
+        held = self.limits
+        waits = held.waits if wait is None else (*held.waits, wait)
+        limits = CallLimits(clocks=(*held.clocks, clock), waits=waits, late_clock=held.late_clock)
+        return CallContext(self.facts, self.ports, limits, self.run)
 
     def let_in(self) -> CallContext:
         """Return the context for an authorized call: without the scopes of the caller's key, because what an agent or workflow may use is
@@ -369,16 +377,11 @@ class CallContext:
 
         `on_behalf_of` still returns the caller with its scopes.
         """
-        return self._from(self.principal.unscoped(), caller=self.on_behalf_of)
-
-    @property
-    def on_behalf_of(self) -> Principal:
-        """The caller with the scopes of its key, also in calls that an agent or workflow makes for the caller."""
-        return self.provenance.caller or self.principal
+        return self._from(self.facts.principal.unscoped(), caller=self.facts.on_behalf_of)
 
     def as_caller(self) -> CallContext:
         """Return the context with the scopes of the caller's key, to judge a value that the caller chose, such as a URI."""
-        return self if self.provenance.caller is None else self._from(self.on_behalf_of, caller=None)
+        return self if self.facts.provenance.caller is None else self._from(self.facts.on_behalf_of, caller=None)
 
     def for_argument(self, name: str, value: str) -> CallContext:
         """Return the context for reading or running `value`, the argument `name` of this call.
@@ -386,66 +389,67 @@ class CallContext:
         A value that a workflow's or agent's file fixes may be used whatever the caller's scopes are; for other values, the scopes apply.
         Values that an agent's model chooses count as the caller's, because the caller's task controls the model.
         """
-        return self if (name, value) in self.provenance.named_in_files else self.as_caller()
+        return self if (name, value) in self.facts.provenance.named_in_files else self.as_caller()
 
     def inside_agent(self, skills: Sequence[str] = (), *, tells_errors: bool = False) -> CallContext:
         """Return the context of an agent's run whose file names `skills`. Constants of a workflow around it no longer apply."""
         named = frozenset((SKILL_ARGUMENT, skill) for skill in skills)
-        depth = self.provenance.agent_depth + 1
-        came = dataclasses.replace(self.provenance, agent_depth=depth, named_in_files=named, tells_errors=tells_errors)
-        return dataclasses.replace(self, provenance=came)
-
-    @property
-    def skills_in_files(self) -> frozenset[str]:
-        """The skills that files of the agents and workflows around this call name."""
-        return frozenset(value for name, value in self.provenance.named_in_files if name == SKILL_ARGUMENT)
+        came = self.facts.provenance
+        return self._with_provenance(
+            dataclasses.replace(came, agent_depth=came.agent_depth + 1, named_in_files=named, tells_errors=tells_errors)
+        )
 
     def named_in_file(self, constants: frozenset[tuple[str, str]]) -> CallContext:
         """Return the context of a call whose arguments a workflow's file fixes: `constants` are pairs of argument name and value."""
-        came = self.provenance
-        return dataclasses.replace(self, provenance=dataclasses.replace(came, named_in_files=came.named_in_files | constants))
+        came = self.facts.provenance
+        return self._with_provenance(dataclasses.replace(came, named_in_files=came.named_in_files | constants))
 
     def as_step(self, durable: DurablePort | None, key: str) -> CallContext:
         """Return the context of the step `key` of a durable task. Servers receive the key as an idempotency key."""
-        came = dataclasses.replace(self.provenance, step_key=key)
-        return dataclasses.replace(self, durable=durable, provenance=came, meta={**self.meta, IDEMPOTENCY_KEY: key})
-
-    def _from(self, principal: Principal, *, caller: Principal | None) -> CallContext:
-        return dataclasses.replace(self, principal=principal, provenance=dataclasses.replace(self.provenance, caller=caller))
+        step = self._with_provenance(dataclasses.replace(self.facts.provenance, step_key=key)).with_durable(durable)
+        return step.with_meta({**self.facts.meta, IDEMPOTENCY_KEY: key})
 
     def detached(self) -> CallContext:
         """Return a context for work that outlives this call: the same caller, rights and gate, without progress and questions."""
-        came = dataclasses.replace(self.provenance, step_key="")
-        return CallContext(principal=self.principal, meta=self.meta, tool_guard=self.tool_guard, provenance=came)
+        came = dataclasses.replace(self.facts.provenance, step_key="")
+        facts = CallFacts(principal=self.facts.principal, meta=self.facts.meta, provenance=came)
+        return CallContext(facts, run=AgentScope(tool_guard=self.run.tool_guard))
+
+    def _from(self, principal: Principal, *, caller: Principal | None) -> CallContext:
+        came = dataclasses.replace(self.facts.provenance, caller=caller)
+        return self.with_facts(dataclasses.replace(self.facts, principal=principal, provenance=came))
+
+    def _with_provenance(self, provenance: Provenance) -> CallContext:
+        return self.with_facts(dataclasses.replace(self.facts, provenance=provenance))
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Send progress to the caller; `progress` must increase from call to call."""
-        await self.caller.progress(progress, total, message)
+        await self.ports.caller.progress(progress, total, message)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None = None) -> None:
         """Send a log message to the caller; dropped if the caller did not request messages of this level."""
-        await self.caller.log(level, data, logger)
+        await self.ports.caller.log(level, data, logger)
 
     @contextlib.asynccontextmanager
     async def waiting(self) -> AsyncGenerator[None, None]:
         """Stop the deadlines, and free the concurrency slots, of this call inside the context, while a person decides."""
         async with contextlib.AsyncExitStack() as stack:
-            for clock in self.clocks:
+            for clock in self.limits.clocks:
                 await stack.enter_async_context(clock.paused())
-            if self.presence is not None:
-                await stack.enter_async_context(self.presence.waiting())
-            for wait in self.waits:
+            if self.ports.presence is not None:
+                await stack.enter_async_context(self.ports.presence.waiting())
+            for wait in self.limits.waits:
                 await stack.enter_async_context(wait())
             yield
 
     async def here(self) -> None:
         """Wait until the client has a stream open. Use it inside `waiting`, so that the call ends if the client is lost."""
-        if self.presence is not None:
-            await self.presence.here()
+        if self.ports.presence is not None:
+            await self.ports.presence.here()
 
     def question(self, name: str) -> str:
         """Return a key for the next question with this name, to be passed to `ask`; empty outside a durable task."""
-        return self.durable.question(name) if self.durable is not None else ""
+        return self.ports.durable.question(name) if self.ports.durable is not None else ""
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Ask the caller (a person, its model, its roots), and wait at most `ask_timeout_seconds`.
@@ -461,18 +465,11 @@ class CallContext:
         """
         answer: JsonObject | None = None
         async with self.waiting():
-            with anyio.move_on_after(self.ask_timeout_seconds):
-                answer = await self.caller.ask(request, key)
+            with anyio.move_on_after(self.facts.ask_timeout_seconds):
+                answer = await self.ports.caller.ask(request, key)
         if answer is None:
-            raise AskExpired(f"Nobody answered within {self.ask_timeout_seconds:g} s, so the call was ended.")
+            raise AskExpired(f"Nobody answered within {self.facts.ask_timeout_seconds:g} s, so the call was ended.")
         method = str(request.get("method"))
         if problem := answer_problem(method, answer):
             raise AnswerRefused(f"The client's answer to {method} is not valid: {problem}.")
         return answer
-
-
-def _with_facts(facts: dict[str, object]) -> CallContext:
-    """Return a context with these fields. `facts` becomes its instance dict, which is faster than setting each field."""
-    made = object.__new__(CallContext)
-    object.__setattr__(made, "__dict__", facts)
-    return made

@@ -19,8 +19,7 @@ from gateway.errors import GatewayError, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.metadata import ASK_KEY, HELD_KEY, WITHDRAWN_KEY
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool
-from gateway.tools.context import CallContext
-from gateway.tools.ports import NoCaller
+from gateway.tools.context import CallContext, CallPorts
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +71,7 @@ async def drive_on(
         if number == MAX_ROUNDS:
             await withdraw(asked, work, ctx)
             break
-        ctx = dataclasses.replace(ctx, input_responses=answers, request_state=asked.state)
+        ctx = ctx.with_answers(answers, asked.state)
         outcome = await work(ctx)
         if not isinstance(outcome, InputRequired):
             return outcome
@@ -90,13 +89,14 @@ async def withdraw(asked: InputRequired, work: Callable[[CallContext], Awaitable
     """
     if HELD_KEY not in asked.meta or asked.state is None:  # without a state, the next round would be a new call
         return
-    facts = dataclasses.replace(ctx, caller=NoCaller(), wants_progress=False, waits=(), durable=None)
-    leg = dataclasses.replace(facts, meta={**ctx.meta, WITHDRAWN_KEY: True}, input_responses={}, request_state=asked.state)
+    meta = {**ctx.facts.meta, WITHDRAWN_KEY: True}
+    facts = dataclasses.replace(ctx.facts, meta=meta, input_responses={}, request_state=asked.state, wants_progress=False)
+    leg = CallContext(facts, CallPorts(presence=ctx.ports.presence), dataclasses.replace(ctx.limits, waits=()), ctx.run)
 
     async def tell() -> None:
         with anyio.move_on_after(WITHDRAW_SECONDS, shield=True):
             try:
-                if ctx.durable is None or not await ctx.durable.goes_on():
+                if ctx.ports.durable is None or not await ctx.ports.durable.goes_on():
                     await work(leg)
             except GatewayError as error:
                 logger.debug("withdrawn call ended: %s", error)
@@ -118,9 +118,9 @@ def asking_of(ctx: CallContext, name: str, arguments: JsonObject | None) -> Call
 
     A resumed task finds the answers by these names. Outside a durable task, `ctx` is returned unchanged.
     """
-    if ctx.durable is None:
+    if ctx.ports.durable is None:
         return ctx
-    return dataclasses.replace(ctx, durable=ctx.durable.asking(f"{name}:{digest_of(arguments)}"))
+    return ctx.with_durable(ctx.ports.durable.asking(f"{name}:{digest_of(arguments)}"))
 
 
 def digest_of(value: JsonValue) -> str:

@@ -6,7 +6,6 @@ workflow files. Policy is applied by `gate`.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import logging
@@ -26,7 +25,7 @@ from gateway.errors import CODE_ERRORS, GatewayError, ToolFailed, said_by
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.tools.base import Complete, InputRequired, TaskStarted, TaskSupport, ToolDefinition, ToolOutcome
 from gateway.tools.contents import is_rich, to_block, to_contents
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallContext, Invocation
 from gateway.tools.schema import ArgumentsRefused, Explicit, FunctionSchema, model_schema, read_function
 from gateway.types.content import Content
 
@@ -47,7 +46,7 @@ class FunctionFailed(ToolFailed):
     """The function raised an exception that is not a `GatewayError`; the exception is the `__cause__`."""
 
 
-class Invocation(Protocol):
+class FunctionInvocation(Invocation, Protocol):
     """The part of a `FunctionInvocationContext` that `FunctionTool.invoke` reads."""
 
     @property
@@ -309,7 +308,7 @@ class FunctionTool(Generic[P, R]):
         self,
         *,
         arguments: JsonMapping | None = None,
-        context: Invocation | None = None,
+        context: FunctionInvocation | None = None,
         tool_call_id: str | None = None,
         skip_parsing: bool = False,
         **values: JsonValue,
@@ -322,7 +321,7 @@ class FunctionTool(Generic[P, R]):
             TypeError: The arguments do not match the schema.
             ToolFailed: The tool is only declared, or a limit on calls or failures is reached.
         """
-        ctx = CallContext() if context is None else dataclasses.replace(context.ctx, invocation=context)
+        ctx = CallContext() if context is None else context.ctx.for_invocation(context)
         known: JsonMapping = self.parameters().get("properties") or {}
         if unknown := [name for name in values if arguments is not None or name not in known]:
             raise TypeError(f"Tool {self.name!r} has no argument {', '.join(unknown)}. Pass values for the run in its context.")
@@ -392,7 +391,7 @@ class FunctionTool(Generic[P, R]):
             self.invocation_exception_count += 1
             logger.warning("function failed name=%s error=%s", self.name, type(error).__name__)
             logger.debug("function failed name=%s", self.name, exc_info=True)
-            tells = ctx.provenance.tells_errors if self.include_detailed_errors is None else self.include_detailed_errors
+            tells = ctx.facts.provenance.tells_errors if self.include_detailed_errors is None else self.include_detailed_errors
             detail = f": {said_by(error)}" if tells else "."
             raise FunctionFailed(f"Function {self.name!r} failed{detail}") from error
 

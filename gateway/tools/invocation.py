@@ -71,7 +71,7 @@ class FunctionInvocationContext:
     @classmethod
     def for_call(cls, function: Tool, arguments: JsonMapping, ctx: CallContext) -> FunctionInvocationContext:
         """Return the object for a tool's parameter annotated with this class: the run's own, or a new one outside a run."""
-        current = ctx.invocation
+        current = ctx.run.invocation
         return current if isinstance(current, cls) else cls(function, arguments, ctx=ctx)
 
     def add_tools(self, tools: Tool | ToolSource | Callable[..., object] | Sequence[Tool | ToolSource | Callable[..., object]]) -> None:

@@ -34,8 +34,8 @@ async def ask_until_usable(
         AnswerRefused: Too many answers were refused, or the refused answer is not a person's (sampling, roots).
         AskUnavailable: The caller cannot be asked this. Other errors of `CallContext.ask` are raised too.
     """
-    durable = ctx.durable if key and judges else None
-    asked, place, most = request, key, MAX_WRONG_ANSWERS if ctx.durable is None else MAX_WRONG_TASK_ANSWERS
+    durable = ctx.ports.durable if key and judges else None
+    asked, place, most = request, key, MAX_WRONG_ANSWERS if ctx.ports.durable is None else MAX_WRONG_TASK_ANSWERS
     for number in range(1, most + 1):
         if durable is not None:
             durable.judges(place)

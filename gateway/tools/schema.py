@@ -52,7 +52,7 @@ class _RunOrCall:
     @classmethod
     def for_call(cls, function: Any, arguments: JsonMapping, ctx: CallContext) -> object:
         """Return the `FunctionInvocationContext` of an agent's tool call, else the `CallContext`."""
-        return ctx if ctx.invocation is None else ctx.invocation
+        return ctx if ctx.run.invocation is None else ctx.run.invocation
 
 
 @dataclass(frozen=True, slots=True)

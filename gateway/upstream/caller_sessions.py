@@ -97,14 +97,14 @@ class CallerSessions:
         """
         if not capabilities:
             separate = self._remote.policy.callers == "separate"
-            return f"{ctx.client.session_id or ctx.principal.id}|" if separate else "nobody"
+            return f"{ctx.facts.client.session_id or ctx.facts.principal.id}|" if separate else "nobody"
         declared = json.dumps(capabilities, sort_keys=True)
-        if ctx.line:
-            return f"line:{ctx.line}|{declared}"
-        if ctx.client.session_id is not None:
-            return f"{ctx.client.session_id}|{declared}"
+        if ctx.facts.line:
+            return f"line:{ctx.facts.line}|{declared}"
+        if ctx.facts.client.session_id is not None:
+            return f"{ctx.facts.client.session_id}|{declared}"
         number = 0
-        while (held := self._held.get(key := f"principal:{ctx.principal.id}|{declared}|{number}")) is not None and held.users:
+        while (held := self._held.get(key := f"principal:{ctx.facts.principal.id}|{declared}|{number}")) is not None and held.users:
             number += 1
         return key
 

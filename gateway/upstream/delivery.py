@@ -111,13 +111,13 @@ class RemoteTool:
         name = listed.definition.name
         headers = param_headers(listed.headers, arguments) if listed.headers else None
         if listed.meta:
-            ctx = dataclasses.replace(ctx, meta={**ctx.meta, **listed.meta})
-        if ctx.durable is not None and isinstance(kept := ctx.durable.kept(FOLLOWED_TASK), dict):
+            ctx = ctx.with_meta({**ctx.facts.meta, **listed.meta})
+        if ctx.ports.durable is not None and isinstance(kept := ctx.ports.durable.kept(FOLLOWED_TASK), dict):
             known = cast("JsonObject", kept)
             return Complete(await self._sender.tasks.follow(name, known["task"], ctx, known["dialect"]))
         params: JsonObject = {"name": name, "arguments": arguments}
         if listed.definition.task == "required":
-            ctx = dataclasses.replace(ctx, line=ctx.line or secrets.token_hex(8))
+            ctx = ctx.with_facts(dataclasses.replace(ctx.facts, line=ctx.facts.line or secrets.token_hex(8)))
             return Complete.received(await self._sender.tasks.call(params, ctx, headers))
         result = await self._sender.send("tools/call", params, ctx, headers)
         match result.pop("resultType", "complete"):
@@ -128,7 +128,7 @@ class RemoteTool:
             case "input_required":
                 return self._sender.judge(result, ctx)
             case "task" if isinstance(result.get("taskId"), str):
-                if ctx.takes_tasks:
+                if ctx.facts.takes_tasks:
                     return TaskStarted(result)
                 return Complete(await self._sender.tasks.follow(name, result, ctx, "modern"))
             case other:
@@ -249,11 +249,11 @@ class Delivery:
 
     def _open_question(self, method: str, ctx: CallContext, since: float, approving: Sequence[tuple[CallContext, str]]) -> OpenQuestion:
         now, turns = time.monotonic(), self._turns
-        ends_at = since + (ctx.ask_timeout_seconds if method else self._policy.timeout_seconds)
+        ends_at = since + (ctx.facts.ask_timeout_seconds if method else self._policy.timeout_seconds)
         return OpenQuestion(
             method,
-            ctx.principal,
-            ctx.client.name[:MAX_NAME],
+            ctx.facts.principal,
+            ctx.facts.client.name[:MAX_NAME],
             round(now - since),
             max(round((ends_at if turns is None else min(ends_at, turns.question_ends_at)) - now), 0),
             next((who for call, who in approving if call is ctx), ""),
@@ -270,15 +270,15 @@ class Delivery:
             ToolFailed: The call is in a loop of gateways, or passed too many gateways.
             PolicyDenied: The request's `_meta` is malformed; nothing was sent.
         """
-        if ctx.meta and isinstance(verdict := judge_meta(ctx.meta), Reject):
+        if ctx.facts.meta and isinstance(verdict := judge_meta(ctx.facts.meta), Reject):
             raise PolicyDenied(f"Refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=self._server)
-        if ctx.wants_progress:
+        if ctx.facts.wants_progress:
             ctx = with_readable_progress(ctx, self._policy)
-        meta = extend_via(ctx.meta, self._own_id, self._server) if ctx.meta else self._plain_meta
-        client = ctx.client
+        meta = extend_via(ctx.facts.meta, self._own_id, self._server) if ctx.facts.meta else self._plain_meta
+        client = ctx.facts.client
         if client is not self._client:  # consecutive calls often come from the same client
             self._client, self._capabilities = client, self._guard.capabilities_for(client)
-        envelope = Envelope(ctx, meta, self._capabilities, ctx.log_level, headers or _NO_HEADERS)
+        envelope = Envelope(ctx, meta, self._capabilities, ctx.facts.log_level, headers or _NO_HEADERS)
         connection = self._connection
         connection.begin_use()
         try:
@@ -330,10 +330,10 @@ class Delivery:
         if agreed.has_tasks and self._declares_tasks(method, ctx):
             envelope = with_extension(envelope, TASKS_EXTENSION)
         if ctx is not None:
-            if ctx.input_responses is not None:
-                params["inputResponses"] = ctx.input_responses
-            if ctx.request_state is not None:
-                params["requestState"] = ctx.request_state
+            if ctx.facts.input_responses is not None:
+                params["inputResponses"] = ctx.facts.input_responses
+            if ctx.facts.request_state is not None:
+                params["requestState"] = ctx.facts.request_state
         return self._admitted(session, method, params, envelope) if self._pins.may_refuse else session.request(method, params, envelope)
 
     async def _admitted(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
@@ -394,7 +394,7 @@ class Delivery:
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:
         """Return whether to declare the tasks extension: the gateway or the caller handles tasks that this request concerns."""
         if method == "tools/call":
-            return self._policy.tasks.follow or (ctx is not None and ctx.takes_tasks)
+            return self._policy.tasks.follow or (ctx is not None and ctx.facts.takes_tasks)
         return method.startswith("tasks/")
 
     def _needs_own_session(self, askable: JsonObject) -> bool:

@@ -7,7 +7,6 @@ told so.
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 from collections.abc import Awaitable, Callable
 
@@ -36,8 +35,8 @@ RESOURCE_MISSING = frozenset({-32002, -32602})
 
 def agreed(ctx: CallContext) -> bool:
     """Return whether `ctx` is a retry after error -32042 whose caller agreed to open the URLs."""
-    answers = (ctx.input_responses or {}).values()
-    return ctx.request_state == URL_STATE and all(members_of(answer).get("action") == "accept" for answer in answers)
+    answers = (ctx.facts.input_responses or {}).values()
+    return ctx.facts.request_state == URL_STATE and all(members_of(answer).get("action") == "accept" for answer in answers)
 
 
 def begin_again(ctx: CallContext) -> CallContext:
@@ -46,11 +45,11 @@ def begin_again(ctx: CallContext) -> CallContext:
     Raises:
         ToolFailed: The person did not agree to open a URL.
     """
-    if ctx.request_state != URL_STATE:
+    if ctx.facts.request_state != URL_STATE:
         return ctx
     if not agreed(ctx):
         raise ToolFailed("The server needs a page to be visited first, and the person did not agree to open it.")
-    return dataclasses.replace(ctx, request_state=None, input_responses=None)
+    return ctx.with_answers(None, None)
 
 
 def sign_in_first(server: str, issuer: str, url: str) -> Rejected:
@@ -81,12 +80,12 @@ async def explain(
     """
     if error.code == URL_REQUIRED and (asks := _url_asks(error.data)):
         judged = {f"url-{number}": await judge(ask) for number, ask in enumerate(asks, 1)}
-        if ctx.era == "modern":
+        if ctx.facts.era == "modern":
             return {"resultType": "input_required", "inputRequests": judged, "requestState": URL_STATE}
         shown = {**members_of(error.data), "elicitations": [ask["params"] for ask in judged.values()]}
         raise Rejected(str(error), server=error.server, code=error.code, data=shown)
     if error.code == MISSING_REQUIRED_CLIENT_CAPABILITY:
-        held_back = _held_back(error.data, ctx.client, relayed)
+        held_back = _held_back(error.data, ctx.facts.client, relayed)
         if held_back:
             raise PolicyDenied(
                 f"Server {error.server!r} needs {held_back!r} of its client, which this gateway does not relay to it. "

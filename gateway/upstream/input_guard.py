@@ -171,7 +171,7 @@ class InputGuard:
         mode = self._policy.sampling.mode
         if mode == "relay":
             self._require("sampling", ctx)
-        elif not self.answers_itself and not (mode == "ask" and ctx.client.can("sampling")):
+        elif not self.answers_itself and not (mode == "ask" and ctx.facts.client.can("sampling")):
             self._tell(request, ctx, "refused", rule="sampling.model")
             raise ModelError(f"No model is configured to answer for server {self._server!r}; nothing was counted.")
         params = cast("JsonMapping", request.get("params") or {})
@@ -215,7 +215,7 @@ class InputGuard:
             raise
 
     def _require(self, capability: str, ctx: CallContext) -> None:
-        if not ctx.client.can(capability):
+        if not ctx.facts.client.can(capability):
             raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
 
     async def _count(self, ctx: CallContext) -> int:
@@ -224,7 +224,7 @@ class InputGuard:
         if not limit:
             return 0
         budget = await self._services.records.budget()
-        return await budget.count(self._server, ctx.principal.id, limit=limit, window_seconds=BUDGET_WINDOW_SECONDS)
+        return await budget.count(self._server, ctx.facts.principal.id, limit=limit, window_seconds=BUDGET_WINDOW_SECONDS)
 
     def _tell(
         self, request: JsonMapping, ctx: CallContext, outcome: str, *, rule: str = "", asked: object = None, allowed: object = None
@@ -238,7 +238,7 @@ class InputGuard:
             fields["askedTokens"] = asked if isinstance(asked, int) else None
             fields["tokenCap"] = self._policy.sampling.max_tokens
         self._services.events.emit(
-            "ask.judged", source=self._server, name=str(request.get("method"))[:60], principal=ctx.principal.id, fields=fields
+            "ask.judged", source=self._server, name=str(request.get("method"))[:60], principal=ctx.facts.principal.id, fields=fields
         )
 
 

@@ -7,7 +7,6 @@ by `source` for every request.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Awaitable, Callable
 from typing import cast
@@ -50,7 +49,7 @@ async def converse(guard: InputGuard, send: Leg, ctx: CallContext) -> JsonObject
             if guard.answers_itself:
                 result["requestState"] = _pack(asked.state, answers)
             return result
-        leg = dataclasses.replace(leg, input_responses=answers, request_state=asked.state)
+        leg = leg.with_answers(answers, asked.state)
     raise ToolFailed(f"The server asked for a model more than {MAX_ROUNDS} times in one call; giving up.")
 
 
@@ -60,11 +59,11 @@ def _pack(state: str | None, answers: JsonObject) -> str:
 
 def _open(ctx: CallContext) -> CallContext:
     """Return the context with the server's own request state, and with the answers that models gave in earlier rounds."""
-    if ctx.request_state is None:
+    if ctx.facts.request_state is None:
         return ctx
     try:
-        packed: JsonValue = json.loads(ctx.request_state)
+        packed: JsonValue = json.loads(ctx.facts.request_state)
         state, answers = cast("tuple[str | None, JsonObject]", tuple(cast("list[JsonValue]", packed)))
     except (ValueError, TypeError):
         return ctx
-    return dataclasses.replace(ctx, request_state=state, input_responses={**(ctx.input_responses or {}), **answers})
+    return ctx.with_answers({**(ctx.facts.input_responses or {}), **answers}, state)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import anyio
 
@@ -63,7 +63,7 @@ class SerialQueue:
         The wait does not count against the call's deadline. When the call has ended, the callback `leave` must call `SerialQueue.leave`, at
         once or later.
         """
-        await self._take(ctx, ctx.client.session_id or object())
+        await self._take(ctx, ctx.facts.client.session_id or object())
         self._hold(ctx)
         is_cancelled = False
         try:
@@ -81,7 +81,7 @@ class SerialQueue:
             try:
                 if not is_held:
                     async with ctx.waiting():
-                        await self._wait(_Waiter(ctx.principal.id, owner))
+                        await self._wait(_Waiter(ctx.facts.principal.id, owner))
                         is_held = True
                 if (seconds := self._settled_at - anyio.current_time()) > 0:
                     async with ctx.waiting():
@@ -90,7 +90,7 @@ class SerialQueue:
                 if is_held:
                     self._next()
                 raise
-            if ctx.presence is None or ctx.presence.is_here:
+            if ctx.ports.presence is None or ctx.ports.presence.is_here:
                 return
             self._next()
             async with ctx.waiting():
@@ -111,13 +111,13 @@ class SerialQueue:
 
         `asking` is the call with the first request for input.
         """
-        self._running, self._owner = len(calls), asking.client.session_id if asking is not None else None
+        self._running, self._owner = len(calls), asking.facts.client.session_id if asking is not None else None
         for ctx in calls:
             self._hold(ctx)
 
     def limited(self, ctx: CallContext) -> CallContext:
         """Return the context of a call whose requests for input have a time limit while calls of other clients wait."""
-        return replace(ctx, waits=(*ctx.waits, self._asking))
+        return ctx.with_wait(self._asking)
 
     @property
     def waiting(self) -> int:
@@ -151,10 +151,10 @@ class SerialQueue:
 
     def _hold(self, ctx: CallContext) -> None:
         """Register a running call. It ends if its client disconnects while other clients wait."""
-        if ctx.presence is not None:
-            self._holders.append(ctx.presence)
+        if ctx.ports.presence is not None:
+            self._holders.append(ctx.ports.presence)
             if self._is_wanted:
-                ctx.presence.need()
+                ctx.ports.presence.need()
 
     def _waiting_changed(self) -> None:
         """Start or stop the time limit of open requests for input. While calls wait, a running call ends if its client disconnects."""
@@ -180,10 +180,10 @@ class SerialQueue:
 
     def leave(self, ctx: CallContext, seconds: float = 0) -> None:
         """End the call of `ctx`. If its request for input is still open at the server, the next call begins after `seconds`."""
-        if ctx.presence in self._holders:
-            self._holders.remove(ctx.presence)
+        if ctx.ports.presence in self._holders:
+            self._holders.remove(ctx.ports.presence)
             if self._is_wanted:
-                ctx.presence.release()
+                ctx.ports.presence.release()
         if seconds:
             self._settled_at = max(self._settled_at, anyio.current_time() + seconds)
         self._next()

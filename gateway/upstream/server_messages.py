@@ -132,5 +132,5 @@ class ServerMessages:
         calls = list(self._running.values())
         if len(calls) <= 1:
             return calls[0] if calls else None
-        owners = {c.client.session_id for c in calls}
+        owners = {c.facts.client.session_id for c in calls}
         return calls[-1] if len(owners) == 1 and None not in owners else None

@@ -144,7 +144,7 @@ class Session:
     async def _send(self, method: str, params: JsonMapping, meta: JsonMapping | None, envelope: Envelope) -> JsonObject:
         carrier, ctx, is_modern = self.carrier, envelope.ctx, self.negotiated.era == "modern"
         headers = self._headers(method, params, envelope) if carrier.has_headers else ()
-        progress = ProgressRelay(self.server, ctx, self._tasks) if ctx is not None and ctx.wants_progress else None
+        progress = ProgressRelay(self.server, ctx, self._tasks) if ctx is not None and ctx.facts.wants_progress else None
         key = 0
         if ctx is not None and (carrier.is_single_stream or not is_modern):
             key = id(envelope)

@@ -194,8 +194,8 @@ class UpstreamSource:
             try:
                 return await self._guard.answer(readable_ask(request, self._policy, self._server), asking)
             except AskExpired as error:
-                if asking.clocks:
-                    asking.clocks[-1].end(str(error))
+                if asking.limits.clocks:
+                    asking.limits.clocks[-1].end(str(error))
                     await anyio.sleep(CANCEL_SECONDS)
                 raise
 
@@ -220,7 +220,7 @@ class UpstreamSource:
         if self._is_over:
             text = f"Server {self._server!r} was removed from the configuration, or changed in it; list the tools again."
             raise NotSent(text, server=self._server)
-        if ctx.request_state is not None:  # only a retry has a request state
+        if ctx.facts.request_state is not None:  # only a retry has a request state
             await self._await_sign_in(ctx)
             ctx = begin_again(ctx)
         try:
@@ -236,7 +236,7 @@ class UpstreamSource:
                 judged = await self._guard.judge(readable_ask(ask, self._policy, self._server), ctx)
                 return judged.result if isinstance(judged, Answered) else judged.request
 
-            return await explain(error, ctx, self._guard.capabilities_for(ctx.client), judge)
+            return await explain(error, ctx, self._guard.capabilities_for(ctx.facts.client), judge)
         except Unauthorized as error:
             return await self._offer_sign_in(error, ctx)
 
@@ -264,7 +264,7 @@ class UpstreamSource:
         A remote caller's browser would return to the caller's machine, and the gateway would be signed in as that caller.
         """
         offer = self._credentials.sign_in if self._credentials is not None else None
-        if offer is None or ctx.principal.id != LOCAL.id or not ctx.client.can("elicitation.url"):
+        if offer is None or ctx.facts.principal.id != LOCAL.id or not ctx.facts.client.can("elicitation.url"):
             raise error
         invitation = await offer.invite()
         if invitation is None:

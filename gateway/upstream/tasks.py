@@ -167,8 +167,8 @@ class TaskFollower:
             TaskError: The task failed, was lost, or took longer than `max_task_wait`.
         """
         options = self.options
-        if ctx.durable is not None:
-            await ctx.durable.keep(FOLLOWED_TASK, {"task": handle, "dialect": dialect})
+        if ctx.ports.durable is not None:
+            await ctx.ports.durable.keep(FOLLOWED_TASK, {"task": handle, "dialect": dialect})
         if dialect == "legacy" and not self._noticed:
             self._noticed = True
             logger.info("following tasks of the experimental 2025-11-25 dialect, which later versions replaced server=%s", self._server)
@@ -185,7 +185,7 @@ class TaskFollower:
             await self._cancel(run.id, run.quiet)
             raise TaskError(f"Something timed out while the task of {tool!r} was followed: {error}") from None
         except anyio.get_cancelled_exc_class():
-            goes_on = ctx.durable is not None and await ctx.durable.goes_on()
+            goes_on = ctx.ports.durable is not None and await ctx.ports.durable.goes_on()
             if options.cancel_remote_task_on_local_cancellation and not goes_on:
                 await self._cancel(run.id, run.quiet)
             raise
@@ -212,7 +212,7 @@ class TaskFollower:
         """
         shown: JsonObject = {}
         for key, request in cast("JsonObject", task["inputRequests"]).items():
-            place = (ctx.principal.id, task_id, key)
+            place = (ctx.facts.principal.id, task_id, key)
             known = self._judged.get(place)
             if known is None:
                 try:
@@ -359,7 +359,7 @@ class _Followed:
 
     async def _answer_legacy(self, latest: JsonObject) -> JsonObject:
         """Send `tasks/result`, during which a 2025 server sends its requests for input, and return the task's result."""
-        if not any(self._ctx.client.can(c) for c in ("elicitation", "sampling", "roots")):
+        if not any(self._ctx.facts.client.can(c) for c in ("elicitation", "sampling", "roots")):
             raise self._failed(latest)
         return await self._fetch(latest)
 
@@ -388,7 +388,7 @@ class _Followed:
     async def _tell(self, latest: JsonMapping) -> None:
         """Report a new status message as progress."""
         message = latest.get("statusMessage")
-        if self._ctx.wants_progress and isinstance(message, str) and message and message != self._said:
+        if self._ctx.facts.wants_progress and isinstance(message, str) and message and message != self._said:
             self._said = message
             self._messages += 1
             await self._ctx.progress(float(self._messages), None, self._readable(message))

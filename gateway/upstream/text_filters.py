@@ -6,7 +6,6 @@ Applies `hiddenText` of one source. Only requests for input can be refused; from
 
 from __future__ import annotations
 
-import dataclasses
 from typing import cast
 
 from gateway.config.policies import SourcePolicy
@@ -52,7 +51,7 @@ def with_readable_progress(ctx: CallContext, policy: SourcePolicy) -> CallContex
     """Return `ctx` with a caller that receives progress messages without hidden text."""
     if policy.hidden_text == "allow":
         return ctx
-    return dataclasses.replace(ctx, caller=_ReadableProgress(ctx.caller))
+    return ctx.with_caller(_ReadableProgress(ctx.ports.caller))
 
 
 class _ReadableProgress:

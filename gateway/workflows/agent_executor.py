@@ -247,8 +247,8 @@ class AgentExecutor(Executor):
         serve_call(self._agent, ctx.call)
         if isinstance(self._agent, Agent):
             kwargs["ctx"] = ctx.call
-            if ctx.call.durable is not None:
-                kwargs["middleware"] = [RecordModelCalls(ctx.call, ctx.call.durable)]
+            if ctx.call.ports.durable is not None:
+                kwargs["middleware"] = [RecordModelCalls(ctx.call, ctx.call.ports.durable)]
         return kwargs
 
 

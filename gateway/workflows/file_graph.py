@@ -138,13 +138,11 @@ def admit_graph(code: Code, file: WorkflowFile, rules: FunctionRules | None) -> 
 async def made_by(code: Code, reference: str, call: CallContext | None = None) -> Runnable:
     """Return a workflow for one run. `code` is the graph, a functional workflow (which is copied), or a function that makes either.
 
-    Such a function runs behind the gate of `call`.
+    With `call`, the object that the file names passes the gate of the call first, whichever of the three it is.
     """
-    if isinstance(code, Workflow):
-        return code
-    if isinstance(code, FunctionalWorkflow):
-        return _fresh(code, reference)
-    make = code if call is None else gated_function(Reference(reference, code), call)
+    make: Callable[[], Any] = (lambda: code) if isinstance(code, Workflow | FunctionalWorkflow) else code
+    if call is not None:
+        make = gated_function(Reference(reference, code), call, make)
     try:
         made = await run_function(make, [], {})
     except GatewayError:

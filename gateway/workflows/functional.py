@@ -6,7 +6,6 @@ is saved after each step.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import inspect
 import json
@@ -160,9 +159,9 @@ class FunctionalWorkflow(FormerMethods):
 
         storage = request.checkpoint_storage or self._storage
         call = request.ctx or CallContext()
-        if call.durable is not None and call.durable.version > 1:
+        if call.ports.durable is not None and call.ports.durable.version > 1:
             # Each run executes the function from its start, so the numbers of its steps outside `@step` start at 1 again.
-            call = dataclasses.replace(call, durable=call.durable.scoped("function"))
+            call = call.with_durable(call.ports.durable.scoped("function"))
         with slot or self._run_lock.begin(self.name):
             ctx = RunContext(self.name, note, call, is_streaming=is_streaming)
             await self._prepare(ctx, request, storage)

@@ -6,7 +6,6 @@ answered requests their response. Code outside steps runs again each time, so it
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Generator
@@ -136,9 +135,9 @@ class RunContext:
 
         In a durable task, calls inside a step are numbered separately, because a finished step is skipped as a whole.
         """
-        call, durable = self.call, self._call.durable
+        call, durable = self.call, self._call.ports.durable
         if durable is not None and durable.version > 1:
-            call = dataclasses.replace(call, durable=durable.scoped(f"step {key}"))
+            call = call.with_durable(durable.scoped(f"step {key}"))
         return self, f"{key}/", call
 
     def _around(self) -> tuple[RunContext, str, CallContext] | None:

@@ -38,7 +38,7 @@ def admit(file: WorkflowFile, reference: str, found: object, rules: FunctionRule
     Raises:
         WorkflowInvalid: Policy does not allow it; the text names the rule.
     """
-    verdict = rules.judge(f"workflow/{file.name}", reference, found) if rules is not None else None
+    verdict = rules.admit(f"workflow/{file.name}", reference, found) if rules is not None else None
     if verdict is not None:
         raise WorkflowInvalid(f"{reference} may not run: {verdict.reason}")
 
@@ -49,7 +49,7 @@ async def run_gated(reference: Reference, tool: Tool, arguments: JsonObject, cal
     Raises:
         ToolFailed: The call was refused by policy, not approved, or timed out.
     """
-    guard = call.tool_guard
+    guard = call.run.tool_guard
     behind = tool if guard is None else guard.function(reference.written, reference.found, tool)
     outcome = await drive(behind, arguments, call)
     if not isinstance(outcome, Complete):
@@ -59,13 +59,14 @@ async def run_gated(reference: Reference, tool: Tool, arguments: JsonObject, cal
     return outcome
 
 
-def gated_function(reference: Reference, call: CallContext) -> Callable[..., Any]:
+def gated_function(reference: Reference, call: CallContext, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """Return the function of `reference`, wrapped so that each call passes the gate. Arguments and results may be any Python objects.
 
-    The gate does not see the arguments, because orchestrations pass Python objects, which are not JSON.
+    The gate does not see the arguments, because orchestrations pass Python objects, which are not JSON. With `function`, the calls run
+    this function in place of the object of `reference`, by whose names policy judges the call.
     """
-    function = cast("Callable[..., Any]", reference.found)
-    if call.tool_guard is None:
+    function = function or cast("Callable[..., Any]", reference.found)
+    if call.run.tool_guard is None:
         return function
 
     async def run(*given: Any) -> Any:

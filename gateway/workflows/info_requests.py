@@ -66,7 +66,7 @@ async def run_to_end(
         ToolFailed: The caller declined.
     """
     events: list[WorkflowEvent[Any]] = []
-    storage = TaskCheckpoints(ctx.durable, events) if ctx.durable is not None else None
+    storage = TaskCheckpoints(ctx.ports.durable, events) if ctx.ports.durable is not None else None
     request = RunRequest(message, checkpoint_storage=storage, ctx=ctx)
     if storage is not None and storage.latest_id is not None:
         events += storage.outputs(workflow.book())
@@ -235,8 +235,8 @@ async def _ask_approval(request: Content, ctx: CallContext, key: str) -> Content
     call = request.function_call or Content("function_call")
     arguments = read_arguments(call.arguments)
     message = describe_call("the workflow's agent", call.name or "a tool", arguments)
-    if ctx.tool_guard is not None:
-        approved = await ctx.tool_guard.approve(call.name or "", message, ctx, key) is None
+    if ctx.run.tool_guard is not None:
+        approved = await ctx.run.tool_guard.approve(call.name or "", message, ctx, key) is None
         return Content.from_function_approval_response(approved, request.id or "", call)
     schema: JsonObject = {"type": "object", "properties": {"approve": {"type": "boolean", "title": "Approve"}}, "required": ["approve"]}
     params: JsonObject = {"mode": "form", "message": message, "requestedSchema": schema}

@@ -6,6 +6,7 @@ A plan says which tools a file needs, but not where they come from. `source` mak
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -54,7 +55,8 @@ class WorkflowPlan:
 
             code = await import_graph(file.python, base_dir)
             admit_graph(code, file, rules)
-            return cls(file, code=code, sample=await made_by(code, file.python))
+            with rules.loading(f"workflow/{file.name}", file.python) if rules is not None else nullcontext():
+                return cls(file, code=code, sample=await made_by(code, file.python))
         if file.team is not None:
             from gateway.workflows.team import TeamPlan
 

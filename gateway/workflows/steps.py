@@ -163,8 +163,8 @@ class _FunctionRun:
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
         """Run the function. In a durable task, the call is a step that only a person may have repeated, because its effects are unknown."""
-        if ctx.durable is not None:
-            form = await ctx.durable.step("python", lambda _: self._to_json(arguments, ctx), repeatable=False, ctx=ctx)
+        if ctx.ports.durable is not None:
+            form = await ctx.ports.durable.step("python", lambda _: self._to_json(arguments, ctx), repeatable=False, ctx=ctx)
             self.value, self.result = form["value"], Complete(form["result"])
         else:
             self.value, self.result = await self._run(arguments, ctx)
@@ -231,8 +231,9 @@ async def invoke(tool: Tool, arguments: JsonObject, call: CallContext) -> Comple
 
 def inner_context(call: CallContext, label: str) -> CallContext:
     """Return a context for tool calls of the executor `label`. Progress messages of these calls reach the client with `label` in front."""
-    caller = LabelledCaller(call.caller, label)
-    return dataclasses.replace(call.child(), caller=caller, wants_progress=call.wants_progress)
+    caller = LabelledCaller(call.ports.caller, label)
+    child = call.child().with_caller(caller)
+    return child.with_facts(dataclasses.replace(child.facts, wants_progress=call.facts.wants_progress))
 
 
 def value_of(result: Complete) -> JsonValue:

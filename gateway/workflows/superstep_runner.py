@@ -253,7 +253,7 @@ class SuperstepRunner:
         The names are the same when a resumed task repeats the round, so recorded steps are found again.
         """
         counts: dict[str, int] = {}
-        if (durable := self._scope.call.durable) is not None and durable.version == 1:
+        if (durable := self._scope.call.ports.durable) is not None and durable.version == 1:
             number = self._state.iteration
         labels: list[list[str]] = []
         for target, lane in lanes:

@@ -6,7 +6,6 @@ Each call is one run: the arguments begin it, its outputs are the result, and pr
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -69,15 +68,15 @@ class WorkflowTool:
         file = self._plan.file
         filled = {name: schema["default"] for name, schema in file.input.items() if "default" in schema}
         filled.update(arguments)
-        narrator = RunNarrator(ctx.caller)
+        narrator = RunNarrator(ctx.ports.caller)
         guard = self._guards.guard_of(f"workflow/{file.name}") if self._guards is not None else None
-        ctx = dataclasses.replace(ctx.named_in_file(self._constants), caller=narrator, tool_guard=guard)
+        ctx = ctx.named_in_file(self._constants).with_caller(narrator).guarded_by(guard)
         workflow = await self._plan.build(await self._find_tools(), ctx)
         message: Any = self._plan.prompt(filled) if file.team is not None else filled
         if self._plan.code is not None:
             message = message_of(workflow, filled, is_derived=not file.input)
-        person = dataclasses.replace(ctx, caller=QuestionCaller(file.name, narrator, self._forms, ctx)) if self._forms is not None else ctx
-        async with self._one_by_one.slot(ctx.principal.id) if self._one_by_one is not None else nullcontext():
+        person = ctx.with_caller(QuestionCaller(file.name, narrator, self._forms, ctx)) if self._forms is not None else ctx
+        async with self._one_by_one.slot(ctx.facts.principal.id) if self._one_by_one is not None else nullcontext():
             workflow.reset()
             outputs = (await run_to_end(workflow, message, ctx, narrator.report, person=person)).get_outputs()
         is_last_only = file.python is None and file.team is None and file.output_from is None

@@ -57,8 +57,8 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         self._request_id = request_id
         self._label = label
         self._request_count = 0
-        durable = scope.call.durable
-        self._call = scope.call if durable is None else dataclasses.replace(scope.call, durable=durable.scoped(label))
+        durable = scope.call.ports.durable
+        self._call = scope.call if durable is None else scope.call.with_durable(durable.scoped(label))
         self._sent: list[WorkflowMessage] = []
         self._yielded: list[Any] = []
 

@@ -41,7 +41,7 @@ class FakeToolbox(Tools):
         self.read: list[tuple[str, str]] = []
 
     async def read_resource(self, uri: str, ctx: CallContext) -> ReadOutcome:
-        self.read.append((uri, ctx.principal.id))
+        self.read.append((uri, ctx.facts.principal.id))
         if uri not in self.resources:
             raise NotFound("resource", uri)
         return Finished({"contents": [{"uri": uri, **self.resources[uri]}]})

@@ -21,6 +21,7 @@ from gateway.errors import AgentError, NotFound, StorageError
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
 from gateway.tools.base import Complete, Tool
+from gateway.tools.call_facts import CallFacts
 from tests.fakes.openai_server import ScriptedServer, openai_server
 
 ECHO = {"text": "ok {last_user}", "repeat": True}
@@ -76,7 +77,7 @@ class Conversing:
         with anyio.fail_after(20):
             tools = {tool.definition.name: tool for tool in await self.source.tools()}
             arguments = {"task": task, "session_id": session_id}
-            outcome = await tools[agent].call(arguments, CallContext(principal=Principal(caller)))
+            outcome = await tools[agent].call(arguments, CallContext(CallFacts(principal=Principal(caller))))
         assert isinstance(outcome, Complete)
         return outcome
 

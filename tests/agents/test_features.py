@@ -13,6 +13,8 @@ from gateway import CallContext, FunctionTool
 from gateway.agents.definition import read_agent
 from gateway.errors import AgentError
 from gateway.tools.base import Complete
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallPorts
 from gateway.tools.ports import ClientProfile
 from gateway.tools.wrappers import RenamedTool
 from tests.agents.test_tool import Listener, Tools, agent_file, endpoint, source_of
@@ -38,7 +40,7 @@ async def test_loop_until_repeats_until_judge_agrees_and_reports_rounds(server: 
 
     async with source_of(tmp_path, endpoint(server)) as source:
         [agent] = await source.tools()
-        result = await agent.call({"task": "go"}, CallContext(caller=listener))
+        result = await agent.call({"task": "go"}, CallContext(ports=CallPorts(caller=listener)))
 
     assert isinstance(result, Complete) and result.as_text() == "final"
     requests = [json.dumps(request["body"]) for request in await server.requests()]
@@ -109,7 +111,7 @@ async def test_agent_file_sink_needs_approval_after_untrusted_content(
     agent_file(tmp_path, tools="[function/browse, function/send]", security="{sinks: [mail/send]}")
     person = Asked(says_yes)
     capabilities: dict[str, Any] = {"elicitation": {"form": {}}} if can_ask else {}
-    ctx = CallContext(client=ClientProfile(name="ide", version="1", capabilities=capabilities), caller=person)
+    ctx = CallContext(CallFacts(client=ClientProfile(name="ide", version="1", capabilities=capabilities)), CallPorts(caller=person))
 
     async with source_of(tmp_path, endpoint(server), Tools(noting("browse"), RenamedTool(_Mail(noting("send")), "send"))) as source:
         [agent] = await source.tools()

@@ -20,6 +20,8 @@ from gateway.security import (
     check_confidentiality_allowed,
     combine_labels,
 )
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallPorts
 from gateway.tools.ports import ClientProfile
 
 pytestmark = [pytest.mark.filterwarnings("ignore::gateway.staging.ExperimentalWarning"), pytest.mark.requirement("SC1")]
@@ -80,9 +82,7 @@ def test_labels_combine_to_the_most_restrictive() -> None:
         (FlowTool("post"), RULES, UNTRUSTED, None),
     ],
 )
-def test_call_is_judged_by_the_conversations_label(
-    tool_of: FlowTool, rules: FlowRules, context: ContentLabel, verdict: str | None
-) -> None:
+def test_call_is_judged_by_the_conversations_label(tool_of: FlowTool, rules: FlowRules, context: ContentLabel, verdict: str | None) -> None:
     found = judge_flow(tool_of, rules, context)
     assert (found.rule if found else None) == verdict
 
@@ -174,7 +174,9 @@ class Person:
 @pytest.mark.parametrize("says_yes", [True, False])
 async def test_caller_of_the_gateway_is_elicited_at_once(says_yes: bool) -> None:
     desk, person = Desk(), Person(says_yes)
-    ctx = CallContext(client=ClientProfile(name="ide", version="1", capabilities={"elicitation": {"form": {}}}), caller=person)
+    ctx = CallContext(
+        CallFacts(client=ClientProfile(name="ide", version="1", capabilities={"elicitation": {"form": {}}})), CallPorts(caller=person)
+    )
     config = SecureAgentConfig(rules=RULES, approval_on_violation=True)
     found = await run(desk, config, call("browse"), call("send"), ctx=ctx)
     assert (found[-1] == "send ok") is says_yes

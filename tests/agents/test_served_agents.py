@@ -27,6 +27,8 @@ from gateway.json_types import JsonObject
 from gateway.policy.metadata import AGENT_META_KEY
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallPorts
 from gateway.tools.ports import ClientProfile
 from gateway.tools.told_lines import MAX_SAID
 from gateway.types.responses import AgentResponseUpdate
@@ -97,7 +99,7 @@ def test_run_that_waits_for_a_person_is_an_error_with_the_reason() -> None:
 
 async def test_text_without_sentences_is_reported_in_whole_words() -> None:
     client = Listener()
-    progress = RunProgress(CallContext(caller=client))
+    progress = RunProgress(CallContext(ports=CallPorts(caller=client)))
     words = [f"word{number} " for number in range(1000)]
     for word in words:
         await progress.said(AgentResponseUpdate([Content.from_text(word)], "assistant"))
@@ -110,7 +112,7 @@ async def test_text_without_sentences_is_reported_in_whole_words() -> None:
 
 async def test_agent_text_is_reported_in_parts_and_its_end_is_the_result() -> None:
     client = Listener()
-    progress = RunProgress(CallContext(caller=client))
+    progress = RunProgress(CallContext(ports=CallPorts(caller=client)))
     await progress.model_called(1)
     for word in ("Let ", "me ", "see."):
         await progress.said(AgentResponseUpdate([Content.from_text(word)], "assistant"))
@@ -127,7 +129,7 @@ async def test_progress_reports_text_before_tool_calls(tmp_path: Path, server: S
     await server.play({"text": "One moment.", "tool_calls": [{"name": "double", "arguments": {"n": 1}}]}, {"text": "Two."})
     client = Listener()
     async with source_of(tmp_path, server, Tools(FunctionTool(double))) as source:
-        result = await call(source, CallContext(caller=client, wants_progress=True))
+        result = await call(source, CallContext(CallFacts(wants_progress=True), CallPorts(caller=client)))
     said = [message for _, message in client.heard]
     assert "One moment." in "".join(said[: said.index("using double")])
     assert result.as_text() == "Two."
@@ -240,11 +242,11 @@ async def test_approval_inside_an_agent_stops_the_calls_clock(
     agent_file(tmp_path, tools="[function/wipe]")
     await server.play({"tool_calls": [{"name": "wipe", "arguments": {"disk": "sda"}}]}, {"text": "Done: {last_tool}."})
     person = Person()
-    ctx = CallContext(caller=person, client=ClientProfile(capabilities={"elicitation": {}}))
+    ctx = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {}})), CallPorts(caller=person))
     async with source_of(tmp_path, server, Tools(guarded(wipe, "function"))) as source:
         [agent] = await source.tools()
         outcome = await guarded(agent, "agent").call({"task": "wipe it"}, ctx)
     assert isinstance(outcome, Complete)
     assert (outcome.as_text(), wiped) == ("Done: wiped.", ["sda"])
     assert ["sda" in asked for asked in person.asked] == [True]
-    assert [round(seconds) for seconds in person.left] == [ctx.ask_timeout_seconds]
+    assert [round(seconds) for seconds in person.left] == [ctx.facts.ask_timeout_seconds]

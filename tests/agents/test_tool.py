@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +19,8 @@ from gateway.chat.model_resolver import ModelResolver
 from gateway.errors import AgentError, ModelError
 from gateway.policy.metadata import AGENT_META_KEY
 from gateway.tools.base import Complete, Tool
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallPorts
 from gateway.tools.ports import ClientProfile, NoCaller
 from tests.fakes.openai_server import ScriptedServer, openai_server
 
@@ -140,7 +141,7 @@ async def test_progress_grows_strictly_despite_progress_of_tools(tmp_path: Path,
     await server.play({"tool_calls": [{"name": "slow"}, {"name": "slow"}]}, {"text": "finished"})
     client = Listener()
     async with source_of(tmp_path, endpoint(server), Tools(FunctionTool(slow))) as source:
-        await call(source, ctx=CallContext(caller=client))
+        await call(source, ctx=CallContext(ports=CallPorts(caller=client)))
     numbers = [number for number, _ in client.heard]
     assert numbers == sorted(set(numbers))
     said = " | ".join(message for _, message in client.heard)
@@ -177,7 +178,7 @@ async def test_error_without_endpoint_and_sampling_names_the_settings(tmp_path: 
 async def test_sampling_client_is_the_model_without_an_endpoint(tmp_path: Path) -> None:
     agent_file(tmp_path, body="Be kind.")
     client = Sampler({"role": "assistant", "content": {"type": "text", "text": "hello"}, "model": "claude", "stopReason": "endTurn"})
-    ctx = CallContext(client=ClientProfile(capabilities={"sampling": {}}), caller=client)
+    ctx = CallContext(CallFacts(client=ClientProfile(capabilities={"sampling": {}})), CallPorts(caller=client))
     async with source_of(tmp_path, {}) as source:
         assert (await call(source, "say hello", ctx)).as_text() == "hello"
     [params] = client.asked
@@ -205,7 +206,7 @@ async def test_tools_of_a_run_learn_how_deep_they_are(tmp_path: Path, server: Sc
 
     async def look(ctx: CallContext) -> str:
         """Looks at its context."""
-        depths.append(ctx.provenance.agent_depth)
+        depths.append(ctx.facts.provenance.agent_depth)
         return "seen"
 
     agent_file(tmp_path, tools="[function/look]")
@@ -222,7 +223,7 @@ async def test_cancelling_the_call_stops_the_model_request(tmp_path: Path, serve
     async with source_of(tmp_path, endpoint(server)) as source:
         with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(call, source, "go", dataclasses.replace(CallContext(), caller=client))
+                tasks.start_soon(call, source, "go", CallContext().with_caller(client))
                 while not await server.requests():
                     await anyio.lowlevel.checkpoint()
                 tasks.cancel_scope.cancel()

@@ -23,6 +23,7 @@ from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
 from gateway.telemetry.gateway_events import EventStream
 from gateway.gate.approvals import Approvals
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.upstream.input_guard import AskServices
 from gateway.upstream.source import UpstreamSource
@@ -39,7 +40,7 @@ async def main():
         async with UpstreamSource("up", entry, SourcePolicy(), services, own_id="x", client={"name": "x", "version": "1"}) as source:
             await source.settled()
             for tool in await source.tools():
-                outcome = await tool.call({"text": "hi"}, CallContext(wants_progress=True))
+                outcome = await tool.call({"text": "hi"}, CallContext(CallFacts(wants_progress=True)))
                 heard = outcome.result["structuredContent"]["got"]["arguments"]
                 loaded = [name for name in sdk.split() if name in sys.modules]
                 print(json.dumps([source.status().protocol_version, tool.definition.name, heard, loaded]))

@@ -151,8 +151,8 @@ def data(place: Place) -> dict[str, str]:
     return {path.name: path.read_text() for path in (place.path.parent / "data").iterdir()}
 
 
-async def audited(place: Place, count: int = 1) -> list[tuple[str, str, str]]:
-    """The audit log, once it has so many lines: it is written behind the calls."""
+async def audited(place: Place, count: int = 2) -> list[tuple[str, str, str]]:
+    """The audit log, once it has so many lines: it is written behind the calls. The first line is of code that was loaded."""
     with anyio.fail_after(10):
         while len(entries := (await anyio.to_thread.run_sync(place.cli, "audit"))["entries"]) < count:
             await anyio.sleep(0.05)
@@ -191,7 +191,8 @@ async def test_own_tools_without_rules_run_and_side_effects_are_audited(tmp_path
         assert (data(made), ran(made)) == ({"new.txt": "new"}, ["calm"])
         flow = await run_flow(made)
         assert (flow["content"][0]["text"], ran(made)) == ("calm", ["calm", "calm"])
-        assert await audited(made, 4) == [
+        assert await audited(made, 5) == [
+            ("call.audited", "agent/clerk", "provider"),
             ("call.audited", "agent/clerk", "file_access_save_file"),
             ("call.audited", "agent/clerk", "file_access_delete_file"),
             ("call.audited", "agent/clerk", "calm"),
@@ -318,6 +319,120 @@ async def test_workflow_is_not_served_if_a_function_of_it_may_not_run(tmp_path: 
         doctor = moongate("doctor", "--json", "--config", str(made.path), cwd=made.path.parent)
         assert f"may not run: `policies[{next(iter(policies))!r}].{text}`" in doctor.out.replace('\\"', '"')
     assert ran(made) == []
+
+
+AGENT_CODE = """
+from gateway import agent_middleware
+from work import note
+
+note("imported")
+
+
+@agent_middleware
+async def around(context, call_next):
+    await call_next()
+
+
+def extra():
+    note("made")
+    from work import provider
+    return provider()
+"""
+WITH_CODE = CLERK.replace("[work:provider]", "[code_of_clerk:extra]\nmiddleware: [code_of_clerk:around]")
+
+
+@contextmanager
+def clerk_with_code(folder: Path, policies: dict[str, Any]) -> Generator[Place]:
+    files = {"code_of_clerk.py": AGENT_CODE, "own/clerk.agent.md": WITH_CODE}
+    with place(folder, policies, files=files) as made:
+        yield made
+
+
+async def test_code_of_an_agent_file_is_audited_when_it_loads(tmp_path: Path) -> None:
+    with clerk_with_code(tmp_path, {}) as made:
+        entries = await audited(made, 2)
+        assert ("call.audited", "agent/clerk", "around") in entries and ("call.audited", "agent/clerk", "extra") in entries
+        assert ran(made) == ["imported", "made"]
+
+
+@pytest.mark.parametrize("source", ["function", "agent/clerk"])
+async def test_denied_code_of_an_agent_file_is_neither_imported_nor_run(tmp_path: Path, source: str) -> None:
+    with clerk_with_code(tmp_path, {source: {"tools": {"deny": ["around", "extra"]}}}) as made:
+        entries = await audited(made, 2)
+        assert ("call.refused", "agent/clerk", "around") in entries and ("call.refused", "agent/clerk", "extra") in entries
+        assert ran(made) == []
+        doctor = moongate("doctor", "--json", "--config", str(made.path), cwd=made.path.parent).out.replace('\\"', '"')
+        for key, name in (("middleware", "around"), ("context-providers", "extra")):
+            refusal = f"may not run: `policies[{source!r}].tools.deny` denies the function {name!r}."
+            assert f"{key}: 'code_of_clerk:{name}' {refusal} Change the rule, or remove the reference." in doctor
+
+
+CODE = """
+from gateway import WorkflowBuilder, WorkflowContext, executor
+from gateway.workflows.functional import workflow
+from work import note
+
+
+@executor(id="one")
+async def one(text: str, ctx: WorkflowContext[None, str]) -> None:
+    note("one")
+    await ctx.yield_output(text)
+
+
+graph = WorkflowBuilder(start_executor=one, output_from=[one]).build()
+
+
+@workflow
+async def steps(text: str) -> str:
+    note("steps")
+    return text
+
+
+def make():
+    note("make")
+    return graph
+"""
+CODED = "name: coded\ndescription: Runs code.\npython: code_of_flow:%s\ninput: {text: {type: string}}\ntask: never\n"
+
+
+@contextmanager
+def coded(folder: Path, name: str, policies: dict[str, Any]) -> Generator[Place]:
+    with place(folder, policies, files={"code_of_flow.py": CODE, "own/coded.workflow.yaml": CODED % name}) as made:
+        yield made
+
+
+async def test_factory_of_a_workflow_is_audited_when_it_runs_at_load(tmp_path: Path) -> None:
+    with coded(tmp_path, "make", {}) as made:
+        assert ("call.audited", "workflow/coded", "make") in await audited(made)
+        assert ran(made) == ["make"]
+
+
+async def test_denied_factory_of_a_workflow_does_not_run_at_load(tmp_path: Path) -> None:
+    with coded(tmp_path, "make", {"workflow/coded": {"tools": {"deny": ["make"]}}}) as made:
+        assert ("call.refused", "workflow/coded", "make") in await audited(made)
+        assert ran(made) == []
+
+
+@pytest.mark.parametrize("name", ["graph", "steps", "make"])
+async def test_workflow_in_code_passes_the_gate_at_each_call(tmp_path: Path, name: str) -> None:
+    with coded(tmp_path, name, {}) as made:
+        before = (await audited(made)).count(("call.audited", "workflow/coded", name))
+        async with over_http(made.url, "modern", tasks=False, capabilities={}) as wire:
+            result = (await wire.send("tools/call", name="workflow__coded", arguments={"text": "t"}))["result"]
+        assert not result.get("isError"), result
+        with anyio.fail_after(20):
+            while (await audited(made)).count(("call.audited", "workflow/coded", name)) == before:
+                await anyio.sleep(0.05)
+
+
+@pytest.mark.parametrize("name", ["graph", "steps"])
+async def test_named_workflow_waits_for_approval_of_each_call(tmp_path: Path, name: str) -> None:
+    with coded(tmp_path, name, {"workflow/coded": {"approval": {"always": [name]}}}) as made:
+        request: dict[str, Any] = {"name": "workflow__coded", "arguments": {"text": "t"}}
+        async with over_http(made.url, "modern", tasks=False) as wire:
+            asked = (await wire.send("tools/call", **request))["result"]
+            assert asked["resultType"] == "input_required", asked
+        assert ran(made) == []
 
 
 @pytest.mark.parametrize("source", ["function", "workflow/flow"])

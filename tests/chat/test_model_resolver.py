@@ -8,12 +8,13 @@ from gateway import CallContext, OpenAIChatClient, OpenAIChatCompletionClient
 from gateway.chat.model_resolver import DEFAULT_MODEL, ModelResolver
 from gateway.chat.sampling_client import SamplingChatClient
 from gateway.errors import ModelError
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.ports import ClientProfile
 
 KEY = {"OPENAI_API_KEY": "sk-x"}
 URL = {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"}
 PLAIN = CallContext()
-SAMPLING = CallContext(client=ClientProfile(capabilities={"sampling": {}}))
+SAMPLING = CallContext(CallFacts(client=ClientProfile(capabilities={"sampling": {}})))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import pytest
 from gateway import CallContext, ChatOptions, Content, FunctionTool, Message
 from gateway.chat.sampling_client import NO_TOOLS, SamplingChatClient
 from gateway.errors import ModelError
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallPorts
 from gateway.tools.ports import ClientProfile, NoCaller
 
 ANSWER = {"role": "assistant", "content": {"type": "text", "text": "ok"}, "model": "m", "stopReason": "endTurn"}
@@ -29,7 +31,7 @@ class Client(NoCaller):
 
 def chat(client: Client, *, tools: bool = False) -> SamplingChatClient:
     capabilities: dict[str, Any] = {"sampling": {"tools": {}} if tools else {}}
-    return SamplingChatClient(CallContext(client=ClientProfile(capabilities=capabilities), caller=client))
+    return SamplingChatClient(CallContext(CallFacts(client=ClientProfile(capabilities=capabilities)), CallPorts(caller=client)))
 
 
 def look(place: str) -> str:

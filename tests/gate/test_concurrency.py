@@ -11,7 +11,7 @@ import pytest
 from gateway.gate.concurrency import Limiter, run_within
 from gateway.server.fast_path.in_flight import Deadlines, InFlightCall
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.context import CallContext, LateClock
+from gateway.tools.context import CallContext, CallLimits, LateClock
 
 
 def started(work: Callable[[], Awaitable[ToolOutcome]]) -> InFlightCall:
@@ -116,7 +116,7 @@ async def test_cancelled_call_releases_slot(turns: int) -> None:
         raise AssertionError
 
     async def run() -> ToolOutcome:
-        outcome = await run_within(limiter, 60, CallContext(late_clock=deferred), work)
+        outcome = await run_within(limiter, 60, CallContext(limits=CallLimits(late_clock=deferred)), work)
         assert outcome is not None
         return outcome
 

@@ -26,11 +26,13 @@ import pytest
 from gateway.app import Gateway
 from gateway.catalog.skills import SkillFace
 from gateway.errors import GatewayError
+from gateway.gate.function_rules import FunctionRules
 from gateway.gate.own_tools import is_guarded
 from gateway.gate.reads import ReadCall
-from gateway.gate.tools import GuardedTool, ToolCall
+from gateway.gate.tools import TaskCall, ToolCall
 from gateway.json_types import JsonObject, JsonValue
-from gateway.tools.context import CallContext
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallContext, CallPorts
 from gateway.tools.ports import ClientProfile, LogLevel
 from tests.architecture.sources import name_of, parsed, python_files
 from tests.fakes.inside import gateway_inside, raw_inside
@@ -91,6 +93,22 @@ CONTEXT_METHODS = {
 }
 """Other public methods of sources with a `CallContext`, each with the reason why it is not a further way to run or read something."""
 
+IMPORTERS = {
+    "gateway/agents/source.py": "judged by `FunctionRules.admit`",
+    "gateway/workflows/plan.py": "judged by `FunctionRules.admit`",
+    "gateway/workflows/file_graph.py": "judged by `FunctionRules.admit`",
+    "gateway/workflows/team.py": "judged by `FunctionRules.admit`",
+    "gateway/skills/code.py": "the configuration names the objects, not a file",
+    "gateway/tools/functions_source.py": "the configuration names the modules, not a file",
+}
+"""Modules that import the Python objects of files or the configuration, each with the reason why no file avoids the rules."""
+
+UNJUDGED_CONTEXT = {
+    "gateway/agents/providers/memory_provider.py": "notes of the agent's own memory, which it needs in each run; `read_memory_topic` and "
+    "the other tools pass the gate. Judging the notes as a read needs a gate for reads of `agent/<name>`, which does not exist",
+}
+"""Modules of the key `memory` that add stored text to a prompt without the gate, each with the reason."""
+
 Found = tuple[type, str]
 
 
@@ -122,7 +140,7 @@ class Watch:
             patch.setattr(owner, name, self._watched(owner, name))
         patch.setattr(ToolCall, "run", self._within(ToolCall.run, lambda call: call._tool.tool))
         patch.setattr(ReadCall, "run", self._within(ReadCall.run, lambda call: call.gate.source))
-        patch.setattr(GuardedTool, "task", self._within(GuardedTool.task, lambda guarded: guarded.tool))
+        patch.setattr(TaskCall, "run", self._within(TaskCall.run, lambda call: call._tool.tool))
 
     def _within(self, run: Any, holder_of: Callable[[Any], object]) -> Any:
         """The gate's step, which admits one tool, or one source by its id."""
@@ -171,7 +189,7 @@ def _parts(holder: object) -> list[object]:
 
 
 WORK = '''
-from gateway import InlineSkill, SkillFrontmatter, TodoProvider, tool
+from gateway import InlineSkill, SkillFrontmatter, TodoProvider, agent_middleware, tool
 
 units = InlineSkill(frontmatter=SkillFrontmatter(name="units", description="Converts units."), instructions="Run `convert`.")
 
@@ -186,6 +204,21 @@ def convert() -> str:
 def now() -> str:
     """The time."""
     return "noon"
+
+
+def make():
+    from gateway import WorkflowBuilder, WorkflowContext, executor
+
+    @executor(id="one")
+    async def one(text: str, ctx: WorkflowContext[None, str]) -> None:
+        await ctx.yield_output(text)
+
+    return WorkflowBuilder(start_executor=one, output_from=[one]).build()
+
+
+@agent_middleware
+async def around(context, call_next):
+    await call_next()
 
 
 def step() -> str:
@@ -206,6 +239,7 @@ description: Keeps files.
 model: openai-chat:scripted
 files: {root: ../data, access: delete}
 context-providers: [work:todo]
+middleware: [work:around]
 tools: [docs/*]
 skills: [pdf]
 max-turns: 60
@@ -226,6 +260,11 @@ input: {}
 prompt: "Go."
 concurrent: {participants: [clerk], aggregator: "work:join"}
 """
+MADE = """name: made
+description: Builds a graph in Python.
+python: "work:make"
+input: {text: {type: string}}
+"""
 DOCS: dict[str, Any] = {
     "tools": [{"name": "fetch", "inputSchema": {"type": "object"}}],
     "resources": [{"uri": "docs://a", "name": "a"}],
@@ -245,6 +284,7 @@ def served(folder: Path, patch: pytest.MonkeyPatch) -> Generator[tuple[Any, Scri
     (own / "clerk.agent.md").write_text(CLERK)
     (own / "flow.workflow.yaml").write_text(FLOW)
     (own / "team.workflow.yaml").write_text(TEAM)
+    (own / "made.workflow.yaml").write_text(MADE)
     (folder / "work.py").write_text(WORK)
     (folder / "data").mkdir()
     write_skill(folder / "skills" / "pdf", files={"notes.txt": "notes"})
@@ -291,7 +331,7 @@ class Approver:
 
 
 def approving() -> CallContext:
-    return CallContext(caller=Approver(), client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+    return CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})), CallPorts(caller=Approver()))
 
 
 async def quietly(work: Any) -> None:
@@ -386,3 +426,48 @@ def test_every_method_of_a_source_with_a_context_is_known() -> None:
 def _takes_context(node: ast.AsyncFunctionDef) -> bool:
     annotations = [argument.annotation for argument in (*node.args.args, *node.args.kwonlyargs) if argument.annotation is not None]
     return not node.name.startswith("_") and any("CallContext" in ast.unparse(annotation) for annotation in annotations)
+
+
+def test_every_module_that_imports_named_objects_is_known() -> None:
+    found = {name_of(path) for path in python_files("gateway") if {"import_object", "import_from"} & called_names(parsed(path))}
+    assert found == IMPORTERS.keys()
+
+
+def test_stored_text_of_a_memory_is_added_to_prompts_in_known_places() -> None:
+    memories = [path for path in python_files("gateway") if path.name.startswith("memory_")]
+    assert {name_of(path) for path in memories if "extend_messages" in called_names(parsed(path))} == UNJUDGED_CONTEXT.keys()
+
+
+def called_names(tree: ast.AST) -> set[str]:
+    """The names of all functions and methods that the code calls."""
+    functions = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return {function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "") for function in functions}
+
+
+async def test_code_that_files_load_is_judged_and_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every object that a file of an agent or workflow names is judged; what runs while the file is loaded is audited."""
+    imported, judged = set[str](), set[str]()
+    for name in [path.removesuffix(".py").replace("/", ".") for path, reason in IMPORTERS.items() if "admit" in reason]:
+        patch_import(monkeypatch, name, imported)
+    admit = FunctionRules.admit
+
+    def noted(rules: FunctionRules, source: str, reference: str, found: object = None) -> Any:
+        judged.add(reference)
+        return admit(rules, source, reference, found)
+
+    monkeypatch.setattr(FunctionRules, "admit", noted)
+    with served(tmp_path, monkeypatch) as (inside, _):
+        events = [(event.source, event.name) for event in inside._gateway.events.recent() if event.kind == "call.audited"]
+    assert imported == judged == {"work:todo", "work:around", "work:step", "work:join", "work:make"}
+    assert set(events) == {("agent/clerk", "todo"), ("agent/clerk", "around"), ("workflow/made", "make")}
+
+
+def patch_import(patch: pytest.MonkeyPatch, module: str, imported: set[str]) -> None:
+    """Note what a module imports."""
+    real = importlib.import_module(module).import_object
+
+    async def noting(reference: str, **options: Any) -> object:
+        imported.add(reference)
+        return await real(reference, **options)
+
+    patch.setattr(f"{module}.import_object", noting)

@@ -19,6 +19,7 @@ from gateway.json_types import JsonObject
 from gateway.storage.result_store import ResultStore
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Finished, InputRequired
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 
 HIDDEN = "vis\u200bible"
@@ -60,7 +61,7 @@ class Room:
 
 async def test_finished_read_is_recorded_and_returned_unchanged() -> None:
     room, result = Room(), contents("plain")
-    read = await room.read(result, ctx=CallContext(principal=Principal("key:ada")))
+    read = await room.read(result, ctx=CallContext(CallFacts(principal=Principal("key:ada"))))
     assert read.result is result
     assert room.last == ("read.finished", "docs", URI, "key:ada", "resources/read", "complete")
     milliseconds = room.events.recent()[-1].fields["milliseconds"]
@@ -150,7 +151,7 @@ async def test_too_large_read_is_shortened_in_the_form_of_its_method(tmp_path: P
 
 
 async def test_key_reads_only_what_its_scopes_cover() -> None:
-    room, ada = Room(), CallContext(principal=Principal("key:ada", scopes=("resources:docs/docs://*",)))
+    room, ada = Room(), CallContext(CallFacts(principal=Principal("key:ada", scopes=("resources:docs/docs://*",))))
     assert (await room.read(contents("plain"), ctx=ada, subject=("resources", URI))).result == contents("plain")
     with pytest.raises(PolicyDenied) as refused:
         await room.read(contents("plain"), ctx=ada, subject=("prompts", URI))
@@ -165,5 +166,5 @@ async def test_scopes_of_key_do_not_apply_behind_the_gate() -> None:
         seen.append(inner)
         return Finished(contents("plain"))
 
-    await Room().read(look, ctx=CallContext(principal=Principal("key:ada", scopes=("docs",))), subject=("resources", URI))
-    assert (seen[0].principal.scopes, seen[0].on_behalf_of.scopes) == (None, ("docs",))
+    await Room().read(look, ctx=CallContext(CallFacts(principal=Principal("key:ada", scopes=("docs",)))), subject=("resources", URI))
+    assert (seen[0].facts.principal.scopes, seen[0].facts.on_behalf_of.scopes) == (None, ("docs",))

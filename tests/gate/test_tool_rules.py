@@ -33,7 +33,8 @@ from gateway.json_types import JsonObject
 from gateway.storage.result_store import ResultStore
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolDefinition, ToolOutcome
-from gateway.tools.context import CallContext
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallContext, CallPorts
 from tests.gate.test_tools import FakeTool, complete, failing, returning
 
 HIDDEN, CLEAN = "vis\u200bible", "visible"
@@ -125,9 +126,7 @@ def test_framework_arguments_are_removed_from_remote_tools_only() -> None:
         ("required", ["re*"], ("required", "server")),
     ],
 )
-def test_promoted_tool_may_run_as_task_of_the_gateway(
-    task: Any, globs: list[str], published: tuple[str, str]
-) -> None:
+def test_promoted_tool_may_run_as_task_of_the_gateway(task: Any, globs: list[str], published: tuple[str, str]) -> None:
     definition = ToolDefinition("read", task=task, task_by="nobody" if task == "never" else "server")
     shown = rules_of(definition, tasks={"promote": globs}).published
     assert (shown.task, shown.task_by) == published
@@ -224,7 +223,7 @@ def test_description_depends_on_scopes_unless_policy_sets_it() -> None:
 
 
 async def test_key_without_scope_is_refused_before_tool_runs() -> None:
-    events, ctx = EventStream(), CallContext(principal=Principal("key:ada", scopes=("other",)))
+    events, ctx = EventStream(), CallContext(CallFacts(principal=Principal("key:ada", scopes=("other",))))
     tool = guarded(FakeTool(failing(AssertionError())), events=events)
     outcome = await complete(tool, {}, ctx)
     assert (outcome.is_error, outcome.result["_meta"], last(events)) == (
@@ -242,9 +241,9 @@ async def test_only_gateway_tools_see_scopes_behind_the_gate(source: str, inner:
         seen.append(ctx)
         return Complete.text("")
 
-    ctx = CallContext(principal=Principal("key:ada", scopes=("docs", "gateway")))
+    ctx = CallContext(CallFacts(principal=Principal("key:ada", scopes=("docs", "gateway"))))
     await guarded(FakeTool(look), source=source).call({}, ctx)
-    assert (seen[0].principal.scopes, seen[0].on_behalf_of.scopes) == (inner, ("docs", "gateway"))
+    assert (seen[0].facts.principal.scopes, seen[0].facts.on_behalf_of.scopes) == (inner, ("docs", "gateway"))
 
 
 async def test_call_that_needs_approval_is_refused_without_approvals() -> None:
@@ -381,7 +380,7 @@ async def test_expired_question_ends_call_as_timeout() -> None:
     late = EventStream()
 
     async def ended(arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        for clock in ctx.clocks:
+        for clock in ctx.limits.clocks:
             clock.end("Nobody answered within 5 s.")
         await anyio.sleep_forever()
         raise AssertionError
@@ -400,7 +399,7 @@ async def test_timeout_names_its_limit(in_task: bool, key: str) -> None:
     tool = FakeTool(hang)
     rules: dict[str, Any] = {"timeoutSeconds": 3600, "tasks": {"maxWaitSeconds": 0.02}} if in_task else {"timeoutSeconds": 0.02}
     with anyio.fail_after(20):
-        result = await complete(guarded(tool, rules_of(tool.definition, **rules)), {}, CallContext(in_task=in_task))
+        result = await complete(guarded(tool, rules_of(tool.definition, **rules)), {}, CallContext(CallFacts(in_task=in_task)))
     assert result.is_error and result.as_text().startswith("Timed out after 0.02 s and was cancelled") and key in result.as_text()
 
 
@@ -413,7 +412,7 @@ async def test_timeout_names_its_limit(in_task: bool, key: str) -> None:
 )
 async def test_leg_with_answers_or_state_resumes_call(leg: dict[str, Any], kind: str) -> None:
     events = EventStream()
-    await guarded(FakeTool(returning(Complete.text(""))), events=events).call({}, CallContext(**leg))
+    await guarded(FakeTool(returning(Complete.text(""))), events=events).call({}, CallContext(CallFacts(**leg)))
     assert [event.kind for event in events.recent()] == [kind, "call.finished"]
 
 
@@ -423,7 +422,9 @@ async def test_finished_calls_with_side_effects_are_audited() -> None:
         (returning(InputRequired({})), ["call.started", "call.input_required"]),
     ):
         events, tool = EventStream(), FakeTool(work)
-        await guarded(tool, rules_of(ToolDefinition("read"), is_own=True), events).call({}, CallContext(principal=Principal("key:ada")))
+        await guarded(tool, rules_of(ToolDefinition("read"), is_own=True), events).call(
+            {}, CallContext(CallFacts(principal=Principal("key:ada")))
+        )
         assert [event.kind for event in events.recent()] == kinds
     events = EventStream()
     await guarded(FakeTool(returning(Complete.text("", is_error=True))), rules_of(is_own=True), events).call({}, CallContext())
@@ -460,7 +461,7 @@ class Recorder:
 )
 async def test_call_in_durable_task_is_a_step(outcome: Any, said: str, recorded: str) -> None:
     events, steps, tool = EventStream(), Recorder(outcome), FakeTool(returning(Complete.text("done")))
-    ctx = CallContext(durable=cast("Any", steps))
+    ctx = CallContext(ports=CallPorts(durable=cast("Any", steps)))
     for idempotent in ([], ["read"]):
         result = await complete(guarded(tool, rules_of(tool.definition, idempotent=idempotent), events), {}, ctx)
         assert (result.as_text(), result.is_error, last(events)) == (said, recorded != "complete", ("call.finished", recorded, None))
@@ -469,7 +470,7 @@ async def test_call_in_durable_task_is_a_step(outcome: Any, said: str, recorded:
 
 async def test_own_tool_is_not_a_step_of_its_task() -> None:
     steps, tool = Recorder(), FakeTool(returning(Complete.text("done")))
-    await guarded(tool, rules_of(tool.definition, is_own=True)).call({}, CallContext(durable=cast("Any", steps)))
+    await guarded(tool, rules_of(tool.definition, is_own=True)).call({}, CallContext(ports=CallPorts(durable=cast("Any", steps))))
     assert steps.steps == []
 
 
@@ -505,3 +506,21 @@ async def test_error_of_task_request_is_raised_without_secrets() -> None:
 async def test_task_request_has_timeout_of_call() -> None:
     with anyio.fail_after(20), pytest.raises(ToolFailed, match=r"No answer about the task within 0\.02 s\."):
         await guarded(Tracked(None), rules_of(timeoutSeconds=0.02)).task("tasks/get", {}, CallContext())
+
+
+async def test_task_request_is_authorized_and_audited_again() -> None:
+    tool, events = Tracked({"status": "working"}), EventStream()
+    behind = guarded(tool, events=events, limiter=Limiter(0))
+    narrowed = CallContext(CallFacts(principal=Principal("key:ada", scopes=("tools:docs/other",))))
+    with anyio.fail_after(20), pytest.raises(PolicyDenied) as refused:
+        await behind.task("tasks/cancel", {"taskId": "1"}, narrowed)
+    assert (refused.value.rule, tool.asked, last(events)) == ("scopes", [], ("call.refused", "refused", "scopes"))
+    with anyio.fail_after(20):  # a limiter without free slots does not delay a request about a task
+        await behind.task("tasks/get", {"taskId": "1"}, CallContext())
+    assert (last(events), events.recent()[-1].fields["method"]) == (("task.finished", "complete", None), "tasks/get")
+
+
+async def test_task_request_needs_no_second_approval() -> None:
+    tool = Tracked({"status": "working"})
+    await guarded(tool, rules_of(tool.definition, approval={"always": ["*"]})).task("tasks/get", {"taskId": "1"}, CallContext())
+    assert tool.asked == [("tasks/get", {"taskId": "1"})]

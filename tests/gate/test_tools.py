@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 from collections.abc import Awaitable, Callable
@@ -24,7 +23,8 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.decision import Reject
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool, ToolDefinition, ToolOutcome
-from gateway.tools.context import CallContext
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallContext, CallPorts
 from gateway.tools.drive import drive
 from gateway.tools.function import tool
 from gateway.tools.ports import ClientProfile, LogLevel
@@ -160,7 +160,7 @@ async def test_refused_call_never_reaches_tool() -> None:
 
 async def test_check_judges_without_running_and_without_events() -> None:
     events = EventStream()
-    verdict = guard(never, events=events).check({"path": 1}, LOCAL.principal)
+    verdict = guard(never, events=events).check({"path": 1}, LOCAL.facts.principal)
     assert isinstance(verdict, Reject)
     assert verdict.rule == "inputSchema"
     assert events.recent() == []
@@ -257,7 +257,7 @@ async def test_protocol_errors_reach_the_server(error: Exception) -> None:
 
 async def test_events_have_no_arguments_and_results() -> None:
     events = EventStream()
-    ctx = CallContext(principal=Principal("key:ab"))
+    ctx = CallContext(CallFacts(principal=Principal("key:ab")))
     await guard(echo, events=events).call({"path": "canary"}, ctx)
     assert [(event.source, event.name, event.principal) for event in events.recent()] == [("docs", "docs__read", "key:ab")] * 2
     assert events.recent()[-1].fields["milliseconds"] >= 0
@@ -281,13 +281,13 @@ async def test_each_outcome_has_one_event(outcome: ToolOutcome, said: tuple[str,
 
 async def test_call_in_several_legs_starts_and_finishes_once() -> None:
     async def ask_then_answer(arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        if ctx.input_responses is None:
+        if ctx.facts.input_responses is None:
             return InputRequired({"q": ASK}, state="s")
-        return Complete.text(str(ctx.input_responses["q"]["action"]))
+        return Complete.text(str(ctx.facts.input_responses["q"]["action"]))
 
     events, person = EventStream(), Person()
     person.may_answer.set()
-    outcome = await drive(guard(ask_then_answer, events=events), {}, CallContext(caller=person))
+    outcome = await drive(guard(ask_then_answer, events=events), {}, CallContext(ports=CallPorts(caller=person)))
     assert isinstance(outcome, Complete)
     assert outcome.as_text() == "accept"
     assert told(events) == [
@@ -299,7 +299,7 @@ async def test_call_in_several_legs_starts_and_finishes_once() -> None:
 
 
 async def test_every_leg_is_judged_again() -> None:
-    ctx = dataclasses.replace(LOCAL, input_responses={"q": {}}, request_state="s")
+    ctx = LOCAL.with_answers({"q": {}}, "s")
     assert (await complete(guard(never), {"path": 1}, ctx)).is_error
 
 
@@ -383,7 +383,7 @@ async def test_waiting_for_slot_is_not_working_time() -> None:
     deadlines: list[float] = []
 
     async def look(arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        deadlines.append(ctx.clocks[-1].scope.deadline)
+        deadlines.append(ctx.limits.clocks[-1].scope.deadline)
         return Complete.text("")
 
     limiter = Limiter(1)
@@ -416,12 +416,12 @@ async def test_question_stops_clock_and_frees_slot() -> None:
     contexts: list[CallContext] = []
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(guard(keeping(contexts), limiter=limiter).call, NOTHING, CallContext(caller=person))
+            tasks.start_soon(guard(keeping(contexts), limiter=limiter).call, NOTHING, CallContext(ports=CallPorts(caller=person)))
             await person.asked.wait()
             assert (await complete(guard(echo, limiter=limiter), {})).as_text() == "done"
-            assert [clock.scope.deadline for clock in contexts[0].clocks] == [float("inf")]
+            assert [clock.scope.deadline for clock in contexts[0].limits.clocks] == [float("inf")]
             person.may_answer.set()
-    assert contexts[0].clocks[0].scope.deadline < float("inf")
+    assert contexts[0].limits.clocks[0].scope.deadline < float("inf")
     assert limiter.held == 0
 
 
@@ -430,7 +430,7 @@ async def test_answered_call_waits_for_slot_again() -> None:
     finished = anyio.Event()
 
     async def run() -> None:
-        await guard(asking, limiter=limiter).call({}, CallContext(caller=person))
+        await guard(asking, limiter=limiter).call({}, CallContext(ports=CallPorts(caller=person)))
         finished.set()
 
     with anyio.fail_after(20):
@@ -458,7 +458,7 @@ async def test_concurrent_questions_keep_slot_count() -> None:
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
-                tasks.start_soon(guard(ask_twice, limiter=limiter).call, NOTHING, CallContext(caller=person))
+                tasks.start_soon(guard(ask_twice, limiter=limiter).call, NOTHING, CallContext(ports=CallPorts(caller=person)))
             await anyio.wait_all_tasks_blocked()
             assert limiter.held == 0
             person.may_answer.set()
@@ -469,7 +469,7 @@ async def test_call_cancelled_during_question_leaves_slot_free() -> None:
     person, limiter = Person(), Limiter(1)
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(guard(asking, limiter=limiter).call, NOTHING, CallContext(caller=person))
+            tasks.start_soon(guard(asking, limiter=limiter).call, NOTHING, CallContext(ports=CallPorts(caller=person)))
             await person.asked.wait()
             tasks.cancel_scope.cancel()
     assert limiter.held == 0
@@ -483,7 +483,7 @@ async def test_nested_call_of_same_source_shares_slot() -> None:
     person = Person()
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(outer.call, NOTHING, CallContext(caller=person))
+            tasks.start_soon(outer.call, NOTHING, CallContext(ports=CallPorts(caller=person)))
             await person.asked.wait()
             assert limiter.held == 0
             person.may_answer.set()
@@ -497,11 +497,11 @@ async def test_question_of_inner_call_stops_outer_clock() -> None:
     person = Person()
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(outer.call, NOTHING, CallContext(caller=person))
+            tasks.start_soon(outer.call, NOTHING, CallContext(ports=CallPorts(caller=person)))
             await person.asked.wait()
-            assert [clock.scope.deadline for clock in contexts[0].clocks] == [float("inf")] * 2
+            assert [clock.scope.deadline for clock in contexts[0].limits.clocks] == [float("inf")] * 2
             person.may_answer.set()
-    assert all(clock.scope.deadline < float("inf") for clock in contexts[0].clocks)
+    assert all(clock.scope.deadline < float("inf") for clock in contexts[0].limits.clocks)
 
 
 @pytest.mark.parametrize(("rules", "is_local", "seconds"), [
@@ -543,7 +543,7 @@ async def test_approval_mode_of_a_tool_is_enforced_by_the_gate(decision: str, ra
         return "wiped"
 
     person = Decider(decision)
-    ctx = CallContext(client=ClientProfile(capabilities={"elicitation": {}}), caller=person)
+    ctx = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {}})), CallPorts(caller=person))
     policy = SourcePolicy(approval=ApprovalLists(never=["wipe"])) if overruled else SourcePolicy()
     events = EventStream()
     gate = SourceGate("function", GateServices(events, Approvals(None, events)))

@@ -211,6 +211,37 @@ async def test_relayed_task_id_is_valid_after_gateway_kill(tmp_path: Path) -> No
     assert text(done["result"]) == "computed twice"
 
 
+async def test_narrowed_key_cannot_follow_tasks_of_tool_it_lost(tmp_path: Path) -> None:
+    """Neither a task that a server runs nor a finished one of this gateway; a key with the tool's scope goes on."""
+    keys = tmp_path / "gateway-state" / "keys.json"
+    ada = KeyStore(keys).add("ada")
+    with jobs() as url, upstream_http() as plain:
+        config = {
+            "mcpServers": {"up": {"type": "http", "url": url}, "own": {"type": "http", "url": plain}},
+            "policies": {"own": {"tasks": {"promote": ["*"]}}},
+        }
+        with gateway_http(tmp_path, config) as front:
+            async with over_http(front, "modern", token=ada.token) as wire:
+                relayed = (await start(wire, "modern", "up__slow_compute", seconds=60))["taskId"]
+                finished = (await start(wire, "modern", "own__stats"))["taskId"]
+                await until(wire, finished, "completed")
+                rights_of(keys, "tools:up/slow_compute", "tools:own/stats")
+                for task_id, status in ((relayed, "working"), (finished, "completed")):
+                    assert (await wire.send("tasks/get", taskId=task_id))["result"]["status"] == status
+                rights_of(keys, "tools:up/other")
+                for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+                    for task_id in (relayed, finished):
+                        answer = await wire.send(method, taskId=task_id, inputResponses={})
+                        assert answer["error"]["data"] == {"error": "insufficient_scope"}, (method, answer)
+
+
+def rights_of(keys: Path, *scopes: str) -> None:
+    """Give every key these scopes, as an operator does who edits the file."""
+    document = json.loads(keys.read_text())
+    document["keys"] = [{**key, "scopes": list(scopes)} for key in document["keys"]]
+    keys.write_text(json.dumps({**document, "version": 2}))
+
+
 @pytest.mark.requirement(92)
 async def test_modern_client_gets_task_only_if_request_declared_extension(tmp_path: Path) -> None:
     with jobs() as url, gateway_http(tmp_path, http_server(url)) as front:

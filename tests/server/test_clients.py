@@ -11,7 +11,8 @@ from gateway.auth.principal import LOCAL, Principal
 from gateway.policy.metadata import request_meta
 from gateway.server.clients import Clients, LegacySession
 from gateway.server.fast_path.deferred_caller import DeferredCaller, PlainCaller
-from gateway.tools.context import CallContext, LateClock
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallContext, CallLimits, CallPorts, LateClock
 from gateway.tools.ports import ClientProfile, LogLevel
 
 KEYED = Principal("key:1", "somebody", ("tools:a/*",))
@@ -44,16 +45,13 @@ def test_plain_session_call_has_the_facts_of_its_own_request(clients: Clients) -
                 session.log_level = level
                 found = clients.plain_legacy_context(principal, session, meta, caller, clock)
                 assert found == CallContext(
-                    principal=principal,
-                    client=session.profile,
-                    caller=caller,
-                    meta=request_meta(meta),
-                    log_level=level,
-                    ask_timeout_seconds=7.0,
-                    late_clock=clock,
-                    presence=caller,
+                    CallFacts(
+                        principal=principal, client=session.profile, meta=request_meta(meta), log_level=level, ask_timeout_seconds=7.0
+                    ),
+                    CallPorts(caller=caller, presence=caller),
+                    limits=CallLimits(late_clock=clock),
                 )
-                assert found.principal is principal and caller.log_level == level and session.is_here
+                assert found.facts.principal is principal and caller.log_level == level and session.is_here
 
 
 def test_plain_2026_call_has_the_facts_of_its_own_request(clients: Clients) -> None:
@@ -61,6 +59,8 @@ def test_plain_2026_call_has_the_facts_of_its_own_request(clients: Clients) -> N
     for profile in (profiles[0], profiles[0], profiles[1], profiles[0]):
         for principal in (LOCAL, KEYED, replace(KEYED, scopes=None)):
             caller, clock = PlainCaller(), LateClock(1.0)
-            found = clients.template(profile).of_request(principal, caller, {"x/y": 1}, clock)
-            assert found == replace(clients.modern_context(principal, profile, {"_meta": {"x/y": 1}}, caller), late_clock=clock)
-            assert found.principal is principal and found.client is profile
+            known = clients.template(profile, takes_tasks=False)
+            found = CallContext.of_request(known, principal, {"x/y": 1}, CallPorts(caller=caller), clock)
+            modern = clients.modern_context(principal, profile, {"_meta": {"x/y": 1}}, caller)
+            assert found == replace(modern, limits=CallLimits(late_clock=clock))
+            assert found.facts.principal is principal and found.facts.client is profile

@@ -13,7 +13,7 @@ from gateway.server.fast_path import in_flight
 from gateway.server.fast_path.deferred_caller import PlainCaller
 from gateway.server.fast_path.in_flight import Deadlines, InFlightCall
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.context import CallContext, LateClock
+from gateway.tools.context import CallContext, CallLimits, LateClock
 
 
 class Closable(PlainCaller):
@@ -66,11 +66,11 @@ async def test_handed_over_call_ends_when_its_clock_ends() -> None:
     deferred = LateClock(1)
 
     async def work(ctx: CallContext) -> ToolOutcome:
-        ctx.clocks[-1].end("nobody answered")
+        ctx.limits.clocks[-1].end("nobody answered")
         return await never()
 
     async def run() -> ToolOutcome:
-        outcome = await run_within(None, 60, CallContext(late_clock=deferred), work)
+        outcome = await run_within(None, 60, CallContext(limits=CallLimits(late_clock=deferred)), work)
         assert outcome is not None
         return outcome
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import cast
 
 import anyio
@@ -15,6 +14,7 @@ from gateway.json_types import JsonObject
 from gateway.server.parked import MAX_PARKED_PER_PRINCIPAL, ParkedCalls
 from gateway.server.sdk_path.wire_caller import WireCaller
 from gateway.tools.base import Complete, InputRequired, ToolOutcome
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.drive import ASK_KEY
 from gateway.tools.ports import ClientProfile
@@ -36,12 +36,12 @@ class SilentCaller:
 
 
 def context(principal: str = "local", **capabilities: JsonObject) -> CallContext:
-    return CallContext(principal=Principal(principal), client=ClientProfile(capabilities=capabilities or {"elicitation": {}}))
+    return CallContext(CallFacts(principal=Principal(principal), client=ClientProfile(capabilities=capabilities or {"elicitation": {}})))
 
 
 def leg(ctx: CallContext, outcome: ToolOutcome, **answers: JsonObject) -> CallContext:
     assert isinstance(outcome, InputRequired)
-    return dataclasses.replace(ctx, request_state=outcome.state, input_responses=answers)
+    return ctx.with_answers(answers, outcome.state)
 
 
 def wire() -> WireCaller:

@@ -95,8 +95,8 @@ class Echo:
         self.calls, self.cancelled = list[Any](), anyio.Event()
 
     async def call(self, arguments: Any, ctx: CallContext) -> ToolOutcome:
-        answers = (ctx.input_responses, ctx.request_state, ctx.takes_tasks, ctx.ask_timeout_seconds)
-        self.calls.append((arguments, ctx.principal.id, ctx.client, dict(ctx.meta), *answers))
+        answers = (ctx.facts.input_responses, ctx.facts.request_state, ctx.facts.takes_tasks, ctx.facts.ask_timeout_seconds)
+        self.calls.append((arguments, ctx.facts.principal.id, ctx.facts.client, dict(ctx.facts.meta), *answers))
         for level in self.says:
             await ctx.log(level, "something", None)
         try:

@@ -12,6 +12,7 @@ import pytest
 from gateway.json_types import JsonObject
 from gateway.server.task_calls import SPACING_SECONDS, TaskHandler
 from gateway.tools.base import Complete
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 from tests.tasks.dying import running
@@ -21,7 +22,7 @@ QUESTIONS = 8
 
 @pytest.mark.requirement(95)
 async def test_burst_of_task_changes_is_limited_and_its_end_always_sent(tmp_path: Path) -> None:
-    ctx = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+    ctx = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         for number in range(QUESTIONS):

@@ -12,6 +12,7 @@ from gateway import Agent, CallContext, InMemoryHistoryProvider, ScriptedChatCli
 from gateway.auth.principal import Principal
 from gateway.errors import ModelError
 from gateway.storage import memories
+from gateway.tools.call_facts import CallFacts
 
 TOPICS = ("fig", "train", "paris")
 
@@ -69,7 +70,7 @@ async def test_memories_belong_to_the_caller_unless_the_owner_is_fixed(tmp_path:
         client = ScriptedChatClient(["ok"] * 2)
         agent = Agent(client, context_providers=[SemanticMemoryProvider(embedder, tmp_path / "m.db", owner=fixed)])
         for caller in ("ada", "bob"):
-            await agent.run(f"A fig for {caller}.", ctx=CallContext(principal=Principal(caller)))
+            await agent.run(f"A fig for {caller}.", ctx=CallContext(CallFacts(principal=Principal(caller))))
         assert len(client.requests[1][0]) == expected
 
 

@@ -157,6 +157,8 @@ BAD_ARCHIVES: dict[str, tuple[bytes, dict[str, object]]] = {
     "too large unpacked": (packed({"SKILL.md": MANIFEST, "a.md": "a" * 1_048_577}), {}),
     "leads out": (packed({"SKILL.md": MANIFEST, "../evil.md": "x"}), {}),
     "leads out backwards": (packed({"SKILL.md": MANIFEST, "a\\..\\..\\evil.md": "x"}), {}),
+    "absolute": (packed({"SKILL.md": MANIFEST, "/etc/evil.md": "x"}), {}),
+    "leads out encoded": (packed({"SKILL.md": MANIFEST, "%2e%2e/evil.md": "x"}), {}),
     "other name": (packed({"SKILL.md": MANIFEST.replace("pdf", "other")}), {}),
     "no manifest": (packed({"README.md": "x"}), {}),
     "bad digest": (packed({"SKILL.md": MANIFEST}), {"digest": "md5:abc"}),

@@ -33,6 +33,7 @@ from gateway.errors import ToolFailed
 from gateway.sessions.session_context import SessionContext
 from gateway.skills.objects.sources import SkillsSourceContext
 from gateway.tools.base import Complete, Tool
+from gateway.tools.context import AgentScope
 from tests.skills.on_disk import write_skill
 
 
@@ -53,7 +54,7 @@ async def tools(provider: SkillsProvider) -> dict[str, Tool]:
 
 async def call(provider: SkillsProvider, name: str, host: Any = None, **arguments: Any) -> str:
     tool = (await tools(provider))[name]
-    outcome = await tool.call(arguments, CallContext(invocation=FunctionInvocationContext(tool, arguments, kwargs=host)))
+    outcome = await tool.call(arguments, CallContext(run=AgentScope(invocation=FunctionInvocationContext(tool, arguments, kwargs=host))))
     assert isinstance(outcome, Complete)
     return outcome.as_text()
 

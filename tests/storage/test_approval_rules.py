@@ -15,6 +15,8 @@ from gateway.policy.decision import Reject
 from gateway.storage import approval_rules as repository
 from gateway.storage.record_types import ApprovalRule, PendingQuestion
 from gateway.telemetry.gateway_events import EventStream
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallPorts
 from gateway.tools.ports import ClientProfile
 from tests.agents.test_served_agents import Person
 from tests.cli.processes import moongate, write_gateway
@@ -85,7 +87,7 @@ async def test_unapprovable_rule_is_not_offered_and_counts_as_declined(
 
     async with records(tmp_path) as made:
         person = Always()
-        ctx = CallContext(caller=person, client=ClientProfile(capabilities={"elicitation": {}}))
+        ctx = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {}})), CallPorts(caller=person))
         approvals = Approvals(made, EventStream(), standing_days=days)
         source = "skill" if name == "run_skill_script" else "docs"
         verdict = await approvals.approve_call(source, name, {}, ctx)

@@ -28,6 +28,7 @@ from gateway.tasks.task import Task
 from gateway.tasks.task_executor import CallTool
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import IDEMPOTENCY_KEY, CallContext
 from gateway.tools.function import FunctionTool
 from gateway.tools.ports import ClientProfile
@@ -37,7 +38,7 @@ from gateway.workflows.tool import WorkflowTool
 from tests.tasks.dying import Journal, die, in_a_process, running
 from tests.workflows.scripted import ScriptedToolBox, guard
 
-ASKABLE = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+ASKABLE = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
 SECONDS = 30
 
 
@@ -87,7 +88,7 @@ def tools(ledger: Ledger, fuse: Fuse, act: JsonObject, records: Records | None =
     async def effect(x: str, ctx: CallContext) -> str:
         """Leaves a line."""
         fuse.event()
-        ledger.effects.write(f"{str(ctx.meta[IDEMPOTENCY_KEY]).partition(':')[2]} {x}")
+        ledger.effects.write(f"{str(ctx.facts.meta[IDEMPOTENCY_KEY]).partition(':')[2]} {x}")
         fuse.event()
         return f"did({x})"
 

@@ -29,6 +29,7 @@ from gateway.storage.state_folder import StateFolder
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete, Tool, ToolOutcome
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 from tests.fakes.openai_server import ScriptedServer, openai_server
@@ -37,7 +38,7 @@ from tests.tasks.dying import Journal, die, in_a_process, running
 from tests.workflows.scripted import ScriptedToolBox, guard
 
 pytestmark = pytest.mark.timeout(60)
-ASKABLE = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+ASKABLE = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
 HELPER = "---\ndescription: Helps.\nmodel: openai-chat:scripted\ntools: [t/look]\n---\nHelp.\n"
 
 

@@ -17,11 +17,12 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 from tests.tasks.dying import Journal, once_asked, running
 
-ANN = CallContext(principal=Principal("ann"), client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+ANN = CallContext(CallFacts(principal=Principal("ann"), client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
 
 
 class Terminal:
@@ -48,7 +49,7 @@ def terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Terminal:
 
 def three_steps(journal: Journal, fails: list[bool]) -> Any:
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-        assert ctx.durable is not None
+        assert ctx.ports.durable is not None
         for number in range(3):
 
             async def work(key: str, number: int = number) -> JsonValue:
@@ -57,7 +58,7 @@ def three_steps(journal: Journal, fails: list[bool]) -> Any:
                 journal.write(str(number))
                 return number
 
-            await ctx.durable.step("step", work, repeatable=False)
+            await ctx.ports.durable.step("step", work, repeatable=False)
         if arguments.get("wait"):
             await ctx.ask({"method": "elicitation/create", "params": {"message": "Go on?", "requestedSchema": {}}})
         return Complete.text("all three")
@@ -104,9 +105,9 @@ async def test_steps_of_a_workflow_are_shown_by_round(terminal: Terminal, tmp_pa
         async def work(key: str) -> JsonValue:
             return key
 
-        assert ctx.durable is not None
+        assert ctx.ports.durable is not None
         for name in rounds:
-            await ctx.durable.step(name, work, repeatable=True)
+            await ctx.ports.durable.step(name, work, repeatable=True)
         return Complete.text("done")
 
     async with running(tmp_path, call) as runner:

@@ -23,6 +23,7 @@ from gateway.tasks.task import Task
 from gateway.tasks.task_executor import CallTool
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 from tests.fakes.postgres import Postgres, postgres
@@ -31,7 +32,7 @@ from tests.tasks.dying import Journal, die, in_a_process, once_asked, running
 from tests.tasks.test_gateways import start_gateway, stop, until
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.requirement(97)]
-CTX = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+CTX = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
 FORM: JsonObject = {"mode": "form", "message": "Go on?", "requestedSchema": {"type": "object", "properties": {"x": {"type": "string"}}}}
 ASKS: JsonObject = {"method": "elicitation/create", "params": FORM}
 DEPLOYS = task_executor.MAX_DEATHS + 2
@@ -74,8 +75,8 @@ async def works(ctx: CallContext) -> None:
     async def work(key: str) -> JsonValue:
         await anyio.sleep_forever()
 
-    assert ctx.durable is not None
-    await ctx.durable.step("work", work, repeatable=True)
+    assert ctx.ports.durable is not None
+    await ctx.ports.durable.step("work", work, repeatable=True)
 
 
 def call_of(*parts: Callable[[CallContext], Coroutine[Any, Any, None]], begun: Journal | None = None) -> CallTool:
@@ -171,9 +172,9 @@ async def dies_at_work(ctx: CallContext) -> None:
         die()
         return None
 
-    assert ctx.durable is not None
+    assert ctx.ports.durable is not None
     await anyio.sleep(0.1)
-    await ctx.durable.step("work", work, repeatable=True)
+    await ctx.ports.durable.step("work", work, repeatable=True)
 
 
 @pytest.mark.parametrize("parts", [(dies_at_work,), (asks, dies_at_work)], ids=["alone", "beside-a-question"])

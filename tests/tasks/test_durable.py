@@ -26,6 +26,7 @@ from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task, TaskKind
 from gateway.tasks.task_executor import CallTool
 from gateway.tools.base import Complete
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 from gateway.workflows.loader import parse_workflow
@@ -36,7 +37,7 @@ from tests.tasks.dying import Journal, die, in_a_process, once_asked, running, s
 from tests.workflows.scripted import ScriptedToolBox, guard
 
 STEPS = 10
-CTX = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+CTX = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
 Death = tuple[int, str] | None
 UNDISTURBED = [f"{number} /step#{number + 1}" for number in range(STEPS)]
 
@@ -45,7 +46,7 @@ def ten_steps(journal: Journal, death: Death, *, repeatable: bool = True) -> Cal
     """A call of ten steps, each with a side effect; dies at a step, before or after the effect."""
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-        assert ctx.durable is not None
+        assert ctx.ports.durable is not None
         total = 0
         for number in range(STEPS):
 
@@ -57,7 +58,7 @@ def ten_steps(journal: Journal, death: Death, *, repeatable: bool = True) -> Cal
                     die()
                 return number
 
-            value = await ctx.durable.step("step", work, repeatable=repeatable)
+            value = await ctx.ports.durable.step("step", work, repeatable=repeatable)
             assert isinstance(value, int)
             total += value
         return Complete.text(str(total))
@@ -73,7 +74,7 @@ async def ended(runner: TaskRunner, task: Task) -> Task:
 
 
 def caller(name: str) -> CallContext:
-    return CallContext(principal=Principal(name), client=CTX.client)
+    return CallContext(CallFacts(principal=Principal(name), client=CTX.facts.client))
 
 
 async def only_task(runner: TaskRunner) -> Task:
@@ -103,9 +104,7 @@ def server() -> Generator[Postgres]:
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def url(request: pytest.FixtureRequest) -> str | None:
     """Where tasks are kept: in the state folder, or on a server."""
-    if request.param == "sqlite":
-        return None
-    return request.getfixturevalue("server").database(f"tasks_{secrets.token_hex(4)}")
+    return None if request.param == "sqlite" else request.getfixturevalue("server").database(f"tasks_{secrets.token_hex(4)}")
 
 
 ALL = [(number, when) for number in range(STEPS) for when in ("before", "after")]
@@ -279,7 +278,7 @@ async def test_process_that_lost_a_task_stops_working_on_it(tmp_path: Path) -> N
     stolen = anyio.Event()
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-        assert ctx.durable is not None
+        assert ctx.ports.durable is not None
 
         def steal() -> None:
             with closing(sqlite3.connect(tmp_path / DATABASE_FILE, timeout=20)) as database:
@@ -293,7 +292,7 @@ async def test_process_that_lost_a_task_stops_working_on_it(tmp_path: Path) -> N
             stolen.set()
             return None
 
-        await ctx.durable.step("step", work, repeatable=True)
+        await ctx.ports.durable.step("step", work, repeatable=True)
         journal.write("second")
         return Complete.text("done")
 
@@ -453,8 +452,8 @@ def test_question_stays_open_for_days_and_then_expires(days: int, expected: str,
 
 async def test_task_steps_are_deleted_with_the_task(tmp_path: Path) -> None:
     async def fails(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-        assert ctx.durable is not None
-        await ctx.durable.keep("checkpoint", {"round": 1})
+        assert ctx.ports.durable is not None
+        await ctx.ports.durable.keep("checkpoint", {"round": 1})
         return Complete.text("no", is_error=True)
 
     async with running(tmp_path, fails, settings=TaskSettings(ttl_seconds=0.3)) as runner:
@@ -479,7 +478,7 @@ async def quick(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
 @pytest.mark.attack(6)
 async def test_task_is_unknown_to_other_callers_and_its_id_is_unguessable(tmp_path: Path) -> None:
     async with running(tmp_path, quick) as runner:
-        task = await runner.start("tool", {}, CallContext(principal=Principal("ann")))
+        task = await runner.start("tool", {}, CallContext(CallFacts(principal=Principal("ann"))))
         assert len(task.id) >= 32
         for id_, principal in ((task.id, "bob"), ("x" * 32, "ann"), (task.id[:-1] + "!", "ann")):
             with pytest.raises(NotFound) as caught:
@@ -538,7 +537,7 @@ async def test_unfinished_tasks_per_caller_are_limited(tmp_path: Path) -> None:
             await runner.start("tool", {}, CTX)
         with pytest.raises(TaskError, match="already have 3 unfinished tasks"):
             await runner.start("tool", {}, CTX)
-        await runner.start("tool", {}, CallContext(principal=Principal("ann"), client=CTX.client))
+        await runner.start("tool", {}, CallContext(CallFacts(principal=Principal("ann"), client=CTX.facts.client)))
 
 
 # -- workflows -----------------------------------------------------------------------------------------------------

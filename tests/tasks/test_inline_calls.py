@@ -17,7 +17,7 @@ from gateway.storage.task_rows import TaskRows
 from gateway.tasks.rights import KEY_GONE
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallContext, CallPorts
 from tests.tasks.dying import running
 from tests.tasks.test_callers import Person
 from tests.tasks.test_runner import CTX, GO, forever, port, sql, until
@@ -58,7 +58,8 @@ async def test_question_asked_while_the_call_becomes_a_task_is_not_lost(
         outcomes = list[ToolOutcome | Task]()
 
         async def attend() -> None:
-            outcomes.append(await runner.run_inline("tool", {}, CallContext(client=CTX.client, caller=person), work))
+            ctx = CTX.with_caller(person)
+            outcomes.append(await runner.run_inline("tool", {}, ctx, work))
 
         with anyio.fail_after(10):
             async with anyio.create_task_group() as client:
@@ -95,7 +96,7 @@ async def test_call_with_an_unstorable_step_continues_for_its_client(tmp_path: P
 
     async with running(tmp_path, forever, settings=TaskSettings(inline_seconds=0.08)) as runner:
         with anyio.fail_after(10):
-            assert await runner.run_inline("tool", {}, CallContext(caller=Patient()), work) == Complete.text("done")
+            assert await runner.run_inline("tool", {}, CallContext(ports=CallPorts(caller=Patient())), work) == Complete.text("done")
             assert await runner.all_of("local") == []
 
 
@@ -108,7 +109,7 @@ async def test_call_that_ends_within_the_time_of_its_client_is_no_task(tmp_path:
         return Complete.text("done")
 
     async with running(tmp_path, forever, settings=TaskSettings(inline_seconds=0.8)) as runner:
-        assert await runner.run_inline("tool", {}, CallContext(caller=person), work) == Complete.text("done")
+        assert await runner.run_inline("tool", {}, CallContext(ports=CallPorts(caller=person)), work) == Complete.text("done")
     assert not (tmp_path / DATABASE_FILE).exists()
 
 

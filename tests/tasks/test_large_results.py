@@ -56,7 +56,7 @@ class Judging:
     """Holds a result, and notes the deadline of its call while the result is judged."""
 
     def __init__(self, ctx: CallContext) -> None:
-        self._clock = ctx.clocks[-1]
+        self._clock = ctx.limits.clocks[-1]
         self.deadlines = [self._clock.scope.deadline]
 
     async def judge(self, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged:

@@ -21,6 +21,7 @@ from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
 from gateway.tasks.task_executor import CallTool
 from gateway.tools.base import Complete
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import IDEMPOTENCY_KEY, CallContext
 from tests.fakes.postgres import Postgres, postgres
 from tests.tasks.dying import Journal, running, steady
@@ -52,14 +53,14 @@ def steps(journal: Journal, at_step: dict[int, anyio.Event], go: anyio.Event) ->
     """A call of ten steps with an effect each; it says that it is at a step, and waits there."""
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-        assert ctx.durable is not None
+        assert ctx.ports.durable is not None
         for number in range(STEPS):
 
             async def work(key: str, number: int = number) -> JsonValue:
                 journal.write(str(number))
                 return number
 
-            await ctx.durable.step("step", work, repeatable=False)
+            await ctx.ports.durable.step("step", work, repeatable=False)
             if number in at_step:
                 at_step[number].set()
                 await go.wait()
@@ -139,12 +140,12 @@ async def test_concurrent_tasks_of_gateways_end_once_where_they_started(url: str
     over: list[Task] = []
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-        assert ctx.durable is not None
+        assert ctx.ports.durable is not None
 
         async def work(key: str) -> JsonValue:
             return None
 
-        await ctx.durable.step("step", work, repeatable=False)
+        await ctx.ports.durable.step("step", work, repeatable=False)
         return Complete.text("done")
 
     async with AsyncExitStack() as stack:
@@ -187,7 +188,7 @@ async def test_same_request_through_several_gateways_at_once_is_one_task(url: st
     async with steady(tmp_path, call, url=url) as one, steady(tmp_path, call, url=url) as two:
 
         async def ask(runner: TaskRunner) -> None:
-            ids.append((await runner.start("tool", {}, CallContext(meta={IDEMPOTENCY_KEY: "same"}))).id)
+            ids.append((await runner.start("tool", {}, CallContext(CallFacts(meta={IDEMPOTENCY_KEY: "same"})))).id)
 
         async with anyio.create_task_group() as clients:
             for number in range(10):

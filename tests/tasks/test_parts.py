@@ -27,7 +27,8 @@ from gateway.tasks.task import Task, TaskKind
 from gateway.tasks.task_questions import usable_answers
 from gateway.tasks.task_tools import TaskTools, still_running
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
-from gateway.tools.context import CallContext
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallContext, CallPorts
 from gateway.tools.ports import ClientProfile
 from tests.tasks.dying import steady
 
@@ -112,7 +113,7 @@ async def test_duplicate_invalid_or_missing_keys_become_unique() -> None:
 
 async def test_answers_that_came_with_the_request_are_given_once() -> None:
     desk = Desk()
-    desk.asks.expect(CallContext(input_responses={"a": YES}))
+    desk.asks.expect(CallContext(CallFacts(input_responses={"a": YES})))
     with anyio.fail_after(20):
         assert await desk.asks.ask(question("a")) == YES
         async with anyio.create_task_group() as tasks:
@@ -143,14 +144,15 @@ def test_question_is_shown_without_its_key_and_keeps_other_metadata() -> None:
 )
 def test_stored_call_comes_back_with_its_caller_client_and_state(scopes: Any, leg: dict[str, Any]) -> None:
     client = ClientProfile("legacy", "2025-11-25", "c", "1", {"roots": {}}, "s1")
-    ctx = CallContext(principal=Principal("key:ada", "ada", scopes), client=client, meta={"com.example/a": 1}, **leg)
+    ctx = CallContext(CallFacts(principal=Principal("key:ada", "ada", scopes), client=client, meta={"com.example/a": 1}, **leg))
     stored = to_stored({"x": 1}, ctx, resumes=True)
     assert stored["arguments"] == {"x": 1} and "resumes" not in stored and ("scopes" in stored) is (scopes is not None)
     assert to_stored({}, ctx, resumes=False)["resumes"] is False
     found = from_stored(TaskRow("t", "key:ada", "tool", stored, 60))
-    assert (found.principal, found.client, dict(found.meta)) == (ctx.principal, client, {"com.example/a": 1})
-    assert (found.request_state, dict(found.input_responses or {})) == (ctx.request_state, dict(ctx.input_responses or {}))
-    assert (found.input_responses is None) is (not leg)
+    assert (found.facts.principal, found.facts.client, dict(found.facts.meta)) == (ctx.facts.principal, client, {"com.example/a": 1})
+    assert found.facts.request_state == ctx.facts.request_state
+    assert dict(found.facts.input_responses or {}) == dict(ctx.facts.input_responses or {})
+    assert (found.facts.input_responses is None) is (not leg)
 
 
 # -- inline calls --------------------------------------------------------------------------------------------------
@@ -170,19 +172,19 @@ async def test_call_that_ends_while_its_client_waits_returns_its_outcome(tmp_pat
     for outcome in (Complete.text("done"), asking):
 
         async def work(ctx: CallContext, outcome: ToolOutcome = outcome) -> ToolOutcome:
-            assert ctx.durable is not None and not ctx.takes_tasks
+            assert ctx.ports.durable is not None and not ctx.facts.takes_tasks
             return outcome
 
         async with steady(tmp_path, never, settings=TaskSettings(inline_seconds=seconds)) as runner:
             with anyio.fail_after(20):
-                assert await runner.run_inline("tool", {}, CallContext(client=ASKABLE), work) is outcome
+                assert await runner.run_inline("tool", {}, CallContext(CallFacts(client=ASKABLE)), work) is outcome
 
     async def fail(ctx: CallContext) -> ToolOutcome:
         raise Rejected("no", server="up", code=-5)
 
     async with steady(tmp_path, never, settings=TaskSettings(inline_seconds=seconds)) as runner:
         with anyio.fail_after(20), pytest.raises(Rejected):
-            await runner.run_inline("tool", {}, CallContext(client=ASKABLE), fail)
+            await runner.run_inline("tool", {}, CallContext(CallFacts(client=ASKABLE)), fail)
     assert databases(tmp_path) == []
 
 
@@ -192,13 +194,13 @@ async def test_call_longer_than_its_clients_wait_becomes_a_task(tmp_path: Path, 
 
     async def work(ctx: CallContext) -> ToolOutcome:
         await gate.wait()
-        if asks and ctx.input_responses is None:
+        if asks and ctx.facts.input_responses is None:
             return InputRequired({"a": question()}, "state")
         return Complete.text("late")
 
     async with steady(tmp_path, never, settings=TaskSettings(inline_seconds=0.02)) as runner:
         with anyio.fail_after(20):
-            task = await runner.run_inline("tool", {}, CallContext(client=ASKABLE), work)
+            task = await runner.run_inline("tool", {}, CallContext(CallFacts(client=ASKABLE)), work)
             assert isinstance(task, Task) and task.status == "working"
             gate.set()
             if asks:
@@ -258,7 +260,7 @@ async def test_tasks_are_listed_found_and_ended_for_their_caller_alone(tmp_path:
         await anyio.sleep(math.inf if tool == "slow" else 0)
         return Complete.text("")
 
-    ada, bob = (CallContext(principal=Principal(name)) for name in ("ada", "bob"))
+    ada, bob = (CallContext(CallFacts(principal=Principal(name))) for name in ("ada", "bob"))
     async with steady(tmp_path, call) as runner:
         with anyio.fail_after(20):
             tasks = [await runner.start("slow", {}, ada), await runner.start("slow", {}, bob), await runner.start("fast", {}, ada)]
@@ -286,7 +288,7 @@ async def test_resent_request_with_its_key_is_the_same_task(tmp_path: Path) -> N
         return Complete.text("")
 
     def keyed(key: Any) -> CallContext:
-        return CallContext(meta={"dev.moongate/idempotencyKey": key})
+        return CallContext(CallFacts(meta={"dev.moongate/idempotencyKey": key}))
 
     async with steady(tmp_path, call) as runner:
         with anyio.fail_after(20):
@@ -360,7 +362,7 @@ async def test_tools_show_wait_for_and_stop_tasks_of_their_caller(tmp_path: Path
             assert (ended.is_error, ended.as_text()) == (True, "The task was cancelled.")
             for name in ("task_status", "task_result", "task_cancel"):
                 with pytest.raises(ToolFailed, match="There is no such task"):
-                    await use(runner, name, slow.id, CallContext(principal=Principal("ada")))
+                    await use(runner, name, slow.id, CallContext(CallFacts(principal=Principal("ada"))))
     with pytest.raises(ToolFailed, match="This gateway keeps no tasks"):
         await TaskTools().tools[0].call({"task_id": "x"}, CallContext())
 
@@ -390,7 +392,7 @@ async def test_result_tool_elicits_the_questions_of_a_task_from_its_caller(tmp_p
     person = Answers()
     async with steady(tmp_path, call, settings=TaskSettings(inline_seconds=5)) as runner:
         with anyio.fail_after(30):
-            task = await runner.start("tool", {}, CallContext(client=ASKABLE))
+            task = await runner.start("tool", {}, CallContext(CallFacts(client=ASKABLE)))
             while not task.open_requests:
                 await anyio.sleep(0.01)
             handle = still_running(task)
@@ -399,7 +401,7 @@ async def test_result_tool_elicits_the_questions_of_a_task_from_its_caller(tmp_p
             assert "It waits for an answer" in handle.as_text()
             bare = still_running(task, has_output_schema=True)
             assert (bare.is_error, bare.structured) == (True, None) and bare.result["_meta"][TASK_META_KEY]["taskId"] == task.id
-            done = await use(runner, "task_result", task.id, CallContext(client=ASKABLE, caller=person))
+            done = await use(runner, "task_result", task.id, CallContext(CallFacts(client=ASKABLE), CallPorts(caller=person)))
     assert (done.as_text(), len(person.asked)) == ("Ada", 1)
 
 
@@ -417,7 +419,7 @@ async def test_result_tool_keeps_waiting_if_its_caller_has_no_elicitation(tmp_pa
 
     async with steady(tmp_path, call, settings=TaskSettings(inline_seconds=0.1)) as runner:
         with anyio.fail_after(30):
-            task = await runner.start("tool", {}, CallContext(client=ASKABLE))
+            task = await runner.start("tool", {}, CallContext(CallFacts(client=ASKABLE)))
             while not task.open_requests:
                 await anyio.sleep(0.01)
             waiting = await use(runner, "task_result", task.id)
@@ -437,10 +439,10 @@ async def test_call_that_cannot_become_a_task_goes_on_for_its_client(tmp_path: P
             steps.append(key.partition(":")[2])
             return 1
 
-        assert ctx.durable is not None
-        await ctx.durable.step("before", step, repeatable=False)
+        assert ctx.ports.durable is not None
+        await ctx.ports.durable.step("before", step, repeatable=False)
         await gate.wait()
-        await ctx.durable.step("after", step, repeatable=False)
+        await ctx.ports.durable.step("after", step, repeatable=False)
         return Complete.text("late")
 
     class Watching(Answers):
@@ -454,7 +456,7 @@ async def test_call_that_cannot_become_a_task_goes_on_for_its_client(tmp_path: P
     async with steady(tmp_path, call, settings=settings) as runner:
         with anyio.fail_after(20):
             await runner.start("tool", {}, CallContext())
-            outcome = await runner.run_inline("tool", {}, CallContext(client=ASKABLE, caller=person), work)
+            outcome = await runner.run_inline("tool", {}, CallContext(CallFacts(client=ASKABLE), CallPorts(caller=person)), work)
             assert isinstance(outcome, Complete) and outcome.as_text() == "late"
             assert [task.status for task in await runner.all_of("local")] == ["working"]
     assert steps == ["/before#1", "/after#1"]
@@ -570,7 +572,7 @@ async def test_answers_that_are_not_objects_leave_a_question_open(tmp_path: Path
 
     async with steady(tmp_path, call) as runner:
         with anyio.fail_after(20):
-            task = await runner.start("tool", {}, CallContext(client=ASKABLE))
+            task = await runner.start("tool", {}, CallContext(CallFacts(client=ASKABLE)))
             for _ in range(2):
                 while not task.open_requests:
                     await anyio.sleep(0.01)
@@ -593,6 +595,6 @@ async def test_result_tool_puts_one_question_after_the_other(tmp_path: Path) -> 
     person = Answers()
     async with steady(tmp_path, call, settings=TaskSettings(inline_seconds=20)) as runner:
         with anyio.fail_after(30):
-            task = await runner.start("tool", {}, CallContext(client=ASKABLE))
-            done = await use(runner, "task_result", task.id, CallContext(client=ASKABLE, caller=person))
+            task = await runner.start("tool", {}, CallContext(CallFacts(client=ASKABLE)))
+            done = await use(runner, "task_result", task.id, CallContext(CallFacts(client=ASKABLE), CallPorts(caller=person)))
     assert (done.as_text(), [asked["params"]["message"] for asked in person.asked]) == ("done", ["One?", "Two?"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -413,7 +412,7 @@ class Approving(NoCaller):
 async def test_approved_task_is_not_approved_again_after_a_restart(tmp_path: Path) -> None:
     records, seen = Records(StateFolder(tmp_path), audit_days=1), list[str | None]()
     approvals = Approvals(records, EventStream())
-    first = await approvals.approve_call("s", "t", {}, dataclasses.replace(ASKABLE, caller=Approving()))
+    first = await approvals.approve_call("s", "t", {}, ASKABLE.with_caller(Approving()))
     assert isinstance(first, Grant)
     asked = first.sealed(InputRequired({}, "round 1"))
     assert isinstance(asked, InputRequired)
@@ -421,7 +420,7 @@ async def test_approved_task_is_not_approved_again_after_a_restart(tmp_path: Pat
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         grant = await approvals.approve_call("s", "t", {}, ctx)
         assert isinstance(grant, Grant)
-        seen.append(grant.opened(ctx).request_state)
+        seen.append(grant.opened(ctx).facts.request_state)
         await anyio.sleep_forever()
         raise AssertionError
 
@@ -429,7 +428,7 @@ async def test_approved_task_is_not_approved_again_after_a_restart(tmp_path: Pat
         for number in range(2):
             async with running(tmp_path, call) as runner:
                 if number == 0:
-                    await runner.start("x", {}, dataclasses.replace(ASKABLE, request_state=asked.state, input_responses={}))
+                    await runner.start("x", {}, ASKABLE.with_answers({}, asked.state))
                 with anyio.fail_after(SECONDS):
                     while len(seen) == number:
                         (task,) = await runner.all_of("local")
@@ -451,7 +450,7 @@ async def test_open_question_of_an_old_task_counts_with_marked_lines_too(message
         task.unsaved.clear()
         task.notify()
 
-    caller = TaskCaller(task, ASKABLE.client, save, ask_timeout_seconds=60, live_timeout_seconds=60)
+    caller = TaskCaller(task, ASKABLE.facts.client, save, ask_timeout_seconds=60, live_timeout_seconds=60)
     caller.resume(1)
     marked: JsonObject = {**params, "message": frame("Workflow 'x' asks:", message)}
     async with anyio.create_task_group() as group:
@@ -471,7 +470,7 @@ def test_decision_about_a_step_does_not_count_for_its_next_doubt(tmp_path: Path)
     fails, dies = tmp_path / "fails", tmp_path / "dies"
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-        assert ctx.durable is not None
+        assert ctx.ports.durable is not None
 
         async def work(key: str) -> JsonValue:
             ledger.effects.write("effect")
@@ -482,7 +481,7 @@ def test_decision_about_a_step_does_not_count_for_its_next_doubt(tmp_path: Path)
             return None
 
         with suppress(ToolFailed):
-            await ctx.durable.step("work", work, repeatable=False)
+            await ctx.ports.durable.step("work", work, repeatable=False)
         if dies.exists():
             dies.unlink()
             die()

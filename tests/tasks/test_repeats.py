@@ -22,12 +22,13 @@ from gateway.tasks.task import Task
 from gateway.tasks.task_executor import CallTool
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, ToolDefinition
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import IDEMPOTENCY_KEY, CallContext
 from gateway.tools.ports import ClientProfile
 from tests.tasks.dying import Journal, die, in_a_process, once_asked, running
 from tests.tasks.test_durable import Death, ended, finish, only_task, start_and_die, ten_steps
 
-ASKABLE = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+ASKABLE = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
 HINTS: JsonObject = {"readOnlyHint": True, "idempotentHint": True}
 ROWS: dict[str, tuple[JsonObject | None, dict[str, Any], bool, bool]] = {
     "plain": (None, {"trustAnnotations": True}, False, False),
@@ -97,7 +98,7 @@ def test_tool_reruns_after_a_kill_only_if_its_source_is_trusted(tmp_path: Path) 
 
 
 def known_by(key: object, principal: str = "local") -> CallContext:
-    return CallContext(principal=Principal(principal), meta={IDEMPOTENCY_KEY: key})
+    return CallContext(CallFacts(principal=Principal(principal), meta={IDEMPOTENCY_KEY: key}))
 
 
 @pytest.mark.requirement(97)

@@ -23,6 +23,7 @@ from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
 from gateway.tasks.task_executor import CallTool
 from gateway.tools.base import Complete
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 from tests.fakes.nursery import Child
@@ -33,7 +34,7 @@ from tests.tasks.test_runner import GO
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90), pytest.mark.requirement(97), pytest.mark.attack(5)]
 CALLER = Principal("key:a")
-CTX = CallContext(principal=CALLER)
+CTX = CallContext(CallFacts(principal=CALLER))
 ASKABLE = ClientProfile(capabilities={"elicitation": {"form": {}}})
 STEPS = 6
 
@@ -71,7 +72,7 @@ def steps(journal: Journal, after: Callable[[int], Awaitable[None]]) -> CallTool
     """A call of some steps with an effect each; `after` gets the number of each step when it has ended."""
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-        assert ctx.durable is not None
+        assert ctx.ports.durable is not None
         for number in range(STEPS):
 
             async def work(key: str, number: int = number) -> JsonValue:
@@ -79,9 +80,9 @@ def steps(journal: Journal, after: Callable[[int], Awaitable[None]]) -> CallTool
                 return number
 
             with suppress(Exception):  # as in code that goes on after a failed call
-                await ctx.durable.step("step", work, repeatable=False)
+                await ctx.ports.durable.step("step", work, repeatable=False)
             await after(number)
-        return Complete.text(str(ctx.principal.scopes))
+        return Complete.text(str(ctx.facts.principal.scopes))
 
     return call
 
@@ -323,11 +324,11 @@ async def test_only_an_unstoppable_step_keeps_a_task_without_rights(tmp_path: Pa
             await may_end.wait()
             return None
 
-        assert ctx.durable is not None
-        await ctx.durable.step("step", work, repeatable=tool == "may be repeated")
+        assert ctx.ports.durable is not None
+        await ctx.ports.durable.step("step", work, repeatable=tool == "may be repeated")
         return Complete.text("done")
 
-    ctx = dataclasses.replace(CTX, client=ASKABLE)
+    ctx = CTX.with_facts(dataclasses.replace(CTX.facts, client=ASKABLE))
     async with running(tmp_path, call, caller_now=keys) as runner:
         tasks = {name: await runner.start(name, {}, ctx) for name in ("asks", "may be repeated", "must end")}
         with anyio.fail_after(20):

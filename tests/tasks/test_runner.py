@@ -28,12 +28,13 @@ from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task, TaskKind
 from gateway.tasks.task_tools import TaskTools
 from gateway.tools.base import Complete, ToolOutcome
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext, DurablePort
 from gateway.tools.ports import ClientProfile
 from tests.tasks.dying import running, steady
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60), pytest.mark.requirement(97)]
-CTX = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+CTX = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
 GO: JsonObject = {"method": "elicitation/create", "params": {"mode": "form", "message": "Go?", "requestedSchema": {}}}
 YES: JsonObject = {"action": "accept", "content": {}}
 
@@ -74,8 +75,8 @@ async def sql(folder: Path, statement: str) -> list[Any]:
 
 
 def port(ctx: CallContext) -> DurablePort:
-    assert ctx.durable is not None
-    return ctx.durable
+    assert ctx.ports.durable is not None
+    return ctx.ports.durable
 
 
 async def forever(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
@@ -326,10 +327,11 @@ async def test_background_call_gets_progress_but_no_task_or_logs(tmp_path: Path)
         seen.append(ctx)
         return Complete.text("done")
 
-    ctx = dataclasses.replace(CTX, takes_tasks=True, log_level="info")
+    ctx = CTX.with_facts(dataclasses.replace(CTX.facts, takes_tasks=True, log_level="info"))
     async with running(tmp_path, call, settings=TaskSettings(ask_timeout_seconds=77)) as runner:
         await ended(runner, await runner.start("tool", {}, ctx))
-    (got,) = seen
+    got = seen.pop().facts
+    assert not seen
     assert (got.wants_progress, got.in_task, got.takes_tasks, got.log_level, got.ask_timeout_seconds) == (True, True, False, None, 77)
 
 

@@ -18,7 +18,8 @@ from gateway.storage.record_types import Steps, TaskRow
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
 from gateway.tasks.step_log import StepLog
-from gateway.tools.context import CallContext
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallContext, CallPorts
 from gateway.tools.ports import ClientProfile
 from tests.tasks.test_callers import Person
 
@@ -47,7 +48,7 @@ class Silent(Person):
 
 
 def ctx_of(person: Person) -> CallContext:
-    return CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}), caller=person)
+    return CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})), CallPorts(caller=person))
 
 
 class Steady:

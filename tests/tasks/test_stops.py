@@ -14,6 +14,7 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
 from gateway.tools.base import Complete
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 from tests.interaction.wire import over_http
@@ -22,7 +23,7 @@ from tests.tasks.test_durable import ended
 from tests.tasks.test_gateways import FLOW, FUNCTIONS, start_gateway, stop, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60), pytest.mark.requirement(97)]
-CTX = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+CTX = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
 
 
 class Two:
@@ -45,9 +46,9 @@ class Two:
             self.journal.write("second")
             return 2
 
-        assert ctx.durable is not None
-        await ctx.durable.step("first", first, repeatable=self.repeatable)
-        await ctx.durable.step("second", second, repeatable=False)
+        assert ctx.ports.durable is not None
+        await ctx.ports.durable.step("first", first, repeatable=self.repeatable)
+        await ctx.ports.durable.step("second", second, repeatable=False)
         return Complete.text("done")
 
 
@@ -96,8 +97,8 @@ async def test_stopping_process_does_not_wait_for_a_person(tmp_path: Path) -> No
             request: JsonObject = {"method": "elicitation/create", "params": {"mode": "form", "message": "?", "requestedSchema": {}}}
             return await ctx.ask(request)
 
-        assert ctx.durable is not None
-        return Complete.text(str(await ctx.durable.step("asks", asks, repeatable=False)))
+        assert ctx.ports.durable is not None
+        return Complete.text(str(await ctx.ports.durable.step("asks", asks, repeatable=False)))
 
     async with running(tmp_path, call) as runner:
         task = await runner.start("tool", {}, CTX)

@@ -15,6 +15,7 @@ from gateway.json_types import JsonObject
 from gateway.tasks.task import Task
 from gateway.tasks.task_executor import CallTool
 from gateway.tools.base import Complete
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.function import FunctionTool
 from gateway.tools.ports import ClientProfile
@@ -27,7 +28,7 @@ from tests.tasks.dying import Journal, die, in_a_process, running
 from tests.workflows.scripted import ScriptedToolBox, guard
 
 pytestmark = pytest.mark.timeout(60)
-ASKABLE = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+ASKABLE = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
 GRAPH = """\
 name: x
 description: d

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from gateway.errors import NotFound, ToolFailed
 from gateway.json_types import JsonObject
 from gateway.tools.base import Complete, InputRequired, ToolOutcome
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallContext, CallPorts
 from gateway.tools.function import FunctionTool, tool
 from gateway.tools.given import by_name
 
@@ -154,11 +154,11 @@ async def test_parameters_may_have_any_name(form: str) -> None:
 async def test_context_parameter_is_hidden_and_marks_tool_as_asking() -> None:
     @tool
     async def who(greeting: str, call: CallContext) -> str:
-        return f"{greeting} {call.principal.id}"
+        return f"{greeting} {call.facts.principal.id}"
 
     assert list(who.definition.input_schema["properties"]) == ["greeting"]
     assert who.definition.may_ask
-    assert (await run(who, greeting="hi")).as_text() == f"hi {CTX.principal.id}"
+    assert (await run(who, greeting="hi")).as_text() == f"hi {CTX.facts.principal.id}"
     with pytest.raises(ToolFailed, match="call: Extra inputs"):
         await who.call({"greeting": "hi", "call": {"principal": "root"}}, CTX)
 
@@ -193,7 +193,7 @@ async def test_sync_function_reports_progress_from_its_thread() -> None:
         anyio.from_thread.run(ctx.progress, 1.0)
         return "done"
 
-    await slow.call({}, CallContext(caller=Listener()))
+    await slow.call({}, CallContext(ports=CallPorts(caller=Listener())))
     assert seen == [1.0]
 
 

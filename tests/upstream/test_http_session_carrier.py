@@ -15,6 +15,7 @@ from gateway.auth.principal import Principal
 from gateway.config.models import HttpServer
 from gateway.errors import OutcomeUnknown, Rejected, SessionGone
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 from gateway.upstream.carriers.carrier import FIRST_REQUEST_ID
@@ -197,7 +198,7 @@ async def joined(owner: Owner | None = None, *, is_baked: bool = False) -> Async
 
 
 def context(**facts: Any) -> CallContext:
-    return CallContext(principal=Principal("local"), client=ClientProfile(capabilities={"elicitation": {}}), **facts)
+    return CallContext(CallFacts(principal=Principal("local"), client=ClientProfile(capabilities={"elicitation": {}}), **facts))
 
 
 async def call(session: Session, name: str, ctx: CallContext | None = None) -> Any:

@@ -13,12 +13,13 @@ from gateway.json_types import JsonObject
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
 from gateway.telemetry.gateway_events import EventStream
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 from gateway.upstream.input_guard import AskServices, InputGuard, Relayed
 
 pytestmark = pytest.mark.anyio
-CTX = CallContext(client=ClientProfile(capabilities={"sampling": {}}))
+CTX = CallContext(CallFacts(client=ClientProfile(capabilities={"sampling": {}})))
 
 
 class Operator:

@@ -13,7 +13,8 @@ from gateway.errors import AskExpired, AskWithdrawn
 from gateway.gate.approvals import Approvals, Question
 from gateway.json_types import JsonObject
 from gateway.telemetry.gateway_events import EventStream
-from gateway.tools.context import CallContext
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallContext, CallPorts
 from gateway.tools.ports import ClientProfile, NoCaller
 from gateway.upstream.serial_queue import SerialQueue
 
@@ -33,7 +34,7 @@ class Silent(NoCaller):
 
 async def call(turns: SerialQueue, who: str, caller: NoCaller | None = None) -> None:
     """A call of a client; with a `caller` the server asks it something."""
-    ctx = CallContext(principal=Principal(who), client=ClientProfile(session_id=who), caller=caller or NoCaller())
+    ctx = CallContext(CallFacts(principal=Principal(who), client=ClientProfile(session_id=who)), CallPorts(caller=caller or NoCaller()))
     async with turns.turn(ctx) as held:
         if caller is not None:
             await held.ask({"method": "elicitation/create", "params": {}})
@@ -62,7 +63,7 @@ async def test_unanswered_sampling_approval_is_withdrawn_for_waiters() -> None:
     client = ClientProfile(session_id="weak", capabilities={"elicitation": {"form": {}}})
 
     async def sample() -> None:
-        async with turns.turn(CallContext(principal=Principal("weak"), client=client, caller=Silent())) as held:
+        async with turns.turn(CallContext(CallFacts(principal=Principal("weak"), client=client), CallPorts(caller=Silent()))) as held:
             with pytest.raises(AskWithdrawn, match="callers: separate"):
                 await Approvals(None, EventStream()).ask(question, held, "caller")
 
@@ -90,7 +91,7 @@ async def test_question_asked_while_others_wait_is_limited_too() -> None:
     turns, begun = SerialQueue(question_seconds=0.2), anyio.Event()
 
     async def work_then_ask() -> None:
-        ctx = CallContext(principal=Principal("weak"), caller=Silent())
+        ctx = CallContext(CallFacts(principal=Principal("weak")), CallPorts(caller=Silent()))
         async with turns.turn(ctx) as held:
             await begun.wait()
             with pytest.raises(AskExpired):
@@ -107,7 +108,7 @@ async def test_question_asked_while_others_wait_is_limited_too() -> None:
 
 async def test_calls_that_ran_before_the_first_question_have_one_turn() -> None:
     turns, weak, served = SerialQueue(question_seconds=0.2), Silent(), list[str]()
-    ctx = CallContext(principal=Principal("weak"), client=ClientProfile(session_id="weak"), caller=weak)
+    ctx = CallContext(CallFacts(principal=Principal("weak"), client=ClientProfile(session_id="weak")), CallPorts(caller=weak))
 
     async def others() -> None:
         await call(turns, "honest")
@@ -153,12 +154,12 @@ async def test_disconnected_client_gets_its_turn_when_it_is_back() -> None:
     turns, away, served = SerialQueue(60), Away(is_here=False), list[str]()
 
     async def work(who: str, presence: Away | None = None) -> None:
-        async with turns.turn(CallContext(principal=Principal(who), presence=presence)):
+        async with turns.turn(CallContext(CallFacts(principal=Principal(who)), CallPorts(presence=presence))):
             served.append(who)
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            async with turns.turn(CallContext(principal=Principal("first"))):
+            async with turns.turn(CallContext(CallFacts(principal=Principal("first")))):
                 tasks.start_soon(work, "away", away)
                 await anyio.wait_all_tasks_blocked()
                 tasks.start_soon(work, "honest")
@@ -174,7 +175,7 @@ async def test_running_call_needs_its_client_only_while_others_wait() -> None:
     turns, here = SerialQueue(60), Away(is_here=True)
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            async with turns.turn(CallContext(principal=Principal("slow"), presence=here)):
+            async with turns.turn(CallContext(CallFacts(principal=Principal("slow")), CallPorts(presence=here))):
                 for _ in range(2):
                     assert here.needs == 0
                     with anyio.move_on_after(0.05):

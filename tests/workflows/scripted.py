@@ -13,7 +13,8 @@ from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject, JsonValue
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Tool
-from gateway.tools.context import CallContext
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallContext, CallPorts
 from gateway.tools.function import FunctionTool
 from gateway.tools.ports import LogLevel
 
@@ -64,4 +65,4 @@ class Listener:
         return self._answers.pop(0)
 
     def context(self) -> CallContext:
-        return CallContext(caller=self, wants_progress=True)
+        return CallContext(CallFacts(wants_progress=True), CallPorts(caller=self))

@@ -442,9 +442,9 @@ async def test_tool_that_asks_reaches_the_person_behind_the_workflow() -> None:
     request: JsonObject = {"method": "elicitation/create", "params": {"message": "Sure?", "requestedSchema": {"type": "object"}}}
 
     async def careful(ctx: CallContext) -> ToolOutcome:
-        if ctx.input_responses is None:
+        if ctx.facts.input_responses is None:
             return InputRequired({"q": request}, state="s")
-        return Complete.text(f"{ctx.input_responses['q']['action']} {ctx.request_state}")
+        return Complete.text(f"{ctx.facts.input_responses['q']['action']} {ctx.facts.request_state}")
 
     listener = Listener({"action": "accept", "content": {}})
     result = await run(await publish(chain("{tool: s/careful}"), box=ScriptedToolBox(s__careful=careful)), listener.context(), x=1)

@@ -7,6 +7,7 @@ import anyio.lowlevel
 import pytest
 
 from gateway.auth.principal import Principal
+from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.function_executor import executor
@@ -33,7 +34,7 @@ async def test_callers_take_turns_at_code_graph() -> None:
     tool = WorkflowTool(plan, toolbox=ScriptedToolBox())
 
     async def call(who: str) -> None:
-        await tool.call({"who": who}, CallContext(principal=Principal(who)))
+        await tool.call({"who": who}, CallContext(CallFacts(principal=Principal(who))))
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:

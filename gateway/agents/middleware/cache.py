@@ -70,7 +70,7 @@ class ToolCacheMiddleware(FunctionMiddleware):
         if not covers(self._tools, context.function, trust_annotations=self._trust_annotations):
             await call_next()
             return
-        key = _key([context.function.definition.name, context.arguments, context.ctx.principal.id])
+        key = _key([context.function.definition.name, context.arguments, context.ctx.facts.principal.id])
         found = self._cache.get(key)
         if found is not None:
             context.result = found

@@ -205,8 +205,8 @@ async def _ask(context: FunctionInvocationContext, verdict: Reject, label: Conte
         MiddlewareTermination: The run ends; `context.result` is the request, and a later run may contain the answer.
     """
     name = context.function.definition.name
-    guard = context.ctx.tool_guard
-    if guard is not None or context.ctx.client.can("elicitation.form"):
+    guard = context.ctx.run.tool_guard
+    if guard is not None or context.ctx.facts.client.can("elicitation.form"):
         described = describe_call(getattr(context.function, "source", None) or "the agent", name, context.arguments)
         shown = f"{verdict.reason}\n{described}"
         key = context.ctx.question(verdict.rule)

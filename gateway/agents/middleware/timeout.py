@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import AsyncGenerator, Mapping
 from fnmatch import fnmatchcase
 
@@ -74,7 +73,7 @@ class ToolTimeoutMiddleware(FunctionMiddleware):
         seconds = next(limit for glob, limit in self._tools.items() if fnmatchcase(name, glob))
         clock = CallClock(seconds)
         outer = context.ctx
-        context.ctx = dataclasses.replace(outer, clocks=(*outer.clocks, clock))
+        context.ctx = outer.limited(clock, None)
         try:
             with clock.scope:
                 await call_next()

@@ -56,7 +56,7 @@ async def run_remote(
 
 
 async def _turn(agent: A2AAgent, messages: Sequence[Message], ctx: CallContext, session: AgentSession) -> AgentResponse:
-    durable = ctx.durable
+    durable = ctx.ports.durable
     if durable is None:
         return await follow_run(agent.run(messages, stream=True, session=session), ctx)
 

@@ -8,7 +8,6 @@ as it runs (`started_requests`), so nothing is decided or worded twice. Policy i
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from functools import partial
@@ -31,7 +30,7 @@ from gateway.server.head import Head
 from gateway.server.task_calls import declares_tasks
 from gateway.server.usage import Usage
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.context import LateClock
+from gateway.tools.context import CallContext, CallPorts, LateClock
 from gateway.wire.jsonrpc import encode_response
 from gateway.wire.rpc_envelope import VERSION, VERSION_KEY
 
@@ -64,7 +63,7 @@ class PlainCalls:
         self._parts = parts
         self._envelopes = envelopes
         self._app = app
-        self._caller = PlainCaller()
+        self._ports = CallPorts(caller=PlainCaller())
         self._known_tools: dict[str, tuple[GuardedTool, bool]] = {}
         self._last_client: KnownClient | None = None
         """The client that declared itself in the last 2026 call over lines."""
@@ -136,10 +135,10 @@ class PlainCalls:
     ) -> StartedCall | None:
         """Start a 2026 call. `forwarded` is the part of the call's `_meta` that is sent to the tool's server."""
         tool = self._tool(params["name"])
-        if tool is None or (tool.definition.may_ask and client.context.client.can_be_asked):
+        if tool is None or (tool.definition.may_ask and client.facts.client.can_be_asked):
             return None
         clock = LateClock(HAND_OVER_SECONDS)
-        ctx = client.context.of_request(principal, self._caller, forwarded, clock)
+        ctx = CallContext.of_request(client.facts, principal, forwarded, self._ports, clock)
         work = self._parts.calls.run_plain(tool, params.get("arguments") or {}, ctx)
         running = InFlightCall(work, clock, self._deadlines, usage=usage, size=size)
         return StartedCall(self._app, running, partial(self._encode, message["id"], is_modern=True), principal, None, self._in_session)
@@ -159,8 +158,7 @@ class PlainCalls:
         profile = self._envelopes.profile_of(meta) if meta.get(PROTOCOL_VERSION_META_KEY) in _VERSIONS else None
         if profile is None:
             return None
-        context = self._parts.clients.template(profile)
-        return KnownClient(meta, dataclasses.replace(context, takes_tasks=declares_tasks(context))), request_meta(meta)
+        return KnownClient(meta, self._parts.clients.template(profile, takes_tasks=declares_tasks(profile))), request_meta(meta)
 
     def _tool(self, name: str) -> GuardedTool | None:
         """Return the tool that clients call `name`; `None` if it does not exist or the fast path may not call it."""

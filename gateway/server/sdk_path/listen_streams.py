@@ -93,7 +93,7 @@ class ListenStreams:
                 async with anyio.create_task_group() as tasks:
                     for uri in uris:
                         tasks.start_soon(watch, uri)
-            if facts.principal.scopes is not None:  # the stream would tell of what others watch
+            if facts.facts.principal.scopes is not None:  # the stream would tell of what others watch
                 told = params.notifications.model_copy(update={"resource_subscriptions": watched})
                 params = params.model_copy(update={"notifications": told})
             async with self._tasks.on_stream(ctx, params) as inner:

@@ -5,7 +5,6 @@ The catalog finds the source and passes the gate; this module converts parameter
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -120,18 +119,18 @@ class ReadMethods:
         modern = is_modern(ctx)
         era: Era = "modern" if modern else "legacy"
         caller = WireCaller(ctx, self._clients.tasks)
-        facts = self._clients.context(ctx, caller)
+        call = self._clients.context(ctx, caller)
         try:
             if not modern:
-                outcome: Outcome = await drive_rounds(work, facts, ctx.method)
+                outcome: Outcome = await drive_rounds(work, call, ctx.method)
                 await caller.close()
-            elif may_ask and self._parked is not None and facts.client.can_be_asked:
-                outcome = await self._parked.run(work, facts, caller)
+            elif may_ask and self._parked is not None and call.facts.client.can_be_asked:
+                outcome = await self._parked.run(work, call, caller)
             else:
-                outcome = await work(dataclasses.replace(facts, request_state=open_upstream_state(facts.request_state)))
+                outcome = await work(call.with_state(open_upstream_state(call.facts.request_state)))
                 outcome = seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else outcome
                 if self._parked is not None and scope_of_request(ctx) is None:
-                    self._parked.note_behind(outcome, work, facts)
+                    self._parked.note_behind(outcome, work, call)
         except Exception as error:
             raise to_rpc_error(error, era) from None
         finally:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
@@ -92,7 +91,7 @@ class TaskMethods:
             raise RpcError(METHOD_NOT_FOUND, f"Tool {params.name!r} cannot run as a task.")
         arguments = cast("JsonObject", raw.get("arguments") or {})
         facts = self._clients.context(ctx, WireCaller(ctx))
-        if isinstance(tool.check(arguments, facts.principal), Reject):
+        if isinstance(tool.check(arguments, facts.facts.principal), Reject):
             return await call_next(ctx)
         ttl = cast("JsonMapping", raw["task"]).get("ttl")
         seconds = ttl / 1000 if isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl > 0 else None
@@ -123,7 +122,7 @@ class TaskMethods:
     def _check_modern(self, ctx: RequestContext, params: TaskParams) -> None:
         if ctx.method == "tasks/result":
             raise RpcError(METHOD_NOT_FOUND, "Method not found", ctx.method)
-        if not declares_tasks(self._context(ctx)):
+        if not declares_tasks(self._context(ctx).facts.client):
             required: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
             raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, "This request needs the tasks extension to be declared.", required)
         request: object = ctx.request
@@ -141,7 +140,7 @@ class TaskMethods:
         wire: JsonObject = {"taskId": handle.task_id}
         if method == "tasks/update":
             wire["inputResponses"] = params.input_responses or {}
-        answer = await tool.task(method, wire, dataclasses.replace(facts, input_responses=None, request_state=None))
+        answer = await tool.task(method, wire, facts.with_answers(None, None))
         return {**answer, "taskId": params.task_id} if method == "tasks/get" else {}
 
     def _is_relayed(self, params: TaskParams) -> bool:
@@ -150,7 +149,7 @@ class TaskMethods:
     async def _get(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
         if self._is_relayed(params):
             return await self._relay(ctx, params, "tasks/get")
-        task = await self._handler.runner.find(params.task_id, principal_of(ctx).id)
+        task = await self._handler.find(params.task_id, principal_of(ctx))
         return modern_state(task) if is_modern(ctx) else legacy_task(task)
 
     async def _update(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
@@ -158,15 +157,13 @@ class TaskMethods:
             raise RpcError(METHOD_NOT_FOUND, "Method not found", ctx.method)
         if self._is_relayed(params):
             return await self._relay(ctx, params, "tasks/update")
-        await self._handler.runner.answer(
-            await self._handler.runner.find(params.task_id, principal_of(ctx).id), params.input_responses or {}
-        )
+        await self._handler.runner.answer(await self._handler.find(params.task_id, principal_of(ctx)), params.input_responses or {})
         return {}
 
     async def _cancel(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
         if self._is_relayed(params):
             return await self._relay(ctx, params, "tasks/cancel")
-        task = await self._handler.runner.find(params.task_id, principal_of(ctx).id)
+        task = await self._handler.find(params.task_id, principal_of(ctx))
         if is_modern(ctx):
             await self._handler.runner.cancel(task)
             return {}
@@ -176,7 +173,7 @@ class TaskMethods:
 
     async def _result(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
         """Serve `tasks/result` of 2025-11-25: wait for the end of the task, and send its requests for input to the client meanwhile."""
-        task = await self._handler.runner.find(params.task_id, principal_of(ctx).id)
+        task = await self._handler.find(params.task_id, principal_of(ctx))
         facts = self._context(ctx)
         while not task.is_over:
             ask = next(iter(task.open_requests.items()), None)

@@ -89,7 +89,7 @@ class TaskNotifications:
             yield ctx
             return
         facts = self._clients.context(ctx, WireCaller(ctx))
-        if not declares_tasks(facts):
+        if not declares_tasks(facts.facts.client):
             required: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
             raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, "`taskIds` need the tasks extension to be declared.", required)
         if not isinstance(wanted, list) or not all(isinstance(task_id, str) for task_id in cast("list[object]", wanted)):

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import IO
 
 from gateway.skills.model import MANIFEST, digest_of, is_manifest, is_utf8
-from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, read_frontmatter
+from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, Offer, path_inside, to_frontmatter
 from gateway.skills.objects.members import InlineSkillResource
 from gateway.skills.objects.skill import FileSkill, SkillResource
+from gateway.skills.parser import parse_skill
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,9 @@ def _unpack(data: bytes, limits: ArchiveLimits) -> dict[str, bytes]:
         if len(members) > limits.max_files:
             raise ValueError(f"the archive has {len(members)} files, {limits.max_files} are allowed")
         for member in members:
-            path = _member_path(member.filename)
+            path = path_inside(member.filename)
+            if not path:
+                raise ValueError(f"the archive has a file called {member.filename[:100]!r}")
             with archive.open(member) as source:
                 content = _read(source, left)
             left -= len(content)
@@ -68,13 +71,6 @@ def _unpack(data: bytes, limits: ArchiveLimits) -> dict[str, bytes]:
                 taken.add(path.casefold())
                 files[path] = content
     return files
-
-
-def _member_path(name: str) -> str:
-    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
-    if not parts or ".." in parts or ":" in parts[0]:
-        raise ValueError(f"the archive has a file called {name[:100]!r}")
-    return "/".join(parts)
 
 
 def _read(source: IO[bytes], left: int) -> bytes:
@@ -93,18 +89,18 @@ def _to_skill(files: dict[str, bytes], name: str, url: str, limits: ArchiveLimit
     if not manifests:
         raise ValueError(f"the archive has no {MANIFEST}")
     manifest = min(manifests, key=lambda path: (path.count("/"), path))
-    frontmatter = read_frontmatter(files[manifest], f"{url}:{manifest}", name)
+    document = parse_skill(files[manifest], directory=name)
+    frontmatter = to_frontmatter(document, f"{url}:{manifest}")
     if frontmatter is None:
         raise ValueError(f"the {MANIFEST} in the archive does not describe a skill called {name!r}")
     top = manifest.rpartition("/")[0]
     prefix = f"{top}/" if top else ""
+    offer = Offer(limits.extensions, None)
     resources: list[SkillResource] = []
     for path in sorted(files):
         below = path.removeprefix(prefix)
-        extension = "." + below.rpartition(".")[2].lower() if "." in below.rpartition("/")[2].lstrip(".") else ""
         near = path.startswith(prefix) and below.count("/") < limits.search_depth
-        offered = near and not is_manifest(path) and extension in limits.extensions
-        if offered and is_utf8(files[path]):
+        if near and not is_manifest(path) and offer.has(name, below) and is_utf8(files[path]):
             resources.append(InlineSkillResource(name=below, content=files[path].decode()))
-    return FileSkill(frontmatter=frontmatter, content=files[manifest].decode(), path=url, resources=resources)
+    return FileSkill(frontmatter=frontmatter, content=document.text, path=url, resources=resources)
 

@@ -1,7 +1,7 @@
 """`FileSkillsSource`: skill folders as objects, by agent-framework's strict rules.
 
-It finds and lists folders with `skills.folders`, as the gateway's index does, but leaves out every skill that breaks a rule and logs an
-error. No link is followed. Files are read from the folder again when they are used.
+`skills.reader` reads each folder, as for the gateway's index, and within the same limits. This module leaves out every skill that breaks
+one of agent-framework's rules and logs an error. No link is followed. Files are read from the folder again when they are used.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
 import anyio.to_thread
 
 from gateway.json_types import JsonObject, JsonValue
-from gateway.skills.folders import Changed, Problems, find_skills, list_files, read_file
-from gateway.skills.model import MANIFEST, is_manifest
+from gateway.policy.skill_policy import is_safe_name
+from gateway.skills.folders import Problems, find_skills
+from gateway.skills.model import MANIFEST, Key, SkillDocument, is_manifest
 from gateway.skills.objects.members import FileSkillResource, FileSkillScript, SkillScriptRunner
 from gateway.skills.objects.skill import FileSkill, Skill, SkillFrontmatter
-from gateway.skills.objects.sources import SkillsSource, SkillsSourceContext
-from gateway.skills.parser import KNOWN_KEYS, parse_skill
+from gateway.skills.objects.sources import SkillsSource, SkillsSourceContext, first_of_each_name
+from gateway.skills.parser import KNOWN_KEYS
+from gateway.skills.reader import FolderReader, SkillFolder
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +37,7 @@ SEARCH_DEPTH = 2
 SKILL_DEPTH = 2
 """Levels of folders below each given path that are searched for skills."""
 
-MAX_FILES = 2_000
-"""Maximum number of offered files of one skill; further files are left out."""
-
-_REFUSED = frozenset({"name-missing", "name-illegal", "name-not-directory", "yaml-repaired", "not-json"})
+_REFUSED = frozenset({"file-name-case", "name-missing", "name-illegal", "name-not-directory", "yaml-repaired", "not-json"})
 """Codes of diagnostics that are warnings for `parse_skill`, but errors by agent-framework's rules."""
 
 FileFilter = Callable[[str, str], bool]
@@ -74,9 +73,10 @@ class FileSkillsSource(SkillsSource):
         given = [skill_paths] if isinstance(skill_paths, str | Path) else skill_paths
         self._roots = [str(path) for path in given]
         self._runner = script_runner
-        self._resources = _Offer(RESOURCE_EXTENSIONS if resource_extensions is None else resource_extensions, resource_filter)
-        self._scripts = _Offer(SCRIPT_EXTENSIONS if script_extensions is None else script_extensions, script_filter)
+        self._resources = Offer(RESOURCE_EXTENSIONS if resource_extensions is None else resource_extensions, resource_filter)
+        self._scripts = Offer(SCRIPT_EXTENSIONS if script_extensions is None else script_extensions, script_filter)
         self._resources.folders, self._scripts.folders = _folders(resource_directories), _folders(script_directories)
+        self._known: Mapping[Key, SkillFolder] = {}
         named = [folder for offer in (self._resources, self._scripts) for folder in offer.folders or ()]
         self._depth = max([search_depth, *(folder.count("/") + 2 for folder in named if folder)])
 
@@ -85,42 +85,30 @@ class FileSkillsSource(SkillsSource):
         return await anyio.to_thread.run_sync(self._read)
 
     def _read(self) -> list[Skill]:
-        found: dict[str, Skill] = {}
-        for folder in (folder for root in self._roots for folder in _skill_folders(root)):
-            skill = self._read_skill(folder)
-            if skill is not None and found.setdefault(skill.frontmatter.name, skill) is not skill:
-                logger.warning("second skill of the same name left out skill=%s folder=%s", skill.frontmatter.name, folder)
-        return list(found.values())
+        reader = FolderReader(self._known, {})
+        folders = [reader.read((folder, ""), is_nested=False) for root in self._roots for folder in _skill_folders(root)]
+        self._known = {folder.key: folder for folder in folders}
+        return first_of_each_name([skill for folder in folders if (skill := self._to_skill(folder)) is not None])
 
-    def _read_skill(self, folder: str) -> FileSkill | None:
-        place = os.path.join(folder, MANIFEST)
-        try:
-            data = read_file(folder, (MANIFEST,))[0]
-        except Changed:
-            logger.error("skill left out file=%s reason='it is not a regular file, or cannot be read'", place)
-            return None
-        frontmatter = read_frontmatter(data, place, os.path.basename(folder))
+    def _to_skill(self, folder: SkillFolder) -> FileSkill | None:
+        top = folder.key[0]
+        frontmatter = to_frontmatter(folder.document, os.path.join(top, MANIFEST))
         if frontmatter is None:
             return None
-        name = frontmatter.name
         resources: list[FileSkillResource] = []
         scripts: list[FileSkillScript] = []
-        for path in self._offered_paths(folder):
-            full = os.path.join(folder, *path.split("/"))
-            if not is_manifest(path) and self._resources.has(name, path):
-                resources.append(FileSkillResource(name=path, full_path=full, root=folder))
-            if self._scripts.has(name, path):
-                scripts.append(FileSkillScript(name=path, full_path=full, runner=self._runner, root=folder))
-        return FileSkill(frontmatter=frontmatter, content=data.decode(), path=folder, resources=resources, scripts=scripts)
+        for path, file in sorted(folder.files.items()):
+            if "/".join(file.segments) != path or path.count("/") >= self._depth:
+                continue  # behind a link, or too deep
+            full = os.path.join(top, *file.segments)
+            if not is_manifest(path) and self._resources.has(frontmatter.name, path):
+                resources.append(FileSkillResource(name=path, full_path=full, root=top))
+            if self._scripts.has(frontmatter.name, path):
+                scripts.append(FileSkillScript(name=path, full_path=full, runner=self._runner, root=top))
+        return FileSkill(frontmatter=frontmatter, content=folder.document.text, path=top, resources=resources, scripts=scripts)
 
 
-    def _offered_paths(self, folder: str) -> Iterable[str]:
-        """Return the paths of the regular files down to the search depth, sorted, without those behind links."""
-        listed = list_files(folder, ()).files
-        return [f.path for f in listed if f.path == "/".join(f.segments) and f.path.count("/") < self._depth][:MAX_FILES]
-
-
-class _Offer:
+class Offer:
     """Decides which files of a skill are offered as resources, or as scripts."""
 
     def __init__(self, extensions: Sequence[str], chosen: FileFilter | None) -> None:
@@ -129,6 +117,7 @@ class _Offer:
         self.folders: frozenset[str] | None = None
 
     def has(self, skill: str, path: str) -> bool:
+        """Return whether the file `path` of a skill is offered."""
         folder, _, file = path.rpartition("/")
         if os.path.splitext(file)[1].lower() not in self._extensions or (self.folders is not None and folder not in self.folders):
             return False
@@ -142,21 +131,22 @@ def _folders(names: Sequence[str] | None) -> frozenset[str] | None:
     for name in names:
         if not name.strip():
             raise ValueError("A directory name cannot be blank.")
-        plain = name.replace("\\", "/")
-        parts = [part for part in plain.split("/") if part not in ("", ".")]
-        if plain.startswith("/") or ".." in parts or ":" in plain.split("/")[0]:
+        path = path_inside(name)
+        if path is None:
             logger.warning("directory ignored reason='outside the skill' name=%r", name)
-            continue
-        found.add("/".join(parts))
+        else:
+            found.add(path)
     return frozenset(found)
 
 
-def read_frontmatter(data: bytes, place: str, directory: str) -> SkillFrontmatter | None:
-    """Parse the frontmatter of a `SKILL.md`. If it breaks a rule, log an error that names `place` and return `None`.
+def path_inside(name: str) -> str | None:
+    """Return a relative path with `/` as separator and without empty and `.` segments; `None` if it may be outside its folder."""
+    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
+    return "/".join(parts) if is_safe_name(name) and not (parts and ":" in parts[0]) else None
 
-    `directory` is the name that the skill must have.
-    """
-    document = parse_skill(data, directory=directory)
+
+def to_frontmatter(document: SkillDocument, place: str) -> SkillFrontmatter | None:
+    """Return the frontmatter of a parsed `SKILL.md`. If it breaks a rule, log an error that names `place` and return `None`."""
     fields = document.frontmatter
     problems = [finding.message for finding in document.diagnostics if finding.level == "error" or finding.code in _REFUSED]
     problems += [f"write {key.lower()!r} instead of {key!r}" for key in fields if key not in KNOWN_KEYS and key.lower() in KNOWN_KEYS]

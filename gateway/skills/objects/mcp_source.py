@@ -1,14 +1,12 @@
 """`MCPSkillsSource`: the skills of a remote MCP server as objects, from the skills extension (SEP-2640) or its draft's index resource.
 
-Bodies are fetched when they are first loaded. Names that a model gives are checked before a request is sent. The gateway itself reads
-skills of its servers with `catalog.remote_skills`. The SDK's types are imported at first use, because every program with a session has
-imported them.
+`skills.remote` converts what the server lists to the index's model, and `MCPSkill` answers from it. Bodies are fetched when they are
+first loaded. Names that a model gives are checked before a request is sent. The gateway itself reads skills of its servers with
+`catalog.remote_skills`. The SDK's types are imported at first use, because every program with a session has imported them.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
@@ -16,28 +14,23 @@ from urllib.parse import unquote
 
 import anyio
 
-from gateway.json_types import JsonMapping, JsonObject, as_object, objects_in
-from gateway.policy.skill_policy import is_safe_name, judge_entry
+from gateway.json_types import JsonMapping, JsonObject, members_of, objects_in
+from gateway.policy.skill_policy import is_safe_name
 from gateway.protocol import SKILLS_EXTENSION
 from gateway.skills.model import MANIFEST, digest_of
 from gateway.skills.objects.archives import ArchiveLimits, read_archive
 from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH
 from gateway.skills.objects.skill import Skill, SkillFrontmatter, SkillResource
 from gateway.skills.objects.sources import SkillsSource, SkillsSourceContext
-from gateway.skills.remote import index_entries
+from gateway.skills.remote import INDEX_URI, decode_blob, index_entries, list_skills, to_skill
 
 logger = logging.getLogger(__name__)
-
-INDEX_URI = "skill://index.json"
 
 REQUEST_SECONDS = 60.0
 """Timeout of one request to the server, in seconds."""
 
-MAX_PAGES = 1_000
-"""Maximum number of pages of one listing; guards against a server whose listing never ends."""
-
-MAX_INDEX_CHARS = 8_000_000
-"""Maximum length of the index resource. A larger one is not used; this is enough for tens of thousands of skills."""
+_BACKEND_ID = "client:"
+"""First part of the keys of skills that a program's own client lists; they never enter the gateway's index."""
 
 _NOT_FOUND = (-32002, -32601)
 
@@ -75,11 +68,16 @@ class MCPSkill(Skill):
         session_provider: Callable[[], ReadsResources] | None = None,
         entry: JsonMapping | None = None,
     ) -> None:
-        """Give exactly one of `client` and `session_provider`, which is called for each read. Raises `ValueError` otherwise.
+        """Give exactly one of `client` and `session_provider`, which is called for each read.
 
         `entry` is the entry of `skills/list`. If given, only listed files are read, and their digests are checked.
+
+        Raises:
+            ValueError: Both or neither of `client` and `session_provider` are given, or `entry` breaks SEP-2640.
         """
-        self._digests = None if entry is None else _digests(entry)
+        self._listed = None if entry is None else to_skill(entry, _BACKEND_ID, "")
+        if entry is not None and self._listed is None:
+            raise ValueError(f"The entry of skill {frontmatter.name!r} breaks the rules of `skills/list`.")
         self._frontmatter = frontmatter
         self._uri = skill_md_uri
         self._root = skill_md_uri.removesuffix(MANIFEST) if skill_md_uri.endswith(MANIFEST) else skill_md_uri.rstrip("/") + "/"
@@ -102,7 +100,7 @@ class MCPSkill(Skill):
             text = _text(await _read(self._session, self._uri))
             if not text:
                 raise ValueError(f"The server sent no text for {self._uri!r}.")
-            if not self._is_listed(self._uri, text.encode()) and not await self._is_renewed(self._uri, text.encode()):
+            if not self._is_listed(MANIFEST, text.encode()) and not await self._is_renewed(MANIFEST, text.encode()):
                 raise ValueError(f"The text of {self._uri!r} has another digest than the server lists; it is not used.")
             self._content = text
         return self._content
@@ -114,26 +112,32 @@ class MCPSkill(Skill):
             logger.debug("resource name refused skill=%s name=%r", self._frontmatter.name, name)
             return None
         uri = self._root + path
-        if self._digests is not None:
-            uri = next((listed for listed in self._digests if listed == uri or unquote(listed) == uri), "")
-        result = await _try_read(self._session, uri) if uri else None
+        if self._listed is not None and not self._listed.is_dynamic:
+            file = self._listed.files.get(path) or self._listed.files.get(unquote(path))
+            if file is None:
+                return None
+            path, uri = file.path, file.segments[0]
+        result = await _try_read(self._session, uri)
         if result is None:
             return None
         blob = _blob(result)
         data = blob if blob is not None else _text(result).encode()
-        if not self._is_listed(uri, data) and not await self._is_renewed(uri, data):
+        if not self._is_listed(path, data) and not await self._is_renewed(path, data):
             logger.warning("resource refused reason='other digest than listed' skill=%s name=%r", self._frontmatter.name, name)
             return None
         return MCPSkillResource(name=name, result=result)
 
-    def _is_listed(self, uri: str, data: bytes) -> bool:
-        return self._digests is None or self._digests.get(uri) == digest_of(data)
+    def _is_listed(self, path: str, data: bytes) -> bool:
+        if self._listed is None or self._listed.is_dynamic:
+            return True
+        return path in self._listed.files and self._listed.files[path].digest == digest_of(data)
 
-    async def _is_renewed(self, uri: str, data: bytes) -> bool:
+    async def _is_renewed(self, path: str, data: bytes) -> bool:
         """Fetch the skill's entry again, in case the skill has changed, and return whether it lists the digest of `data` for this file."""
-        entry = await _get_entry(self._session(), self._uri)
-        self._digests = self._digests if entry is None else _digests(entry)
-        return entry is not None and self._is_listed(uri, data)
+        answer = await _send(self._session(), "skills/get", {"uri": self._uri})
+        now = to_skill(members_of(answer.get("skill")), _BACKEND_ID, "")
+        self._listed = now or self._listed
+        return now is not None and self._is_listed(path, data)
 
 
 class MCPSkillsSource(SkillsSource):
@@ -171,14 +175,17 @@ class MCPSkillsSource(SkillsSource):
             MCPError, TimeoutError: The skills are listed but cannot be read.
         """
         if _has_extension(self._session()):
-            return [skill for entry in await _list_entries(self._session()) if (skill := self._listed(entry)) is not None]
-        result = await _try_read(self._session, INDEX_URI)
-        found = [await self._to_skill(entry) for entry in _entries(_text(result))] if result is not None else []
+            listed = await list_skills(self._fetch_page, _BACKEND_ID, "")
+            found = [self._skill(one.document.name, one.document.description, str(one.uri), one.entry) for one in listed]
+        else:
+            result = await _try_read(self._session, INDEX_URI)
+            found = [await self._to_skill(entry) for entry in _entries(_text(result))] if result is not None else []
         return [skill for skill in found if skill is not None]
 
-    def _listed(self, entry: JsonMapping) -> Skill | None:
-        fields = cast("JsonMapping", entry["frontmatter"])
-        return self._skill(str(fields["name"]), str(fields["description"]), str(entry["uri"]), entry)
+    async def _fetch_page(self, cursor: str | None) -> tuple[list[JsonObject], str | None]:
+        page = await _send(self._session(), "skills/list", {} if cursor is None else {"cursor": cursor})
+        following = page.get("nextCursor")
+        return objects_in(page.get("skills")), following if isinstance(following, str) else None
 
     def _skill(self, name: str, description: str, uri: str, entry: JsonMapping | None) -> Skill | None:
         try:
@@ -212,27 +219,8 @@ def _has_extension(session: object) -> bool:
     return isinstance(extensions, dict) and SKILLS_EXTENSION in extensions
 
 
-async def _list_entries(session: object) -> list[JsonMapping]:
-    """Return every entry of `skills/list` that SEP-2640 allows, in order. Raises `MCPError` or `TimeoutError`."""
-    found: list[JsonMapping] = []
-    params: JsonObject = {}
-    for _ in range(MAX_PAGES):
-        page = await _send(session, "skills/list", params)
-        found += [entry for entry in objects_in(page.get("skills")) if judge_entry(entry)]
-        cursor = page.get("nextCursor")
-        if not isinstance(cursor, str):
-            break
-        params = {"cursor": cursor}
-    return found
-
-
-async def _get_entry(session: object, uri: str) -> JsonMapping | None:
-    """Fetch the current entry of a skill (`skills/get`); `None` if the entry breaks SEP-2640. Raises `MCPError` or `TimeoutError`."""
-    entry = as_object((await _send(session, "skills/get", {"uri": uri})).get("skill"))
-    return entry if entry is not None and judge_entry(entry) else None
-
-
 async def _send(session: object, method: str, params: JsonObject) -> JsonMapping:
+    """Send a request of the skills extension and return the result. Raises `MCPError` or `TimeoutError`."""
     from mcp_types import Request
     from pydantic import TypeAdapter
 
@@ -242,12 +230,6 @@ async def _send(session: object, method: str, params: JsonObject) -> JsonMapping
     low: Any = getattr(session, "session", session)
     with anyio.fail_after(REQUEST_SECONDS):
         return await low.send_request(_SkillRequest(method=method, params=params), TypeAdapter(dict[str, Any]))
-
-
-def _digests(entry: JsonMapping) -> dict[str, str] | None:
-    """Return URI → digest of each file in a skill's entry; `None` for a `dynamic` skill, whose files are not listed."""
-    files = entry["resources"]
-    return None if files == "dynamic" else {str(file["uri"]): str(file["digest"]) for file in cast("list[JsonMapping]", files)}
 
 
 def _provider(client: ReadsResources | None, session_provider: Callable[[], ReadsResources] | None) -> Callable[[], ReadsResources]:
@@ -293,17 +275,14 @@ def _blob(result: object) -> bytes | None:
     for content in _contents(result):
         blob = getattr(content, "blob", None)
         if isinstance(blob, str):
-            try:
-                return base64.b64decode(blob.partition(",")[2] if blob.startswith("data:") else blob, validate=True)
-            except (binascii.Error, ValueError):
+            data = decode_blob(blob.partition(",")[2] if blob.startswith("data:") else blob)
+            if data is None:
                 logger.warning("resource of a skill ignored reason='invalid base64'")
-                return None
+            return data
     return None
 
 
 def _entries(text: str) -> list[JsonMapping]:
-    if not text or len(text) > MAX_INDEX_CHARS:
-        return []
     try:
         return index_entries(text)
     except ValueError as error:

@@ -1,4 +1,8 @@
-"""`SkillsProvider`: names a source's skills in an agent's instructions and adds the tools to load, read and run them."""
+"""`SkillsProvider`: names a source's skills in an agent's instructions and adds the tools to load, read and run them.
+
+Decided: the provider has tools of its own beside `skill_tools` and `run_tool`. Because agent-framework defines their schemas and error
+texts, and passes values of the host program to the functions of a skill. Revisit when agent-framework's skills have digests and URIs.
+"""
 
 from __future__ import annotations
 

@@ -42,6 +42,16 @@ async def fetch(source: SkillsSource, context: SkillsSourceContext | None) -> li
     return list(await (source.get_skills(context or SkillsSourceContext()) if takes_context else source.get_skills()))
 
 
+def first_of_each_name(skills: Sequence[Skill]) -> list[Skill]:
+    """Return the skills in order, of several with the same name (ignoring case) only the first. The others are logged."""
+    found: dict[str, Skill] = {}
+    for skill in skills:
+        name = skill.frontmatter.name
+        if found.setdefault(name.casefold(), skill) is not skill:
+            logger.warning("second skill of the same name left out skill=%s", name)
+    return list(found.values())
+
+
 class InMemorySkillsSource(SkillsSource):
     """A source with a fixed list of skills."""
 
@@ -85,12 +95,7 @@ class DeduplicatingSkillsSource(DelegatingSkillsSource):
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
         """Return the skills of the inner source, each name once."""
-        found: dict[str, Skill] = {}
-        for skill in await fetch(self._inner_source, context):
-            name = skill.frontmatter.name
-            if found.setdefault(name.casefold(), skill) is not skill:
-                logger.warning("second skill of the same name left out skill=%s", name)
-        return list(found.values())
+        return first_of_each_name(await fetch(self._inner_source, context))
 
 
 class FilteringSkillsSource(DelegatingSkillsSource):

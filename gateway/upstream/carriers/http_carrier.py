@@ -137,7 +137,7 @@ class HttpCarrier:
         body = b"".join(self._writer.parts(number, request.method, request.params, meta))
         ctx = request.ctx
         try:
-            caller = ctx.principal.id if ctx is not None else ""
+            caller = ctx.facts.principal.id if ctx is not None else ""
             answer = await self.pool.send(post_request(head, body), caller)
             if 300 <= answer.status < 400:
                 raise NeedsSdk

@@ -107,7 +107,7 @@ class Disclosure:
 
 
 def _run_tools(ctx: CallContext) -> list[Tool]:
-    call = ctx.invocation
+    call = ctx.run.invocation
     if not isinstance(call, FunctionInvocationContext) or call.tools is None:
         raise ToolFailed("Functions are loaded and unloaded inside an agent's run only.")
     return call.tools

@@ -46,7 +46,7 @@ from gateway.protocol import TASKS_EXTENSION
 from gateway.telemetry.gateway_events import EventStream
 from gateway.telemetry.mcp_operations import note_unsent
 from gateway.tools.base import Complete, InputRequired, OnChange, Tool, ToolDefinition, prompt_schema
-from gateway.tools.context import CallContext
+from gateway.tools.context import AgentScope, CallContext
 from gateway.tools.drive import drive, keyed
 from gateway.tools.invocation import FunctionInvocationContext
 from gateway.types.content import Content
@@ -346,7 +346,7 @@ class MCPTool(ABC):
 
     async def _call(self, guarded: GuardedTool, arguments: JsonObject) -> str | list[Content]:
         host = FunctionInvocationContext(guarded, arguments, kwargs=arguments)
-        outcome = await self._run(guarded, {}, CallContext(invocation=host))
+        outcome = await self._run(guarded, {}, CallContext(run=AgentScope(invocation=host)))
         parse = self._parser()
         parsed = parse(outcome) if parse is not None else to_contents(outcome.result)
         if outcome.is_error:
@@ -383,7 +383,7 @@ class MCPTool(ABC):
 
     async def _run(self, guarded: GuardedTool, arguments: JsonObject, ctx: CallContext) -> Complete:
         arguments, ctx = with_host_values(guarded, arguments, ctx)
-        answering = dataclasses.replace(ctx, caller=SamplingCaller(self.answer_sampling, ctx))
+        answering = ctx.with_caller(SamplingCaller(self.answer_sampling, ctx))
         try:
             with self._failures():
                 await self._connected("tools/call", {"name": guarded.definition.name})
@@ -443,11 +443,11 @@ class MCPTool(ABC):
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """Send one request. If it was not sent because the connection is gone, reconnect once and send it again."""
-        if ctx.input_responses is not None:
-            params["inputResponses"] = ctx.input_responses
-        if ctx.request_state is not None:
-            params["requestState"] = ctx.request_state
-        envelope = Envelope(ctx=ctx, meta=ctx.meta, capabilities=self._desk.capabilities, headers=headers or {})
+        if ctx.facts.input_responses is not None:
+            params["inputResponses"] = ctx.facts.input_responses
+        if ctx.facts.request_state is not None:
+            params["requestState"] = ctx.facts.request_state
+        envelope = Envelope(ctx=ctx, meta=ctx.facts.meta, capabilities=self._desk.capabilities, headers=headers or {})
         wire = await self._connected(method, params)
         if wire.negotiated.has_tasks and method in ("tools/call", "tasks/get", "tasks/update", "tasks/cancel"):
             envelope = with_extension(envelope, TASKS_EXTENSION)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Awaitable, Callable
 
@@ -25,7 +24,7 @@ class SamplingCaller(NoCaller):
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Pass a progress report to the caller of `outer`."""
-        await self._outer.caller.progress(progress, total, message)
+        await self._outer.ports.caller.progress(progress, total, message)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Answer a sampling request; raise `AskUnavailable` for any other request."""
@@ -42,12 +41,12 @@ def with_host_values(guarded: GuardedTool, arguments: JsonObject, ctx: CallConte
     Raises:
         ToolFailed: The program's `_meta` is malformed, or a value to be sent is not JSON.
     """
-    host: JsonObject = ctx.invocation.kwargs if ctx.invocation is not None else {}
+    host: JsonObject = ctx.run.invocation.kwargs if ctx.run.invocation is not None else {}
     if (meta := host.get("_meta")) is not None:
         if isinstance(verdict := judge_meta(meta), Reject):
             raise ToolFailed(verdict.reason)
         _check_json("_meta", meta)
-        ctx = dataclasses.replace(ctx, meta={**ctx.meta, **meta})
+        ctx = ctx.with_meta({**ctx.facts.meta, **meta})
     taken = {name: value for name, value in host.items() if name in guarded.rules.arguments.accepted and name not in arguments}
     for name, value in taken.items():
         _check_json(name, value)

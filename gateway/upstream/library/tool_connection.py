@@ -80,7 +80,7 @@ class ProgramSession:
         """Send one request. The session itself decides on capabilities and headers."""
         wire = {**params, "_meta": dict(envelope.meta)} if envelope.meta else dict(params)
         ctx = envelope.ctx
-        progress = ctx.progress if ctx is not None and ctx.wants_progress else None
+        progress = ctx.progress if ctx is not None and ctx.facts.wants_progress else None
         try:
             answer = await self._session.send_request(_AnyRequest(method=method, params=wire), _AnyResult, progress_callback=progress)
         except MCPError as error:

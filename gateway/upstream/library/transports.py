@@ -110,6 +110,6 @@ class MCPStreamableHTTPTool(MCPTool):
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """Send one request, with the headers that the header provider returns for the call (see `MCPTool.send`)."""
         if self._header_provider is not None:
-            values: JsonObject = ctx.invocation.kwargs if ctx.invocation is not None else {}
+            values: JsonObject = ctx.run.invocation.kwargs if ctx.run.invocation is not None else {}
             headers = {**self._header_provider(values), **(headers or {})}
         return await super().send(method, params, ctx, headers)

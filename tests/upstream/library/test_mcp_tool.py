@@ -20,6 +20,8 @@ from mcp.client.streamable_http import streamable_http_client
 from gateway import Agent, CallContext, Content, MCPStdioTool, MCPStreamableHTTPTool, MCPTool, ScriptedChatClient
 from gateway.errors import ModelError, ToolFailed, UpstreamError
 from gateway.tools.base import Complete
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallPorts
 from gateway.tools.ports import ClientProfile, NoCaller
 from gateway.upstream.library.mcp_tool_options import MCPToolOptions
 from tests.architecture.documents import blocks
@@ -479,7 +481,7 @@ async def test_function_approval_is_required_for_agents_only(
     urls: dict[str, str], action: str, expected: str
 ) -> None:
     person = Person(action)
-    ctx = CallContext(client=ClientProfile(capabilities={"elicitation": {}}), caller=person)
+    ctx = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {}})), CallPorts(caller=person))
     async with MCPStreamableHTTPTool("fake", urls["modern"], approval_mode="always_require") as tool:
         function = next(function for function in tool.functions if function.name == "add")
         outcome = await function.call({"a": 2, "b": 3}, ctx)
