@@ -214,7 +214,7 @@ def _judged(result: JsonObject, cleaned: JsonObject, verdict: Pass | Reject | Js
 
 @runtime_checkable
 class HelperResult(Releasable, Protocol):
-    """A large result in the memory of a helper process (`upstream.large_result_helpers`).
+    """A large result in the memory of a helper process (`upstream.large_result_pool`).
 
     It is also the claim on the memory for large results that the result takes: `release` frees both.
     """

@@ -231,6 +231,8 @@ def _why_unusable(error: Exception | None) -> str:
 
 def describe(error: jsonschema_rs.ValidationError, value: JsonValue, root: str = "") -> str:
     """Describe one problem: which argument, what is wrong, what is expected. Never contains the value."""
+    from jsonschema_rs import ValidationErrorKind as kinds  # short for the class of each kind of error
+
     path = _path(error.instance_path, root)
     missing = getattr(error.kind, "property", None) if error.kind.name == "required" else None
     if isinstance(missing, str):
@@ -247,7 +249,7 @@ def describe(error: jsonschema_rs.ValidationError, value: JsonValue, root: str =
         case "falseSchema":
             closes = error.schema_path[-1:] == ["additionalProperties"]
             said = "may not have any properties" if closes else "is not allowed"
-        case "pattern" if error.message.startswith("Error executing"):
+        case "pattern" if isinstance(error.kind, kinds.BacktrackLimitExceeded | kinds.RegexEngineFailure):
             said = "the value cannot be matched against its pattern within the step limit"
         case _:
             said = error.message

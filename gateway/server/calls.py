@@ -19,7 +19,6 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import Reject
 from gateway.policy.pin_check import PINS_RULE
 from gateway.protocol import (
-    INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MISSING_REQUIRED_CLIENT_CAPABILITY,
     SERVER_INFO_META_KEY,
@@ -113,10 +112,10 @@ class CallHandler:
     async def _leg(self, ctx: RequestContext, name: str, facts: CallContext, caller: WireCaller) -> ToolOutcome:
         try:
             tool = await self._catalog.seek(name)
-        except NotFound as error:
+        except NotFound:
             if (reason := self._catalog.refuse_quarantined(name, facts.facts.principal)) is not None:
                 return refusal(PINS_RULE, reason)
-            raise RpcError(INVALID_PARAMS, f"Unknown tool: {error.name}") from None
+            raise
         arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
         return await (self.run if is_modern(ctx) else self.run_legacy)(tool, arguments, facts, caller)
 

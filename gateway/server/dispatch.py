@@ -31,23 +31,25 @@ from gateway.protocol import (
     LATEST_MODERN_VERSION,
     MODERN_PROTOCOL_VERSIONS,
     PROTOCOL_VERSION_META_KEY,
+    RpcError,
 )
 from gateway.sdk import load
 from gateway.server.bodies import COUNTED_SCOPE_KEY, BufferedReceive, problem_of
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
-from gateway.server.envelopes import MAX_KNOWN_CLIENTS, Envelopes
+from gateway.server.envelopes import Envelopes
 from gateway.server.fast_path.handshake import plain_initialize
 from gateway.server.fast_path.in_flight import InFlightCall, StartedCall
-from gateway.server.fast_path.plain_answers import DISCOVER, METHODS, PlainAnswers, PlainRequest, plain_request, session_request
+from gateway.server.fast_path.plain_answers import DISCOVER, METHODS, PlainAnswers, PlainRequest, plain_request
 from gateway.server.fast_path.plain_calls import CallParts, PlainCalls
-from gateway.server.fast_path.session_messages import INITIALIZED, apply_notification, session_result
+from gateway.server.fast_path.session_messages import INITIALIZED, handle_message
 from gateway.server.fast_path.started_requests import RefusedRequest, StartedAnswer, StartedRequest
 from gateway.server.head import Head
 from gateway.server.sdk_path.lazy_application import SdkParts
 from gateway.server.startup_answers import Listed
 from gateway.server.usage import SMALL_BYTES
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
-from gateway.wire.jsonrpc import decode_object, notification
+from gateway.wire.jsonrpc import decode_object
+from gateway.wire.rpc_envelope import VERSION, VERSION_KEY, error_response, notification, request, response
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -68,7 +70,6 @@ not wait for the import. Clients send their first requests together, and a model
 
 _MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
 _METHODS = frozenset({b"tools/call", *(method.encode() for method in METHODS)})
-_MEDIA_TYPES = frozenset({b"application/json", b"text/event-stream"})
 
 Write = Callable[[bytes], Awaitable[None]]
 """Sends whole lines to the client."""
@@ -100,8 +101,6 @@ class HttpDispatch:
         self._max_request_bytes = max_request_bytes
         self._envelopes = Envelopes(lambda: server.has_sdk)
         self._calls = PlainCalls(server, self._envelopes, app)
-        self._accepting: set[bytes] = set()
-        """Values of `Accept` that were found to include JSON and event streams."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request on the fast path, or pass the request to `app`."""
@@ -191,23 +190,11 @@ class HttpDispatch:
     def _is_plain(self, head: Head) -> bool:
         """Whether, judged by its head, the fast path may serve the request. The length of the body is not judged."""
         fields = head.fields
-        if head.path != self._path or head.method != "POST" or not head.is_single:
+        if head.path != self._path or not head.is_single:
             return False
         if fields.get(b"mcp-method") not in _METHODS and b"mcp-session-id" not in fields:
             return False
-        if head.length < 0 or b"transfer-encoding" in fields or b"mcp-param-" in b" ".join(fields):
-            return False
-        return fields.get(b"content-type", b"").lower().startswith(b"application/json") and self._accepts(fields.get(b"accept", b""))
-
-    def _accepts(self, accept: bytes) -> bool:
-        """Whether an `Accept` header includes JSON and event streams."""
-        if accept in self._accepting:
-            return True
-        if not {kind.partition(b";")[0].strip().lower() for kind in accept.split(b",")} >= _MEDIA_TYPES:
-            return False
-        if len(self._accepting) < MAX_KNOWN_CLIENTS:
-            self._accepting.add(accept)
-        return True
+        return b"mcp-param-" not in b" ".join(fields) and head.is_json_post
 
 
 class LineSession:
@@ -268,8 +255,7 @@ class LineDispatch:
         """Answer a line, or pass it to the SDK path. A line that `problem_of` rejects is answered with an error."""
         message = decode_object(line)
         if message is None and (problem := problem_of(line)) is not None:
-            code, text = problem
-            await self._write(to_json({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": text}}) + b"\n")
+            await self._write(to_json(error_response(None, RpcError(*problem))) + b"\n")
             return
         is_traced = OBSERVABILITY_SETTINGS.enable_instrumentation  # the SDK path records traces
         if message is not None and self._uses_fast_path and not is_traced and await self._answers(message, line):
@@ -329,22 +315,17 @@ class LineDispatch:
         session = self._session = LineSession(message, self._write)
         session.legacy = self._server.clients.open_session("", initialize, session, LOCAL, idle_seconds=math.inf)
         result = self._server.introduction(initialize.version, LOCAL)
-        await self._write(to_json({"jsonrpc": "2.0", "id": initialize.number, "result": result}) + b"\n")
+        await self._write(to_json(response(initialize.number, result)) + b"\n")
         return True
 
     async def _answers_in_session(self, session: LineSession, message: JsonObject, line: bytes) -> bool:
         """Answer a message of a 2025 session that is not a call; return false if the SDK path must handle the message."""
-        if message.get("id") is None:
-            return apply_notification(session.legacy, message) and not self._is_open
-        request = session_request(message)
-        if request is not None:
-            session.legacy.is_here = True
-            await self._start_answer(request, message, line)
-            return True
-        result = session_result(session.legacy, message)
-        if result is not None:
-            await self._write(to_json({"jsonrpc": "2.0", "id": message["id"], "result": result}) + b"\n")
-        return result is not None
+        answer = handle_message(session.legacy, message)
+        if isinstance(answer, PlainRequest):
+            await self._start_answer(answer, message, line)
+        elif isinstance(answer, dict):
+            await self._write(to_json(answer) + b"\n")
+        return answer is not None and (answer != "applied" or not self._is_open)
 
     async def _start_answer(self, request: PlainRequest, message: JsonObject, line: bytes) -> None:
         await self._take_slot()
@@ -454,8 +435,7 @@ class LineDispatch:
                 await lines.send((INITIALIZED.decode(), None))
             return
         meta: JsonObject = {PROTOCOL_VERSION_META_KEY: LATEST_MODERN_VERSION, CLIENT_CAPABILITIES_META_KEY: {}}
-        request = {"jsonrpc": "2.0", "id": self._opening, "method": DISCOVER, "params": {"_meta": meta}}
-        await lines.send((to_json(request).decode(), None))
+        await lines.send((to_json(request(self._opening, DISCOVER, {"_meta": meta})).decode(), None))
 
     async def _write_from_sdk(self, line: bytes) -> None:
         if self._opening and self._opening.encode() in line:
@@ -476,7 +456,7 @@ def _session_id(head: Head) -> str:
 def _is_request(message: JsonMapping) -> bool:
     number = message.get("id")
     has_id = isinstance(number, int | str) and not isinstance(number, bool)
-    return has_id and message.get("jsonrpc") == "2.0" and isinstance(message.get("method"), str)
+    return has_id and message.get(VERSION_KEY) == VERSION and isinstance(message.get("method"), str)
 
 
 def _opens_modern(message: JsonMapping) -> bool:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 VARYING = frozenset({LENGTH, b"mcp-name", b"traceparent", b"tracestate", b"baggage", b"x-request-id"})
 """Header fields that may differ between requests with the same `Head` object: of its facts, only `length` and `named` depend on them."""
 
+_MEDIA_TYPES = frozenset({b"application/json", b"text/event-stream"})
+
 
 class Head(RequestHead):
     """The head of one HTTP request, or of several requests with the same head on one connection."""
@@ -43,6 +45,19 @@ class Head(RequestHead):
     def is_stream(self) -> bool:
         """Whether the response is an unlimited stream: the listening GET of 2025, or `subscriptions/listen` of 2026."""
         return self.fields.get(b"mcp-method") == b"subscriptions/listen" or super().is_stream
+
+    @property
+    def is_json_post(self) -> bool:
+        """Whether the request sends JSON of known length, and its client accepts JSON and event streams."""
+        fields = self.fields
+        if self.method != "POST" or self.length < 0 or b"transfer-encoding" in fields:
+            return False
+        return fields.get(b"content-type", b"").lower().startswith(b"application/json") and self.accepted >= _MEDIA_TYPES
+
+    @property
+    def accepted(self) -> set[bytes]:
+        """The media types in the `Accept` header, without parameters."""
+        return {kind.partition(b";")[0].strip().lower() for kind in self.fields.get(b"accept", b"").split(b",")}
 
     def with_values(self, values: Mapping[bytes, bytes], length: int) -> Self:
         """Return a copy of the head for a request that differs only in `values` of `VARYING` fields and in the length of its body.

@@ -45,6 +45,6 @@ def build_http_app(
     fast_path = None
     if settings.direct_path == "auto":
         path, max_bytes = settings.path, settings.max_request_bytes
-        sessions = FastSessions(application, server, server.plain, table, path=path, max_request_bytes=max_bytes)
+        sessions = FastSessions(application, server, server.plain, table, path=path)
         app = fast_path = HttpDispatch(sessions, server, path=path, max_request_bytes=max_bytes)
     return KeyGate(app, keys, origins, settings, server.usages, requires_key=requires_key, fast_path=fast_path)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import Reject
+from gateway.protocol import RpcError
+from gateway.wire.rpc_envelope import error_response
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -41,7 +43,7 @@ class Refusal:
         """
         headers = {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
         if is_rpc:
-            content: JsonObject = {"jsonrpc": "2.0", "id": number, "error": {"code": self.code, "message": self.message}}
+            content = error_response(number, RpcError(self.code, self.message))
         else:
             content = {"error": http.HTTPStatus(self.status).phrase.lower().replace(" ", "_"), "message": self.message}
         return json_response(content, self.status, headers)

@@ -26,6 +26,7 @@ from gateway.errors import StorageError
 from gateway.json_types import JsonMapping, JsonValue
 from gateway.server.fast_path.handshake import plain_initialize
 from gateway.storage.startup_cache import CachedAnswers, StartupCache
+from gateway.wire.rpc_envelope import MEMBERS, RESULT, VERSION, VERSION_KEY, notification
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +54,6 @@ CHANGED = {
     "resources/templates/list": "notifications/resources/list_changed",
 }
 """Method of the notification that a listing changed, by the method of the listing."""
-
-_MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
 
 Number = int | str
 """The JSON-RPC id of a request."""
@@ -170,7 +169,7 @@ class Answering:
         if result is None:
             return False
         told[number] = (method, result)
-        self._taken.unsent = b'{"jsonrpc":"2.0","id":%s,"result":%s}\n' % (json.dumps(number).encode(), result.encode())
+        self._taken.unsent = RESULT % (json.dumps(number).encode(), result.encode()) + b"\n"
         return self._sends()
 
     def _introduction(self, message: JsonMapping) -> str | None:
@@ -217,7 +216,7 @@ class AnsweredFilter:
         said, now = json.loads(text), answer.get("result")
         if method in CHANGED and said != now:
             logger.info("listing changed since early answer method=%s", method)
-            await self._write(b'{"jsonrpc":"2.0","method":"%s"}\n' % CHANGED[method].encode())
+            await self._write(json.dumps(notification(CHANGED[method], None), separators=(",", ":")).encode() + b"\n")
         elif method == INITIALIZE and _agreed(said) != _agreed(now):
             logger.error("early answer to initialize is outdated; restart the gateway")
 
@@ -239,7 +238,7 @@ def _message(line: bytes) -> JsonMapping | None:
     if not isinstance(found, dict):
         return None
     message = cast("JsonMapping", found)
-    return message if message.keys() <= _MEMBERS and message.get("jsonrpc") == "2.0" else None
+    return message if message.keys() <= MEMBERS and message.get(VERSION_KEY) == VERSION else None
 
 
 def _plain_id(number: JsonValue) -> Number | None:

@@ -19,7 +19,7 @@ import anyio.to_thread
 from gateway.gate.concurrency import CallerQueues
 from gateway.json_types import JsonValue
 from gateway.tools.base import Releasable
-from gateway.upstream.large_result_helpers import HELD_BYTES, HelperPool
+from gateway.upstream.large_result_pool import HELD_BYTES, HelperPool
 from gateway.wire.long_text import Decoded, decode_parts
 
 SWITCH_SECONDS = 0.0005

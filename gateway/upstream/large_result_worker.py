@@ -1,7 +1,7 @@
 """The program of a helper process: it reads one large result of `tools/call` at a time, and judges it as the gate does.
 
 Reading and judging 60 MB takes calls into C that hold the interpreter's lock for hundreds of milliseconds; in another process they block
-nothing. `judge_whole` decides, the function that the gate calls too. `large_result_helpers` starts the process.
+nothing. `judge_whole` decides, the function that the gate calls too. `large_result_pool` starts the process.
 
 Frames go both ways: the length of a JSON object in four bytes, the object, and as many bytes as its `size` says. The process ends when its
 standard input does, so it never outlives the gateway.
@@ -20,6 +20,7 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.tools.base import is_call_result
 from gateway.upstream.gateway_chain import received
 from gateway.wire.long_text import decode_lean
+from gateway.wire.rpc_envelope import VERSION, VERSION_KEY
 
 _LENGTH_BYTES = 4
 
@@ -64,7 +65,7 @@ def read_plain(parts: list[bytes]) -> tuple[JsonValue, JsonObject] | None:
     except ValueError:
         return None
     result = message.get("result") if isinstance(message, dict) else None
-    if not isinstance(result, dict) or message.get("jsonrpc") != "2.0" or "error" in message or "method" in message:
+    if not isinstance(result, dict) or message.get(VERSION_KEY) != VERSION or "error" in message or "method" in message:
         return None
     fields = cast("JsonObject", result)
     if fields.pop("resultType", "complete") != "complete" or "inputRequests" in fields or not is_call_result(fields):

@@ -25,6 +25,7 @@ from gateway.wire.framed_pipe import FramedPipe
 from gateway.wire.jsonrpc import decode_message, id_of, looks_like_response, number_of, outcome_of, to_message
 from gateway.wire.long_text import Decoded
 from gateway.wire.message_sizes import Claim, too_large
+from gateway.wire.rpc_envelope import VERSION, VERSION_KEY
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +189,7 @@ class Pipe(FramedPipe):
         said = fields.get("id")
         number = said if type(said) is int else number_of(said)
         call = self._calls.get(number)
-        if call is None or "method" in fields or fields.get("jsonrpc") != "2.0":
+        if call is None or "method" in fields or fields.get(VERSION_KEY) != VERSION:
             return False
         result: JsonObject | RpcError | None = fields.get("result")  # or another value
         if "error" in fields or not isinstance(result, dict):  # else the message is an ordinary result

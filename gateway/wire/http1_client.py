@@ -483,7 +483,10 @@ def _connect_problem(error: Exception) -> str:
 
 def connect_problem(error: Exception) -> str:
     """Return the first line of a connection error's text; if the server does not support TLS, say so."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
+            return "it does not speak TLS; if it is reached without TLS, write http:// instead of https://"
+        cause = cause.__cause__ or cause.__context__
     text = str(error).strip()
-    if "WRONG_VERSION_NUMBER" in text:
-        return "it does not speak TLS; if it is reached without TLS, write http:// instead of https://"
     return text.splitlines()[0][:200] if text else type(error).__name__

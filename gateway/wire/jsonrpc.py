@@ -1,9 +1,11 @@
-"""JSON-RPC 2.0 messages: decodes and checks them, matches responses to requests, and encodes messages. Used by `upstream` and `server`."""
+"""JSON-RPC 2.0 messages: decodes and checks them, matches responses to requests, and encodes messages. `rpc_envelope` builds
+them. Used by `upstream` and `server`."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import cast
 
 from pydantic_core import from_json, to_json
@@ -12,13 +14,8 @@ from gateway.errors import ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import RpcError
 from gateway.wire.json_limits import MAX_PARTS, has_too_many_parts
-from gateway.wire.long_text import LONG_BYTES, Decoded, decode_parts
-
-_REQUEST_START = b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":'
-"""Template of the beginning of a request, for the id and the method as JSON. The parameters and a closing brace follow."""
-
-RESULT = b'{"jsonrpc":"2.0","id":%b,"result":%b}'
-"""Template of a response, for the id and the result as JSON."""
+from gateway.wire.long_text import LONG_BYTES, Decoded, LongText, decode_parts, encode_around
+from gateway.wire.rpc_envelope import REQUEST_START, VERSION, VERSION_KEY
 
 _ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{1,200}")'
 _HEAD_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*,(?!\s*"method")')
@@ -72,7 +69,7 @@ def outcome_of(message: JsonValue, number: int | str) -> JsonObject | RpcError |
         return error
     said: JsonValue = fields.get("id")
     result: JsonObject | None = fields.get("result")  # or another value
-    if fields.get("jsonrpc") != "2.0" or said is True or not (said == number or said == str(number)) or not isinstance(result, dict):
+    if fields.get(VERSION_KEY) != VERSION or said is True or not (said == number or said == str(number)) or not isinstance(result, dict):
         return None
     return result
 
@@ -110,7 +107,7 @@ def to_message(value: JsonValue) -> JsonObject | None:
     if not isinstance(value, dict):
         return None
     fields = cast("JsonObject", value)
-    if fields.get("jsonrpc") != "2.0":
+    if fields.get(VERSION_KEY) != VERSION:
         return None
     if isinstance(fields.get("method"), str):
         is_one = isinstance(fields.get("params"), dict | None)
@@ -126,17 +123,6 @@ def number_of(value: JsonValue) -> int:
     if isinstance(value, str):
         return int(value) if value.isdecimal() and len(value) < 20 else -1
     return value if isinstance(value, int) and not isinstance(value, bool) else -1
-
-
-def notification(method: str, params: JsonMapping | None) -> JsonObject:
-    """Return a notification, without a `params` member if `params` is `None`."""
-    return {"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": dict(params)})}
-
-
-def error_message(number: int | str | None, error: RpcError) -> JsonObject:
-    """Return the error response to the request with the id `number`."""
-    data = {} if error.data is None else {"data": error.data}
-    return {"jsonrpc": "2.0", "id": number, "error": {"code": error.code, "message": error.message, **data}}
 
 
 def error_of(message: JsonValue) -> RpcError | None:
@@ -174,6 +160,19 @@ def encode_message(message: JsonMapping) -> bytes:
     raise ToolFailed("The arguments hold a number that JSON does not have (NaN or infinity).")
 
 
+def encode_response(number: JsonValue, result: JsonObject, long_text: LongText | None) -> Sequence[bytes | memoryview] | None:
+    """Return a response in consecutive parts; `None` if it holds NaN, Infinity, or a value or string that JSON cannot have."""
+    message: JsonObject = {VERSION_KEY: VERSION, "id": number, "result": result}  # one call less per tool call than `response`
+    try:
+        body = (to_json(message),) if long_text is None else encode_around(message, long_text)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    for part in body:
+        if isinstance(part, bytes) and has_nan(part, result):
+            return None
+    return body
+
+
 class RequestWriter:
     """Encodes the requests of one connection. Methods are encoded once, and the parameters are not copied."""
 
@@ -191,7 +190,7 @@ class RequestWriter:
         name = self._methods.get(method)
         if name is None:
             name = self._methods[method] = to_json(method)
-        start = _REQUEST_START % (number, name)
+        start = REQUEST_START % (number, name)
         body = encode_message(params)
         if not repeated:
             return start, body, b"}"

@@ -24,9 +24,11 @@ PARSERS = {"h11", "h2", "wsproto", "websockets", "httptools", "httpx_sse", "sse_
 FRAMING = re.compile(rb'HTTP/1|\r\n|"jsonrpc"|"method"|\A(?:data|event|id|retry):')
 """What bytes that frame HTTP/1.1, SSE or JSON-RPC have."""
 
+ENVELOPE_MODULES = {"gateway/wire/jsonrpc.py", "gateway/wire/rpc_envelope.py"}
+"""The modules that may spell the member `jsonrpc`."""
+
 EXCEPTIONS = {
     "gateway/server/http_responses.py": "`http.HTTPStatus` names statuses",
-    "gateway/server/startup_answers.py": "runs before the gateway is imported, and must not load pydantic_core, as `wire.jsonrpc` does",
     "gateway/skills/objects/archives.py": "`zlib.error` of a skill's ZIP archive",
     "gateway/types/framework_functions.py": "the signature of PNG files has a line break",
 }
@@ -88,3 +90,13 @@ def test_only_wire_parses_http_sse_json_rpc_and_content_codings() -> None:
             found[name_of(path)] = marks
     assert {name: marks for name, marks in found.items() if name not in EXCEPTIONS} == {}
     assert EXCEPTIONS.keys() <= found.keys(), "an exception that is not needed any more"
+
+
+def test_only_two_modules_of_wire_spell_json_rpc_envelopes() -> None:
+    found = {
+        name_of(path)
+        for path in python_files("gateway")
+        for node in constants(path)
+        if node.value in ("jsonrpc", b"jsonrpc") or re.search(r"[\"']jsonrpc[\"']", str(node.value))
+    }
+    assert found == ENVELOPE_MODULES

@@ -22,7 +22,7 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
 
-from gateway.server.sdk_path.session_manager import ReplayStore
+from gateway.server.sdk_path.resumable_sessions import ReplayStore
 from tests.conformance import contract as c
 from tests.conformance.upstream_tasks import Jobs
 from tests.conformance.upstream_tools import Ctx, answers_to, asking, build_tools, content_of, embedded, form, image, text

@@ -148,15 +148,15 @@ CAPS: tuple[Cap, ...] = (
         "test_session_idle_longest_is_evicted_for_a_new_one",
     ),
     Cap(
-        "gateway.server.sdk_path.session_manager:MAX_EVENTS_PER_STREAM",
+        "gateway.server.sdk_path.resumable_sessions:MAX_EVENTS_PER_STREAM",
         "events that a 2025 session can receive again",
-        "tests/server/test_session_manager.py",
+        "tests/server/test_resumable_sessions.py",
         "test_old_events_and_old_streams_are_forgotten",
     ),
     Cap(
-        "gateway.server.sdk_path.session_manager:MAX_CHARACTERS",
+        "gateway.server.sdk_path.resumable_sessions:MAX_CHARACTERS",
         "the size of these events",
-        "tests/server/test_session_manager.py",
+        "tests/server/test_resumable_sessions.py",
         "test_large_events_are_forgotten_soon",
     ),
     Cap(

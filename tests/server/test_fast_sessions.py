@@ -470,7 +470,7 @@ async def test_session_that_is_lost_is_logged_and_frees_its_place(
     async with standing(tmp_path, "auto") as door:
         session = await opened(door)
         monkeypatch.setattr("gateway.server.fast_path.fast_sessions.MOVE_SECONDS", 0.2)
-        monkeypatch.setattr("gateway.server.sdk_path.session_manager.SessionManager.take_over", take_over)
+        monkeypatch.setattr("gateway.server.sdk_path.resumable_sessions.SessionManager.take_over", take_over)
         assert (await session.send("prompts/get", {"name": "none"})).status_code == 404
         assert f"session lost reason=not-moved session={session.headers['mcp-session-id'][:8]}" in caplog.text
         assert door.server.usages.of(LOCAL).sessions == 0

@@ -26,7 +26,7 @@ from gateway.storage.result_store import ResultStore
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, Received, Releasable, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext, DurablePort
-from gateway.upstream.large_result_helpers import HelperPool
+from gateway.upstream.large_result_pool import HelperPool
 from tests.tasks.dying import running
 from tests.tasks.test_runner import CTX, ended, port, sql, until
 

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import anyio.abc
 import anyio.lowlevel
+import httpx2
 import pytest
 
 from gateway.config.models import HttpServer
@@ -31,7 +32,7 @@ from gateway.errors import (
 )
 from gateway.upstream.carriers.carrier import OutgoingRequest
 from gateway.upstream.carriers.http_carrier import HttpCarrier, NeedsSdk, open_http_carrier
-from gateway.wire.http1_client import MAX_HEAD_BYTES, ConnectionPool
+from gateway.wire.http1_client import MAX_HEAD_BYTES, ConnectionPool, connect_problem
 from gateway.wire.sse import SseParser
 
 ASK = b"POST /mcp HTTP/1.1\r\nhost: here\r\ncontent-length: 0\r\n\r\n"
@@ -556,3 +557,20 @@ async def test_header_that_could_break_a_line_is_left_to_the_sdk_path() -> None:
         with pytest.raises(NeedsSdk):
             await carrier.request(OutgoingRequest("tools/call", {}, None, (("mcp-name", "a\r\nx: y"),), is_modern=True))
         assert site.requests == []
+
+
+async def test_server_without_tls_is_named_from_the_type_of_the_error() -> None:
+    async def answer(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    async with listener, anyio.create_task_group() as tasks, httpx2.AsyncClient() as client:
+        tasks.start_soon(listener.serve, answer)
+        with anyio.fail_after(10), pytest.raises(httpx2.ConnectError) as caught:
+            await client.get(f"https://127.0.0.1:{port}/")
+        assert "write http://" in connect_problem(caught.value)
+        tasks.cancel_scope.cancel()
+    assert connect_problem(OSError("WRONG_VERSION_NUMBER")) == "WRONG_VERSION_NUMBER"

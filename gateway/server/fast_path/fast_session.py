@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from gateway.json_types import JsonObject
 from gateway.server.clients import Channel, LegacySession
-from gateway.wire.jsonrpc import notification
+from gateway.wire.rpc_envelope import notification
 from gateway.wire.sse import encode_event
 
 if TYPE_CHECKING:

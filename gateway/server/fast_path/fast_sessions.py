@@ -5,7 +5,8 @@ The first other request (a resource, a prompt, a task, a call with a progress to
 the SDK opens a session with the same id and receives the client's handshake again, and the GET continues there. In-flight calls continue,
 and no notification is lost.
 
-This is ASGI middleware between `HttpDispatch` and `LazyApplication`. `session_table` bounds the number of sessions of both paths together.
+This is ASGI middleware between `HttpDispatch` and `LazyApplication`, behind `KeyGate`, which bounds the size of bodies.
+`session_table` bounds the number of sessions of both paths together.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
@@ -30,20 +31,22 @@ from gateway.server.clients import PRINCIPAL_SCOPE_KEY, Clients
 from gateway.server.fast_path.fast_session import FastSession, Stream
 from gateway.server.fast_path.handshake import plain_initialize
 from gateway.server.fast_path.in_flight import STARTED_SCOPE_KEY
-from gateway.server.fast_path.plain_answers import PlainAnswers, session_request
-from gateway.server.fast_path.session_messages import INITIALIZED, apply_notification, session_result
+from gateway.server.fast_path.plain_answers import PlainAnswers, PlainRequest
+from gateway.server.fast_path.session_messages import INITIALIZED, handle_message
+from gateway.server.head import Head
 from gateway.server.sdk_path.lazy_application import LazyApplication
 from gateway.server.session_table import SHOWN_CHARACTERS, Reason, SessionTable
 from gateway.server.usage import Usages
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.wire.jsonrpc import decode_object
+from gateway.wire.rpc_envelope import response
 from gateway.wire.sse import encode_comment
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
     from starlette.types import Receive, Scope, Send
 
-    from gateway.server.sdk_path.session_manager import SessionManager
+    from gateway.server.sdk_path.resumable_sessions import SessionManager
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +66,6 @@ MOVE_LOOKS = 200
 """Number of sleeps that make up `MOVE_SECONDS`. A process that gets no processor time for a while loses one sleep, not the timeout."""
 
 _VERSIONS = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
-_BOTH = frozenset({b"application/json", b"text/event-stream"})
 
 
 class SessionParts(Protocol):
@@ -80,16 +82,13 @@ class SessionParts(Protocol):
 class FastSessions:
     """ASGI middleware that serves 2025 sessions without the SDK. While its lifespan runs, it keeps streams alive and ends idle sessions."""
 
-    def __init__(
-        self, app: LazyApplication, parts: SessionParts, answers: PlainAnswers, table: SessionTable, *, path: str, max_request_bytes: int
-    ) -> None:
+    def __init__(self, app: LazyApplication, parts: SessionParts, answers: PlainAnswers, table: SessionTable, *, path: str) -> None:
         """`path` is the path of the MCP endpoint. `table` contains the sessions of this path and of the SDK path."""
         self._app = app
         self._parts = parts
         self._answers = answers
         self._clients = parts.clients
         self._path = path
-        self._max_request_bytes = max_request_bytes
         self._sessions: dict[str, FastSession] = {}
         self._tasks: TaskGroup | None = None
         self._table = table
@@ -102,19 +101,18 @@ class FastSessions:
         if scope["type"] != "http" or scope["path"] != self._path or PRINCIPAL_SCOPE_KEY not in scope:
             await self._app(scope, receive, send)
             return
-        raw: list[tuple[bytes, bytes]] = scope["headers"]
-        headers = dict(raw)
-        is_odd = len(headers) != len(raw) or STARTED_SCOPE_KEY in scope
-        version = headers.get(b"mcp-protocol-version")
+        head = Head(scope)
+        is_odd = not head.is_single or STARTED_SCOPE_KEY in scope
+        version = head.fields.get(b"mcp-protocol-version")
         if version is not None and version not in _VERSIONS:
             await self._app(scope, receive, send)  # not of the 2025 era
             return
-        wire_id = next((value for name, value in raw if name == b"mcp-session-id"), None)
+        wire_id = next((value for name, value in head.headers if name == b"mcp-session-id"), None)
         if wire_id is None:
-            if is_odd or not self._is_plain_post(scope, headers) or OBSERVABILITY_SETTINGS.enable_instrumentation:
+            if is_odd or not head.is_json_post or OBSERVABILITY_SETTINGS.enable_instrumentation:
                 await self._app(scope, receive, send)
             else:
-                await self._open(scope, int(headers[b"content-length"]), receive, send)
+                await self._open(scope, head.length, receive, send)
             return
         session = self._find(wire_id.decode("latin-1"), scope[PRINCIPAL_SCOPE_KEY])
         if session is None:
@@ -123,7 +121,7 @@ class FastSessions:
         session.legacy.seen = time.monotonic()
         replay = BufferedReceive(receive)
         is_same_version = version is None or version.decode() == session.legacy.profile.protocol_version
-        if session.moving is None and not is_odd and is_same_version and await self._serves(session, scope, headers, replay, send):
+        if session.moving is None and not is_odd and is_same_version and await self._serves(session, scope, head, replay, send):
             return
         await self._move(session, scope)
         await self._app(scope, replay, send)
@@ -156,7 +154,7 @@ class FastSessions:
         session.legacy = self._clients.open_session(session.wire_id, hello, session, principal, idle_seconds=IDLE_SECONDS)
         self._sessions[session.wire_id] = session
         self._table.opened(usage, session)
-        await _answer(session, send, {"jsonrpc": "2.0", "id": hello.number, "result": result})
+        await _answer(session, send, response(hello.number, result))
 
     # -- requests of a session -----------------------------------------------------------------------------------
 
@@ -167,58 +165,46 @@ class FastSessions:
             return None
         return session
 
-    async def _serves(
-        self, session: FastSession, scope: Scope, headers: Mapping[bytes, bytes], receive: BufferedReceive, send: Send
-    ) -> bool:
+    async def _serves(self, session: FastSession, scope: Scope, head: Head, receive: BufferedReceive, send: Send) -> bool:
         """Answer a request of a session without the SDK; return false, without any effect, if the request needs the SDK."""
         method = scope["method"]
         if method == "GET":
-            return await self._listen(session, scope, headers, receive, send)
+            return await self._listen(session, scope, head, receive, send)
         if method == "DELETE":
             await self._end(session, "deleted")
             await _answer(session, send, None)
             return True
-        if not self._is_plain_post(scope, headers):
+        if not head.is_json_post:
             return False
-        body = await receive.read(int(headers[b"content-length"]))
+        body = await receive.read(head.length)
         message = None if body is None else decode_object(body, is_counted=COUNTED_SCOPE_KEY in scope)
         if message is None or session.moving is not None:
             return False
-        if message.get("id") is None:
-            return apply_notification(session.legacy, message) and await _answer(session, send, None, 202)
-        question = session_request(message)
-        if question is not None:
-            session.legacy.is_here = True
+        answer = handle_message(session.legacy, message)
+        if isinstance(answer, PlainRequest):
             owner = str(session.legacy.profile.session_id)
-            listed = await self._answers.answer_in_session(question, scope[PRINCIPAL_SCOPE_KEY], owner, is_resumable=True)
+            listed = await self._answers.answer_in_session(answer, scope[PRINCIPAL_SCOPE_KEY], owner, is_resumable=True)
             return listed is not None and session.moving is None and await _send(session, send, listed)
-        result = session_result(session.legacy, message)
-        if result is not None:
-            return await _answer(session, send, {"jsonrpc": "2.0", "id": message["id"], "result": result})
+        if answer == "applied":
+            return await _answer(session, send, None, 202)
+        if answer is not None:
+            return await _answer(session, send, answer)
+        if message.get("id") is None:
+            return False
         refusal = self._parts.usages.of(scope[PRINCIPAL_SCOPE_KEY]).refuse_call() if "method" in message else None
         if refusal is None:
             return False
         await refusal.to_response(is_rpc=True, number=message["id"])(scope, receive, send)
         return True
 
-    def _is_plain_post(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
-        length = headers.get(b"content-length", b"")
-        if scope["method"] != "POST" or b"transfer-encoding" in headers or not length.isdigit() or len(length) > 12:
-            return False
-        if int(length) > self._max_request_bytes or not headers.get(b"content-type", b"").lower().startswith(b"application/json"):
-            return False
-        return _kinds(headers) >= _BOTH
-
     # -- the listening GET ---------------------------------------------------------------------------------------
 
-    async def _listen(
-        self, session: FastSession, scope: Scope, headers: Mapping[bytes, bytes], receive: BufferedReceive, send: Send
-    ) -> bool:
+    async def _listen(self, session: FastSession, scope: Scope, head: Head, receive: BufferedReceive, send: Send) -> bool:
         """Answer a listening GET, and return true when it has ended. If the session moves, the GET continues on the SDK path.
 
         Return false if the SDK path must answer the GET.
         """
-        if b"text/event-stream" not in _kinds(headers) or b"last-event-id" in headers:
+        if b"text/event-stream" not in head.accepted or b"last-event-id" in head.fields:
             return False
         if await receive.read(0) is None or session.stream is not None or session.moving is not None:
             return False
@@ -342,11 +328,6 @@ async def _expire(scope: anyio.CancelScope) -> None:
     for _ in range(MOVE_LOOKS):
         await anyio.sleep(MOVE_SECONDS / MOVE_LOOKS)
     scope.cancel()
-
-
-def _kinds(headers: Mapping[bytes, bytes]) -> set[bytes]:
-    """Return the media types in the `Accept` header."""
-    return {kind.partition(b";")[0].strip().lower() for kind in headers.get(b"accept", b"").split(b",")}
 
 
 def _stream_headers(session: FastSession) -> list[tuple[bytes, bytes]]:

@@ -12,8 +12,8 @@ from typing import Final, cast
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
 from gateway.server.fast_path.plain_entries import are_icons
+from gateway.wire.rpc_envelope import plain_members
 
-_MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
 _PARAMS = frozenset({"protocolVersion", "capabilities", "clientInfo"})
 _TEXTS = ("title", "description", "websiteUrl")
 _FLAG: Final = "a flag"
@@ -52,12 +52,10 @@ class InitializeRequest:
 
 def plain_initialize(message: JsonMapping) -> InitializeRequest | None:
     """Parse a valid `initialize` without unusual fields; `None` for any other message."""
-    number, params = message.get("id"), message.get("params")
-    if message.keys() ^ _MEMBERS or message["jsonrpc"] != "2.0" or message["method"] != "initialize":
+    members = plain_members(message)
+    if members is None or members[1] != "initialize" or members[2].keys() ^ _PARAMS:
         return None
-    if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(params, dict) or params.keys() ^ _PARAMS:
-        return None
-    fields = cast("JsonMapping", params)
+    number, _, fields = members
     wanted, info = fields["protocolVersion"], fields["clientInfo"]
     capabilities = _shaped(fields["capabilities"], _CAPABILITIES)
     if not isinstance(wanted, str) or capabilities is None or not isinstance(info, dict):

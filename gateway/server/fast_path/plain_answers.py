@@ -24,7 +24,8 @@ from gateway.protocol import SERVER_INFO_META_KEY, RpcError
 from gateway.server.envelopes import ENVELOPE, is_plain_meta
 from gateway.server.fast_path.plain_entries import plain_entry
 from gateway.server.listings import LISTINGS, WIRE_KEY, Listed, ListingRequest, Listings
-from gateway.wire.jsonrpc import RESULT, has_nan
+from gateway.wire.jsonrpc import has_nan
+from gateway.wire.rpc_envelope import RESULT, plain_members
 
 DISCOVER = "server/discover"
 
@@ -37,7 +38,6 @@ MAX_PAGES = 64
 WAIT_SECONDS = 10.0
 """Seconds that a listing waits for sources that are starting. Then the SDK path waits instead, because it keeps the connection alive."""
 
-_REQUEST = frozenset({"jsonrpc", "id", "method", "params"})
 
 
 class AnswerParts(Protocol):
@@ -77,12 +77,10 @@ def session_request(message: JsonMapping) -> PlainRequest | None:
 
 
 def _parse(message: JsonMapping, methods: Set[str], *, is_modern: bool) -> PlainRequest | None:
-    number, method, params = message.get("id"), message.get("method"), message.get("params", {})
-    if not message.keys() <= _REQUEST or message.get("jsonrpc") != "2.0" or not isinstance(method, str) or method not in methods:
+    members = plain_members(message)
+    if members is None or members[1] not in methods:
         return None
-    if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(params, dict):
-        return None
-    fields = cast("JsonMapping", params)
+    number, method, fields = members
     if not fields.keys() <= ({"_meta"} if method == DISCOVER else {"_meta", "cursor"}):
         return None
     cursor, meta = fields.get("cursor"), fields.get("_meta", None if is_modern else {})

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeGuard, cast
 
-from pydantic_core import to_json
-
 from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
 from gateway.errors import NotFound
@@ -33,8 +31,8 @@ from gateway.server.task_calls import declares_tasks
 from gateway.server.usage import Usage
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import CallContext, CallPorts, LateClock
-from gateway.wire.jsonrpc import has_nan
-from gateway.wire.long_text import encode_around
+from gateway.wire.jsonrpc import encode_response
+from gateway.wire.rpc_envelope import VERSION, VERSION_KEY
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -179,23 +177,11 @@ class PlainCalls:
 
     def _encode(self, number: JsonValue, outcome: ToolOutcome, *, is_modern: bool) -> Body | None:
         """Return the JSON-RPC response with an outcome; `None` if only the SDK path can encode the outcome. Both encode it alike."""
-        result = self._plain_result(outcome, is_modern)
-        if result is None:
+        if not isinstance(outcome, Complete) or (result := self._plain_result(outcome, is_modern)) is None:
             return None
-        message = {"jsonrpc": "2.0", "id": number, "result": result}
-        long_text = outcome.long_text if isinstance(outcome, Complete) else None
-        try:
-            body = (to_json(message),) if long_text is None else encode_around(message, long_text)
-        except (ValueError, TypeError, RecursionError):
-            return None
-        for part in body:
-            if isinstance(part, bytes) and has_nan(part, result):
-                return None
-        return body
+        return encode_response(number, result, outcome.long_text)
 
-    def _plain_result(self, outcome: ToolOutcome, is_modern: bool) -> JsonObject | None:
-        if not isinstance(outcome, Complete):
-            return None
+    def _plain_result(self, outcome: Complete, is_modern: bool) -> JsonObject | None:
         result = to_wire(outcome, modern=is_modern)
         if not is_plain_result(result):  # plain content is supported by every client (`client_limits`)
             return None
@@ -217,7 +203,7 @@ def _is_supported(tool: GuardedTool) -> bool:
 
 def _plain_params(message: JsonObject) -> JsonObject | None:
     """Return the parameters of a valid `tools/call` with only a name, arguments and `_meta`. The content of `_meta` is not checked."""
-    if len(message) != 4 or message.get("jsonrpc") != "2.0" or message.get("method") != "tools/call":
+    if len(message) != 4 or message.get(VERSION_KEY) != VERSION or message.get("method") != "tools/call":
         return None
     number: JsonValue = message.get("id")
     params: JsonMapping | None = message.get("params")  # checked in the next line

@@ -22,8 +22,8 @@ from gateway.config.models import HttpSettings
 from gateway.server.bodies import Utf8Bodies
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.origins import PROXY_HOST, AcceptedOrigins
+from gateway.server.sdk_path.resumable_sessions import Keeping, SessionManager, SessionRefused
 from gateway.server.sdk_path.sdk_server import SdkServer
-from gateway.server.sdk_path.session_manager import Keeping, SessionManager, SessionRefused
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

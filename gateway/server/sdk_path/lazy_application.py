@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.server.sdk_path.application import SdkApplication
+    from gateway.server.sdk_path.resumable_sessions import SessionManager
     from gateway.server.sdk_path.sdk_server import SdkServer
-    from gateway.server.sdk_path.session_manager import SessionManager
 
 
 HEALTH_PATH = "/health"
@@ -127,7 +127,7 @@ class LazyApplication:
                 sdk = await self._parts.load_sdk()
                 await load("gateway.server.sdk_path.application")
                 from gateway.server.sdk_path.application import SdkApplication
-                from gateway.server.sdk_path.session_manager import Keeping
+                from gateway.server.sdk_path.resumable_sessions import Keeping
 
                 keep = Keeping(self._table, self._parts.usages, self._parts.clients)
                 site = SdkApplication(sdk, self._settings, self._origins, keep, routes=self._routes())

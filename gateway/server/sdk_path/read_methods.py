@@ -69,10 +69,7 @@ class ReadMethods:
         raw = ctx.params or {}
         facts = self._clients.context(ctx, WireCaller(ctx))
         context = cast("JsonObject | None", raw.get("context"))
-        try:
-            completion = await self._catalog.complete(dict(raw["ref"]), dict(raw["argument"]), context, facts)
-        except GatewayError as error:
-            raise to_rpc_error(error, facts.facts.era) from None
+        completion = await self._catalog.complete(dict(raw["ref"]), dict(raw["argument"]), context, facts)
         return {"completion": completion, **({"resultType": "complete"} if is_modern(ctx) else {})}
 
     async def subscribe(self, ctx: RequestContext, params: SubscribeRequestParams) -> JsonObject:

@@ -3,8 +3,8 @@
 In a session a closed stream does not cancel its request: the client may open the stream again with `Last-Event-ID` (2025-11-25,
 Transports). A request that waits for an answer is different. Without a stream the client cannot be asked, and the question would keep
 its call and its slot until the question expires. The same holds for a call that keeps other clients waiting for a server that serves one
-client at a time. `session_manager` counts the streams; calls count the needs (`CallContext.presence`). Over stdio, and for 2026 requests,
-the end of the connection ends the call.
+client at a time. `resumable_sessions` counts the streams; calls count the needs (`CallContext.presence`). Over stdio, and for 2026
+requests, the end of the connection ends the call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RESUME_SECONDS = 5.0
 """How long a request that waits for a person, or that others wait for, goes on without a stream. The `retry` field of its events asks
-clients to reconnect after half a second (`session_manager.RETRY_MILLISECONDS`)."""
+clients to reconnect after half a second (`resumable_sessions.RETRY_MILLISECONDS`)."""
 
 PRESENCE_SCOPE_KEY = "moongate.attendance"
 """ASGI scope key of the `RequestPresence` of a POST in a 2025 session."""

@@ -12,11 +12,10 @@ from mcp.server.lowlevel import Server
 from mcp_types import PaginatedRequestParams, RequestParams
 
 from gateway.catalog.skills import SkillFace
-from gateway.errors import GatewayError, NotFound
+from gateway.errors import NotFound
 from gateway.json_types import JsonObject
 from gateway.protocol import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 from gateway.server.clients import RequestContext
-from gateway.server.rpc_errors import to_rpc_error
 from gateway.tools.context import CallContext
 
 
@@ -63,5 +62,3 @@ async def _answer(work: Awaitable[JsonObject]) -> JsonObject:
         return {**await work, "resultType": "complete"}
     except NotFound as error:
         raise RpcError(INVALID_PARAMS, str(error), {"uri": error.name}) from None
-    except GatewayError as error:
-        raise to_rpc_error(error, "modern") from None

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 
 from gateway.catalog import Catalog
-from gateway.errors import GatewayError, NotFound, StorageError, TaskError
+from gateway.errors import NotFound, StorageError, TaskError
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
 from gateway.protocol import (
@@ -115,8 +115,6 @@ class TaskMethods:
                 answer = await serve(ctx, params)
             except NotFound:
                 raise RpcError(INVALID_PARAMS, NO_TASK) from None
-            except GatewayError as error:
-                raise to_rpc_error(error, era) from None
             return {"resultType": "complete", **answer} if era == "modern" else answer
 
         return handler

@@ -17,7 +17,7 @@ from gateway.protocol import RpcError
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.upstream.gateway_chain import received_data
 from gateway.upstream.tracing import note_request_id
-from gateway.wire.jsonrpc import notification
+from gateway.wire.rpc_envelope import notification
 
 if TYPE_CHECKING:
     from gateway.tools.context import CallContext

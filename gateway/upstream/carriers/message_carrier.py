@@ -14,7 +14,8 @@ from gateway.protocol import RpcError
 from gateway.tools.context import CallContext
 from gateway.upstream.carriers.carrier import ACKNOWLEDGE_SECONDS, CANCELLATION, Headers, OutgoingRequest, Progress, Receiver, report
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
-from gateway.wire.jsonrpc import notification, number_of, outcome_of
+from gateway.wire import rpc_envelope
+from gateway.wire.jsonrpc import number_of, outcome_of
 
 
 @dataclass(slots=True)
@@ -61,9 +62,8 @@ class MessageCarrier(ABC):
             raise SessionGone(f"The connection to {self.server!r} has ended.", server=self.server)
         self._last_id = number = self._last_id + 1
         meta = request.begin(number)
-        message: JsonObject = {"jsonrpc": "2.0", "id": number, "method": request.method}
-        if params := {**request.params, "_meta": meta} if meta else dict(request.params):
-            message["params"] = params
+        params = {**request.params, "_meta": meta} if meta else request.params
+        message = rpc_envelope.request(number, request.method, params or None)
         pending = self._pending[number] = _PendingRequest(request.progress)
         try:
             await self._exchange(number, message, request, pending)
@@ -91,7 +91,7 @@ class MessageCarrier(ABC):
     async def notify(self, method: str, params: JsonMapping | None, headers: Headers) -> None:
         """Send a notification; a failure is not reported (`Carrier.notify`)."""
         try:
-            await self.send(notification(method, params), headers, None)
+            await self.send(rpc_envelope.notification(method, params), headers, None)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # the requests that wait learn of it
 

@@ -14,7 +14,8 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import INTERNAL_ERROR, RpcError
 from gateway.tools.context import CallContext
 from gateway.upstream.carriers.carrier import Receiver
-from gateway.wire.jsonrpc import encode_message, error_message
+from gateway.wire.jsonrpc import encode_message
+from gateway.wire.rpc_envelope import error_response, response
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +49,9 @@ class NotificationDispatcher:
         with anyio.CancelScope() as scope:
             self._answering[number] = scope
             try:
-                message = {"jsonrpc": "2.0", "id": number, "result": await self._receiver.answer_request(method, params, ctx)}
+                message = response(number, await self._receiver.answer_request(method, params, ctx))
             except RpcError as error:
-                message = error_message(number, error)
+                message = error_response(number, error)
         if self._answering.get(number) is scope:  # else the server reused the id
             del self._answering[number]
         if message is None:
@@ -58,5 +59,5 @@ class NotificationDispatcher:
         try:
             line = encode_message(message)
         except ToolFailed:
-            line = encode_message(error_message(number, RpcError(INTERNAL_ERROR, "The answer cannot be encoded as JSON.")))
+            line = encode_message(error_response(number, RpcError(INTERNAL_ERROR, "The answer cannot be encoded as JSON.")))
         await self._send(line)

@@ -13,7 +13,8 @@ from gateway.protocol import RpcError
 from gateway.upstream.carriers.carrier import FIRST_REQUEST_ID, Headers, OutgoingRequest, Receiver, cancellation, rejected, report
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
 from gateway.upstream.pipe import Pipe
-from gateway.wire.jsonrpc import RequestWriter, encode_message, notification
+from gateway.wire.jsonrpc import RequestWriter, encode_message
+from gateway.wire.rpc_envelope import notification
 
 
 class PipeCarrier:

@@ -40,8 +40,9 @@ from gateway.upstream.carriers.http_failures import is_session_gone, not_mcp, re
 from gateway.upstream.carriers.in_band import to_rpc_error
 from gateway.upstream.credential_protocols import Credentials
 from gateway.wire.http1_client import connect_problem
-from gateway.wire.jsonrpc import error_message, first_id, method_in, outcome_of
+from gateway.wire.jsonrpc import first_id, method_in, outcome_of
 from gateway.wire.message_sizes import too_large
+from gateway.wire.rpc_envelope import error_response
 
 logger = logging.getLogger(__name__)
 
@@ -453,7 +454,7 @@ def _may_arrive_late(request: httpx2.Request) -> bool:
 def _failed(request: httpx2.Request, failure: RpcError | RequestFailure) -> httpx2.Response:
     """Return a response whose body is the error of the server, or the error that stands for a failure (`in_band`)."""
     error = failure if isinstance(failure, RpcError) else to_rpc_error(failure)
-    body = json.dumps(error_message(None, error)).encode()
+    body = json.dumps(error_response(None, error)).encode()
     return httpx2.Response(502, headers={"content-type": "application/json"}, content=body, request=request)
 
 

@@ -28,6 +28,7 @@ from gateway.upstream.oauth.discovery import IssuerMetadata, Resource, find_issu
 from gateway.upstream.oauth.grants import TokenClient
 from gateway.upstream.oauth.tokens import Grant, TokenFile
 from gateway.wire.jsonrpc import encode_message
+from gateway.wire.rpc_envelope import request
 
 SIGN_IN_SECONDS = 600.0
 """Longest time that a person may take in the browser."""
@@ -99,7 +100,7 @@ class SignIn:
     async def _probe(self) -> tuple[Resource, str | None]:
         """Return the server's metadata, and the scopes in its 401 response to a request without a token."""
         headers = {"accept": "text/event-stream, application/json", "content-type": "application/json"}
-        ping = encode_message({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {}})
+        ping = encode_message(request(1, "ping", {}))
         response = await self._fetch.send("POST", self._url, content=ping, headers=headers)
         hint = extract_resource_metadata_from_www_auth(response)
         scope = extract_scope_from_www_auth(response) if response.status_code == 401 else None

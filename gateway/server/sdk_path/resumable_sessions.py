@@ -30,7 +30,7 @@ from gateway.server.http_responses import Refusal
 from gateway.server.sdk_path.request_presence import PRESENCE_SCOPE_KEY, RequestPresence
 from gateway.server.session_table import Reason, SessionTable
 from gateway.server.usage import Usage, Usages
-from gateway.wire.jsonrpc import notification
+from gateway.wire.rpc_envelope import notification
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

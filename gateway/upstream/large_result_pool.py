@@ -28,6 +28,7 @@ from gateway.tools.base import Received, Releasable
 from gateway.upstream.gateway_chain import received
 from gateway.upstream.large_result_worker import receive, send
 from gateway.wire.long_text import Decoded, decode_parts
+from gateway.wire.rpc_envelope import response
 
 logger = logging.getLogger(__name__)
 
@@ -139,8 +140,7 @@ class HelperPool:
             raise
         if helper is not None and reply["do"] == "held" and is_call(reply["id"]):
             result: JsonObject = {"content": []} if reply["isError"] is None else {"content": [], "isError": reply["isError"]}
-            message: JsonObject = {"jsonrpc": "2.0", "id": reply["id"], "result": result}
-            return (message, (), None), LargeResult(self, helper, parts, claim)
+            return (response(reply["id"], result), (), None), LargeResult(self, helper, parts, claim)
         self.give_back(helper, is_usable=True)
         return await anyio.to_thread.run_sync(decode_parts, parts), claim
 

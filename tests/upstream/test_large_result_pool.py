@@ -20,9 +20,9 @@ import pytest
 from gateway.errors import ToolFailed
 from gateway.gate.results import HelperResult, Judged, ResultKeeper, ResultOrigin, ResultRules, judge_whole
 from gateway.storage.result_store import ResultStore
-from gateway.upstream import large_result_helpers
+from gateway.upstream import large_result_pool
 from gateway.upstream.gateway_chain import received
-from gateway.upstream.large_result_helpers import HelperPool
+from gateway.upstream.large_result_pool import HelperPool
 from tests.fakes.raw_upstream import Raw, http_server
 from tests.fakes.running import child, free_port, wait_until_ready, write_config
 from tests.interaction.ways import Era, Way, connected
@@ -145,7 +145,7 @@ async def test_malformed_message_is_an_error() -> None:
 async def test_result_is_read_whole_if_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     async with helpers() as made:
-        for _ in range(large_result_helpers.MOST_HELPERS + 1):
+        for _ in range(large_result_pool.MOST_HELPERS + 1):
             decoded, holder = await made.hold([message(RESULTS["text"])], None, lambda said: True)
             assert holder is None
             assert decoded[0] == json.loads(message(RESULTS["text"]))
@@ -186,7 +186,7 @@ async def test_helper_that_dies_fails_its_call_only(tmp_path: Path) -> None:
 @linux
 @pytest.mark.fault(20)
 async def test_cancelled_call_ends_its_helper_and_frees_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_result_helpers, "MOST_HELPERS", 1)
+    monkeypatch.setattr(large_result_pool, "MOST_HELPERS", 1)
     with anyio.fail_after(30):
         async with helpers() as made:
             await hold(made, RESULTS["text"])  # nobody judges it
@@ -208,7 +208,7 @@ async def until_count(count: int) -> list[int]:
 
 @linux
 async def test_idle_helper_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_result_helpers, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(large_result_pool, "IDLE_SECONDS", 0.1)
     with anyio.fail_after(30):
         async with helpers() as made:
             await (await hold(made, RESULTS["text"])).judge(RULES["wide"], None, ResultOrigin("owner", "up__tool"))

@@ -8,7 +8,7 @@ import httpx2
 from mcp.server.streamable_http import EventMessage
 from mcp_types import JSONRPCNotification
 
-from gateway.server.sdk_path.session_manager import MAX_CHARACTERS, MAX_EVENTS_PER_STREAM, MAX_STREAMS, ReplayStore
+from gateway.server.sdk_path.resumable_sessions import MAX_CHARACTERS, MAX_EVENTS_PER_STREAM, MAX_STREAMS, ReplayStore
 from tests.fakes.inside import gateway_inside
 from tests.fakes.running import upstream_stdio
 
