@@ -78,16 +78,16 @@ class CallHandler:
         modern = is_modern(ctx)
         era = "modern" if modern else "legacy"
         caller = WireCaller(ctx, self._clients.tasks)
-        facts = self._clients.context(ctx, caller)
+        call = self._clients.context(ctx, caller)
         try:
             started = _started_call(ctx)
             outcome: ToolOutcome = Complete.text(KEY_GONE, is_error=True)
             with self.running.of(
-                facts.facts.principal.id
+                call.facts.principal.id
             ):  # cancelled when the caller's key is revoked; then the error above is the outcome
-                outcome = await (self._leg(ctx, params.name, facts, caller) if started is None else started.outcome(caller))
+                outcome = await (self._leg(ctx, params.name, call, caller) if started is None else started.outcome(caller))
             if modern and scope_of_request(ctx) is None:
-                self._parked.note_behind(outcome, partial(self._again, ctx, params.name), facts)
+                self._parked.note_behind(outcome, partial(self._again, ctx, params.name), call)
         except Rejected as error:
             if relays_code(error.code, era):
                 raise to_rpc_error(error, era) from None
@@ -103,21 +103,21 @@ class CallHandler:
         finally:
             await caller.finish()
         if isinstance(outcome, Complete):
-            wire = to_wire(fit_outcome(outcome, facts.facts.client), modern=modern)
+            wire = to_wire(fit_outcome(outcome, call.facts.client), modern=modern)
             if is_plain_result(wire) or is_call_result(wire, ctx.protocol_version):
                 return wire
             outcome = Complete.text(f"Tool {params.name!r} answered with a result that cannot be read; it may have run.", is_error=True)
         return to_wire(outcome, modern=modern)
 
-    async def _leg(self, ctx: RequestContext, name: str, facts: CallContext, caller: WireCaller) -> ToolOutcome:
+    async def _leg(self, ctx: RequestContext, name: str, call: CallContext, caller: WireCaller) -> ToolOutcome:
         try:
             tool = await self._catalog.seek(name)
         except NotFound:
-            if (reason := self._catalog.refuse_quarantined(name, facts.facts.principal)) is not None:
+            if (reason := self._catalog.refuse_quarantined(name, call.facts.principal)) is not None:
                 return refusal(PINS_RULE, reason)
             raise
         arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
-        return await (self.run if is_modern(ctx) else self.run_legacy)(tool, arguments, facts, caller)
+        return await (self.run if is_modern(ctx) else self.run_legacy)(tool, arguments, call, caller)
 
     async def _again(self, ctx: RequestContext, name: str, leg: CallContext) -> ToolOutcome:
         arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})

@@ -165,7 +165,7 @@ class TaskHandler:
         await self._admit(task.tool, from_stored(task.row).facts.principal, principal)
         return task
 
-    async def follow(self, task_id: str, facts: CallContext, notify: Callable[[JsonObject], Awaitable[None]]) -> None:
+    async def follow(self, task_id: str, call: CallContext, notify: Callable[[JsonObject], Awaitable[None]]) -> None:
         """Call `notify` with the task's 2026 state, now and after each change, until the task ends.
 
         `notify` is called at most once per `SPACING_SECONDS`; changes in between are combined.
@@ -176,15 +176,15 @@ class TaskHandler:
         """
         last: JsonObject = {}
         while True:
-            now = self._current(facts.facts.principal)
+            now = self._current(call.facts.principal)
             if now is None:
                 raise PolicyDenied(KEY_GONE, rule=RULE, subject=task_id)
-            facts = facts.with_facts(dataclasses.replace(facts.facts, principal=now))
+            call = call.with_facts(dataclasses.replace(call.facts, principal=now))
             if "." in task_id:
-                state = {**await self._state_of_relayed(task_id, facts), "taskId": task_id}
+                state = {**await self._state_of_relayed(task_id, call), "taskId": task_id}
                 changed = poll_seconds(state)
             else:
-                task = await self.find(task_id, facts.facts.principal)
+                task = await self.find(task_id, call.facts.principal)
                 state, changed = modern_state(task), 0.0
                 if state == last and not task.is_over:
                     await self.runner.wait_for_change(task)
@@ -196,25 +196,25 @@ class TaskHandler:
                 return
             await anyio.sleep(max(changed, spacing))
 
-    async def knows(self, task_id: str, facts: CallContext) -> bool:
+    async def knows(self, task_id: str, call: CallContext) -> bool:
         """Whether the caller may follow a task with this id. Whether a remote server still has its task is not checked."""
         try:
-            await (self.open(task_id, facts) if "." in task_id else self.find(task_id, facts.facts.principal))
+            await (self.open(task_id, call) if "." in task_id else self.find(task_id, call.facts.principal))
         except (NotFound, PolicyDenied):
             return False
         return True
 
-    async def _state_of_relayed(self, task_id: str, facts: CallContext) -> JsonObject:
-        handle, tool = await self.open(task_id, facts)
-        plain = facts.with_answers(None, None)
+    async def _state_of_relayed(self, task_id: str, call: CallContext) -> JsonObject:
+        handle, tool = await self.open(task_id, call)
+        plain = call.with_answers(None, None)
         return await tool.task("tasks/get", {"taskId": handle.task_id}, plain)
 
-    async def open(self, task_id: str, facts: CallContext) -> tuple[Handle, GuardedTool]:
+    async def open(self, task_id: str, call: CallContext) -> tuple[Handle, GuardedTool]:
         """Return the content of a remote task's handle, and the tool whose server has the task.
 
         Raises `NotFound` if the handle is not valid for this caller, or the tool no longer exists.
         """
-        handle = self._handles.open(task_id, facts.facts.principal.id)
+        handle = self._handles.open(task_id, call.facts.principal.id)
         tool = await self._catalog.seek(handle.tool)
         if tool.source != handle.source:
             raise NotFound("task", "")

@@ -78,12 +78,12 @@ class ListenStreams:
         uris = list(dict.fromkeys(str(uri) for uri in params.notifications.resource_subscriptions or ()))
         if len(uris) > MAX_WATCHED:
             raise RpcError(INVALID_PARAMS, f"A client may watch at most {MAX_WATCHED} resources.")
-        facts = self._clients.context(ctx, WireCaller(ctx))
+        call = self._clients.context(ctx, WireCaller(ctx))
         watched: list[str] = []
 
         async def watch(uri: str) -> None:
             try:
-                await self._catalog.watch(uri, facts)
+                await self._catalog.watch(uri, call)
                 watched.append(uri)
             except GatewayError as error:
                 logger.debug("%r cannot be watched: %s", uri, error)
@@ -93,7 +93,7 @@ class ListenStreams:
                 async with anyio.create_task_group() as tasks:
                     for uri in uris:
                         tasks.start_soon(watch, uri)
-            if facts.facts.principal.scopes is not None:  # the stream would tell of what others watch
+            if call.facts.principal.scopes is not None:  # the stream would tell of what others watch
                 told = params.notifications.model_copy(update={"resource_subscriptions": watched})
                 params = params.model_copy(update={"notifications": told})
             async with self._tasks.on_stream(ctx, params) as inner:

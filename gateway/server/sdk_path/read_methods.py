@@ -67,9 +67,9 @@ class ReadMethods:
     async def complete(self, ctx: RequestContext, params: CompleteRequestParams) -> JsonObject:
         """Serve `completion/complete`."""
         raw = ctx.params or {}
-        facts = self._clients.context(ctx, WireCaller(ctx))
+        call = self._clients.context(ctx, WireCaller(ctx))
         context = cast("JsonObject | None", raw.get("context"))
-        completion = await self._catalog.complete(dict(raw["ref"]), dict(raw["argument"]), context, facts)
+        completion = await self._catalog.complete(dict(raw["ref"]), dict(raw["argument"]), context, call)
         return {"completion": completion, **({"resultType": "complete"} if is_modern(ctx) else {})}
 
     async def subscribe(self, ctx: RequestContext, params: SubscribeRequestParams) -> JsonObject:

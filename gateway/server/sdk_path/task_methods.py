@@ -90,13 +90,13 @@ class TaskMethods:
         if tool.definition.task_by == "nobody":
             raise RpcError(METHOD_NOT_FOUND, f"Tool {params.name!r} cannot run as a task.")
         arguments = cast("JsonObject", raw.get("arguments") or {})
-        facts = self._clients.context(ctx, WireCaller(ctx))
-        if isinstance(tool.check(arguments, facts.facts.principal), Reject):
+        call = self._clients.context(ctx, WireCaller(ctx))
+        if isinstance(tool.check(arguments, call.facts.principal), Reject):
             return await call_next(ctx)
         ttl = cast("JsonMapping", raw["task"]).get("ttl")
         seconds = ttl / 1000 if isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl > 0 else None
         try:
-            task = await self._handler.start(tool, arguments, facts, seconds)
+            task = await self._handler.start(tool, arguments, call, seconds)
         except (TaskError, StorageError) as error:
             raise to_rpc_error(error, "legacy") from None
         self._on_legacy(ctx, task)
@@ -135,12 +135,12 @@ class TaskMethods:
         return self._clients.context(ctx, WireCaller(ctx))
 
     async def _relay(self, ctx: RequestContext, params: TaskParams, method: TaskMethod) -> JsonObject:
-        facts = self._context(ctx)
-        handle, tool = await self._handler.open(params.task_id, facts)
+        call = self._context(ctx)
+        handle, tool = await self._handler.open(params.task_id, call)
         wire: JsonObject = {"taskId": handle.task_id}
         if method == "tasks/update":
             wire["inputResponses"] = params.input_responses or {}
-        answer = await tool.task(method, wire, facts.with_answers(None, None))
+        answer = await tool.task(method, wire, call.with_answers(None, None))
         return {**answer, "taskId": params.task_id} if method == "tasks/get" else {}
 
     def _is_relayed(self, params: TaskParams) -> bool:
@@ -174,7 +174,7 @@ class TaskMethods:
     async def _result(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
         """Serve `tasks/result` of 2025-11-25: wait for the end of the task, and send its requests for input to the client meanwhile."""
         task = await self._handler.find(params.task_id, principal_of(ctx))
-        facts = self._context(ctx)
+        call = self._context(ctx)
         while not task.is_over:
             ask = next(iter(task.open_requests.items()), None)
             if ask is None:
@@ -183,7 +183,7 @@ class TaskMethods:
             key, request = ask
             inner: JsonObject = request.get("params") or {}
             asked: JsonObject = {**request, "params": {**inner, "_meta": {RELATED_TASK: {"taskId": task.id}}}}
-            await ask_until_usable(facts, asked, partial(self._answer, task, key))
+            await ask_until_usable(call, asked, partial(self._answer, task, key))
             task = task if task.is_here else await self._handler.runner.find(task.id, task.principal)
         if task.result is None:
             error = task.error or {"code": INTERNAL_ERROR, "message": "The task was cancelled."}

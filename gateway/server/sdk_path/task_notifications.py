@@ -88,8 +88,8 @@ class TaskNotifications:
         if wanted is None:
             yield ctx
             return
-        facts = self._clients.context(ctx, WireCaller(ctx))
-        if not declares_tasks(facts.facts.client):
+        call = self._clients.context(ctx, WireCaller(ctx))
+        if not declares_tasks(call.facts.client):
             required: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
             raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, "`taskIds` need the tasks extension to be declared.", required)
         if not isinstance(wanted, list) or not all(isinstance(task_id, str) for task_id in cast("list[object]", wanted)):
@@ -97,7 +97,7 @@ class TaskNotifications:
         named = list(dict.fromkeys(cast("list[str]", wanted)))
         if len(named) > MAX_LISTENED:
             raise RpcError(INVALID_PARAMS, f"One stream may follow at most {MAX_LISTENED} tasks.")
-        accepted = [task_id for task_id in named if await self._handler.knows(task_id, facts)]
+        accepted = [task_id for task_id in named if await self._handler.knows(task_id, call)]
         session = _AckSession(ctx.session, accepted)
 
         def teller(task_id: str) -> Callable[[], Coroutine[Any, Any, None]]:
@@ -110,7 +110,7 @@ class TaskNotifications:
             async def follow() -> None:
                 await session.acknowledged.wait()
                 try:
-                    await self._handler.follow(task_id, facts, tell)
+                    await self._handler.follow(task_id, call, tell)
                 except (GatewayError, TimeoutError) as error:
                     logger.debug("task notifications stopped error=%s", error)
 
