@@ -6,7 +6,6 @@ them with the gateway's own.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,6 @@ from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
     from gateway.catalog.remote_skills import RemoteSkills
-
-logger = logging.getLogger(__name__)
 
 FIRST_READ_SECONDS = 10.0
 """Maximum seconds for which reading a new server's skills delays the first listing."""

@@ -28,7 +28,6 @@ MIN_SECRET_CHARS = 6
 SENSITIVE_NAME = re.compile(r"auth|cookie|key|passw|secret|token|credential", re.IGNORECASE)
 """Names of variables and headers whose values are masked."""
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _FETCHED = ("file", "keyring", "cmd")
 _EDITOR_VARIABLES = frozenset({"workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "extensionPath"})

@@ -7,7 +7,6 @@ request. Only this module accesses the SDK's connection object.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from mcp.server.session import ServerSession
     from starlette.requests import Request
     from starlette.types import Scope
-
-logger = logging.getLogger(__name__)
 
 PRINCIPAL_SCOPE_KEY = "moongate.principal"
 """ASGI scope key of the authenticated principal."""

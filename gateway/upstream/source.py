@@ -7,7 +7,6 @@ gate applies policy to arguments and results, `input_guard` to requests for inpu
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import cast
@@ -36,8 +35,6 @@ from gateway.upstream.server_messages import CANCEL_SECONDS
 from gateway.upstream.tasks import TaskFollower, task_options
 from gateway.upstream.text_filters import readable_input_request, readable_input_requests, readable_text, readable_value
 from gateway.upstream.transport import Remote
-
-logger = logging.getLogger(__name__)
 
 
 class UpstreamSource:
