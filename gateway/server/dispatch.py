@@ -46,7 +46,7 @@ from gateway.server.fast_path.started_requests import RefusedRequest, StartedAns
 from gateway.server.head import Head
 from gateway.server.sdk_path.lazy_application import SdkParts
 from gateway.server.startup_answers import Listed
-from gateway.server.usage import SMALL_BYTES
+from gateway.server.usage import SMALL_BYTES, UNCOUNTED_METHODS
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.wire.jsonrpc import decode_object
 from gateway.wire.rpc_envelope import VERSION, VERSION_KEY, error_response, notification, request, response
@@ -151,7 +151,7 @@ class HttpDispatch:
         usages = self._server.usages
         usage = usages.by_id.get(principal.id) or usages.of(principal)
         if (usage.calls >= usage.max_calls or head.length > SMALL_BYTES) and "method" in message and "id" in message:
-            refusal = usage.refuse_call(head.length)
+            refusal = None if message["method"] in UNCOUNTED_METHODS else usage.refuse_call(head.length)
             if refusal is not None:
                 return RefusedRequest(refusal, message["id"])
         if not isinstance(session, bool):

@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 1
 """`Retry-After` of a refusal, in seconds."""
 
+UNCOUNTED_METHODS = ("initialize", "ping", "subscriptions/listen")
+"""Methods that are not counted as calls: they are answered at once, or are streams, which `KeyGate` counts."""
+
 SMALL_BYTES = 4_096
 """Bodies of calls on the fast path up to this size are not counted, because the quota of calls bounds them."""
 

@@ -104,6 +104,16 @@ def test_calls_of_session_count_after_their_client_left(tmp_path: Path, path: st
         until(lambda: "result" in reply(httpx2.post(at.url, content=body, headers=headers)))
 
 
+@pytest.mark.parametrize("path", ["auto", "off"])
+def test_ping_is_answered_at_the_bound_of_calls(tmp_path: Path, path: str) -> None:
+    with besieged(tmp_path, config({"callsPerCaller": 2}, directPath=path)) as at:
+        ping = session_of(at, "weak")
+        with hanging(at, 2, "legacy") as (_, headers):
+            answers = [reply(httpx2.post(at.url, content=legacy(method), headers=headers)) for method in ("ping", "tools/list")]
+            assert answers[0]["result"] == {} and answers[1]["error"]["code"] == LIMIT_REACHED
+            assert reply(httpx2.post(at.url, content=legacy("ping"), headers=ping))["result"] == {}
+
+
 def test_caller_at_its_bound_answers_questions(tmp_path: Path) -> None:
     asking = {"old": upstream_stdio("--legacy")}
     wanted = {"mcpServers": asking, "server": {"limits": {"callsPerCaller": 1}}}

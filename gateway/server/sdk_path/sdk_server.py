@@ -51,15 +51,11 @@ from gateway.server.sdk_path.task_methods import TaskMethods
 from gateway.server.sdk_path.task_notifications import TaskNotifications
 from gateway.server.sdk_path.wire_caller import WireCaller
 from gateway.server.task_calls import TaskHandler
-from gateway.server.usage import Usages
+from gateway.server.usage import UNCOUNTED_METHODS, Usages
 from gateway.tasks.runner import TaskRunner
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.telemetry.mcp_operations import measured
 from gateway.upstream.gateway_chain import configuration_of
-
-_UNCOUNTED = frozenset({"initialize", "ping", "subscriptions/listen"})
-"""Methods that are not counted as calls: they are answered at once, or are streams, which `KeyGate` counts."""
-
 
 async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
     """Outermost middleware: hide the text of an unexpected exception, which the SDK would send to 2025 clients.
@@ -202,7 +198,7 @@ class SdkServer:
     async def _count_call(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         """Middleware: count a request over HTTP as a call of its caller, or refuse it. The fast path counts its own calls."""
         scope = scope_of_request(ctx)
-        if scope is None or ctx.request_id is None or ctx.method in _UNCOUNTED or STARTED_SCOPE_KEY in scope:
+        if scope is None or ctx.request_id is None or ctx.method in UNCOUNTED_METHODS or STARTED_SCOPE_KEY in scope:
             return await call_next(ctx)
         usage = self._parts.usages.of(principal_of(ctx))
         refusal = usage.refuse_call()
