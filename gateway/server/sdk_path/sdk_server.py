@@ -57,6 +57,7 @@ from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.telemetry.mcp_operations import measured
 from gateway.upstream.gateway_chain import configuration_of
 
+
 async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
     """Outermost middleware: hide the text of an unexpected exception, which the SDK would send to 2025 clients.
 
