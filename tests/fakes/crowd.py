@@ -113,6 +113,7 @@ class Watch:
     """Whether it calls on one kept connection."""
     failures: list[str] = field(default_factory=lambda: list[str]())
     calls: int = 0
+    checks: int = 0
     slowest: float = 0.0
     slowest_health: float = 0.0
     undisturbed: float = 0.0
@@ -160,14 +161,15 @@ class Watch:
                 except httpx2.HTTPError as error:
                     self.failures.append(f"{page} {error!r}")
             self.slowest_health = max(self.slowest_health, time.monotonic() - began)
+            self.checks += 1
             time.sleep(0.05)
 
     def is_served(self, *, calls: int = 3) -> None:
-        """Wait until so many more calls were made, and fail if anything went wrong so far."""
-        until, deadline = self.calls + calls, time.monotonic() + 20
-        while self.calls < until and time.monotonic() < deadline:
+        """Wait until so many more calls and one more health check were made, and fail if anything went wrong so far."""
+        until, checks, deadline = self.calls + calls, self.checks + 1, time.monotonic() + 20
+        while (self.calls < until or self.checks < checks) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert self.calls >= until, "the honest client got no answers"
+        assert self.calls >= until and self.checks >= checks, "the honest client got no answers"
         assert not self.failures, self.failures[:5]
         slowest = max(self.slowest, self.slowest_health)
         self.undisturbed = self.undisturbed or slowest
