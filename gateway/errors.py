@@ -382,7 +382,7 @@ Ctrl-C is not affected: the gateway's signal handlers receive it in the event lo
 def without_exit(error: BaseException, wrap: Callable[[str], GatewayError]) -> Exception:
     """Return `error` if it is an `Exception`; else, for example for `SystemExit`, return `wrap(message)`.
 
-    A group that is not an `Exception` is replaced by its only member first.
+    If `error` is a group with one member, that member counts in its place.
     """
     cause = error if isinstance(error, Exception) else only_cause(error)
     return cause if isinstance(cause, Exception) else wrap(describe_error(cause))

@@ -28,7 +28,7 @@ class Updates(Protocol[PartT_co]):
         ...
 
     def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> PartT_co:
-        """Return an update of the message `message_id` for `part`, a part of a model's answer; its contents are `contents`."""
+        """Return the update that tells the caller of `part`, a part of a model's answer: with `contents`, in the message `message_id`."""
         ...
 
     def own(self, contents: list[Content], role: Role, message_id: str, additional_properties: JsonObject | None = None) -> PartT_co:

@@ -217,7 +217,7 @@ class Gateway:
         await self._stack.enter_async_context(self._server)
 
     def _asking(self, records: Records) -> InputRequestServices:
-        """Build the services that answer requests for input from servers. The database opens on first use."""
+        """Build the services that answer a server's requests for input. The database opens on first use."""
         config = self.loaded.config
         self._stack.callback(audit(self.events, records))
         days = config.server.standing_approval_days
@@ -231,7 +231,7 @@ class Gateway:
         return InputRequestServices(self.events, records, approvals, self._models.for_sampling(config))
 
     def approval_by(self) -> ApprovalBy:
-        """Return who may approve calls of sources without `approval.by` in their policy: the caller, or an operator."""
+        """Return who approves a call, the caller or an operator, if the policy of its source has no `approval.by`."""
         return self.loaded.config.server.approval_by or ("operator" if self.keys.are_required() else "caller")
 
     def _may_review(self, principal: Principal) -> bool:
@@ -450,7 +450,7 @@ class Gateway:
         is closed at the end. After the first signal, in-flight calls may finish for `server.http.drainSeconds`; a second signal ends them.
 
         Raises:
-            ConfigError: The address is in use, or needs API keys that do not exist.
+            ConfigError: The address is in use, or other machines can reach it and no API key exists.
         """
         from gateway.auth.identity import Identity
         from gateway.policy.quotas import caller_quotas

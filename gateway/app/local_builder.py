@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalBuilder:
-    """The parts of one gateway that local sources use."""
+    """Builds local sources: skills, functions, agents and workflows. The fields are the parts of the gateway that the sources use."""
 
     toolbox: ToolBox
     """Gives agents and workflows their tools."""
@@ -43,7 +43,7 @@ class LocalBuilder:
     state_folder: Path
     events: EventStream
     acceptance: Acceptance
-    """Decides which files may import Python modules."""
+    """Decides which files of agents, functions and workflows may make the gateway import Python modules."""
 
     def build(self, kind: LocalKind, loaded: LoadedConfig, roots: RootRules, local: LocalSources) -> LocalToolSource:
         """Return a new source (implements `LocalSourceBuilder`)."""

@@ -29,7 +29,7 @@ class Identity:
     """Proves that a gateway serves `configuration` with the state in `state`."""
 
     def __init__(self, state: StateFolder, configuration: Path) -> None:
-        """Read or create the key in the state folder with which challenges are answered.
+        """Read the key that answers challenges from the state folder, or create it there.
 
         Raises:
             StorageError: The state folder is unusable.

@@ -59,8 +59,10 @@ class GatewaySource:
         self._on_change: OnChange = lambda _: None
 
     def offer(self, more: Sequence[Tool], *, with_sessions: bool, with_reviews: bool = False) -> None:
-        """Replace the optional tools: those of `disclosure`, those for sessions if an agent has sessions, and `review_approvals` if a call
-        may have to wait for an approval.
+        """Set which optional tools the gateway offers.
+
+        These are `more` (the tools that find other tools, see `disclosure`), the session tools if an agent has sessions, and
+        `review_approvals` if a call may have to wait for an approval.
         """
         reviews = [self._review] if with_reviews else []
         offered = [*(self._session_tools if with_sessions else ()), *reviews, *more]

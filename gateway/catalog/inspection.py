@@ -52,7 +52,7 @@ class Inspection:
         self._models = models
 
     def local_problems(self) -> list[tuple[str, SourceProblem]]:
-        """Return the files of functions, agents and workflows that did not load, each with its source."""
+        """Return the files of functions, agents and workflows that did not load, each with the name of its source in the catalog."""
         return self._local.noted("problems")
 
     def not_loaded(self) -> list[JsonObject]:

@@ -36,9 +36,9 @@ class Files:
     """The state of all files at one moment."""
 
     written: Look = ()
-    """Signatures of the files of agents and workflows."""
+    """The files of agents and workflows, each with size and times (`Signature`), which show whether the file has changed."""
     imported: Look = ()
-    """Signatures of Python modules."""
+    """Imported Python modules, in the same form."""
     generation: int = 0
     """How often imported modules were dropped so that they are imported again (`OwnModules`)."""
 

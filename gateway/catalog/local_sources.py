@@ -111,7 +111,8 @@ class LocalSources(HostedTable[LocalSource]):
     async def share(self, loaded: LoadedConfig, remote: RemoteSkills) -> Changes[LocalSource] | None:
         """Add the skills of remote servers to the source `skill`.
 
-        Return the changes of the table if the source `skill` is added or removed by this, else `None`. The caller passes them to `release`.
+        If this adds or removes the source `skill`, return the changes of the table of sources, else `None`. The caller passes the changes
+        to `release`, which closes the removed sources.
         """
         if (skills := self.skills) is not None:
             if not skills.library.has(remote):

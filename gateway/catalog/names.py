@@ -61,7 +61,7 @@ def uri_label(prefix: str) -> str:
 
 
 def expose_uri(label: str, uri: str) -> str:
-    """Return the exposed URI for a source's own URI or URI template, with the label of the source; unchanged for an empty label."""
+    """Return the URI or URI template that clients see: the source's own, with the source's label in it; unchanged for an empty label."""
     if not label:
         return uri
     for scheme in _SEGMENT_SCHEMES:

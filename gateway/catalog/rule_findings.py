@@ -40,9 +40,9 @@ def server_findings(loaded: LoadedConfig, definitions: Mapping[str, Sequence[Jso
 
 
 def remarks_of(findings: Findings) -> list[str]:
-    """Return one line with JSON path and text for each finding that needs repair. Findings of the kind `note` are left out.
+    """Return one line, with JSON path and text, for each rule that needs repair. Findings of the kind `note` are left out.
 
-    Policies of unknown servers are left out, because the configuration's notes name them.
+    Policies of unknown servers are left out, because loading the configuration has reported them already.
     """
     return [
         f"policies.{name}{'.' if finding.path else ''}{finding.path}: {finding.text}"

@@ -54,7 +54,9 @@ class SkillFace:
         return any(True for _ in self._serving())
 
     async def list_page(self, cursor: str | None, ctx: CallContext) -> JsonObject:
-        """Answer `skills/list` with one page of one source, the sources in order. A source whose first page fails is skipped.
+        """Answer `skills/list` with one page of one source. The cursor leads through the pages of a source, then to the next source.
+
+        A source whose first page fails is skipped.
 
         Raises:
             NotFound: The cursor was not made by this method, or its source is gone (kind `cursor`).

@@ -116,7 +116,7 @@ class UriTool:
 
     @property
     def keeps_tasks(self) -> bool:
-        """Whether the wrapped tool records the server's own task inside a durable task of the gateway."""
+        """Whether the wrapped tool, in a durable task of the gateway, records the server's own task, to follow it after a restart."""
         return bool(getattr(self._inner, "keeps_tasks", False))
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:

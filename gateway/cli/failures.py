@@ -47,7 +47,7 @@ class NeedsAuth(GatewayError):
 
 
 class CommandFailed(GatewayError):
-    """A command failed, possibly after it printed its results; `code` decides the exit code."""
+    """A command failed, possibly after it printed its results. `code` is the error code, from which the exit code follows."""
 
     def __init__(self, message: str, *, code: Code) -> None:
         super().__init__(message)

@@ -114,7 +114,7 @@ def estimate_tokens(wire: JsonMapping) -> int:
 
 
 async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> tuple[list[JsonObject], bool]:
-    """Return the entries of a kind, and whether an API key was used, whose scopes may leave entries out."""
+    """Return the entries of a kind, and whether an API key was used. Then entries outside the scopes of the key are missing."""
     from gateway.cli.hub import open_hub, open_own, open_running
     from gateway.cli.skill_commands import may_start_servers
 

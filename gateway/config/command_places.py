@@ -16,7 +16,7 @@ from pathlib import Path
 _CODE_SUFFIXES = frozenset(
     (".py", ".pyz", ".js", ".mjs", ".cjs", ".ts", ".sh", ".bash", ".rb", ".pl", ".php", ".lua", ".jar", ".wasm", ".exe", ".dll", ".so")
 )
-"""A word with one of these suffixes counts as a program, even if the file does not exist yet."""
+"""A word of a command with one of these suffixes is the path of a program, even if the file does not exist yet."""
 
 _PROGRAM_STEMS = frozenset(("__main__", "__init__", "index", "main", "server"))
 _PROGRAM_FILES = frozenset(("package.json", "pyproject.toml", "setup.py", "deno.json", "deno.jsonc", "Cargo.toml", "go.mod", "main.go"))

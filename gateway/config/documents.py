@@ -75,9 +75,9 @@ def has_second_name(status: os.stat_result, place: str) -> bool:
 
 
 def _is_installed(place: str) -> bool:
-    """Return whether a real path is inside the Python installation, into which installers such as uv hard-link files.
+    """Return whether a resolved path is inside the Python installation. Then the file may have several hard links.
 
-    Its files are trusted, because this process executes them.
+    Installers such as uv make such links, and these files are trusted, because this process executes them.
     """
     folders = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), _PACKAGE)
     return any(Path(place).is_relative_to(os.path.realpath(folder)) for folder in folders)

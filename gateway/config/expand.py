@@ -96,7 +96,7 @@ class Expander:
         return value
 
     def _note_literal(self, name: str, value: JsonValue) -> None:
-        """Mask a value that the file contains literally if its `name` suggests a secret; also mask the part after `Bearer `."""
+        """If `name` suggests a secret, have its literal value masked in all output, and also the part of the value after `Bearer `."""
         if isinstance(value, str) and SENSITIVE_NAME.search(name):
             self._note(value)
             self._note(value.partition(" ")[2])

@@ -57,7 +57,7 @@ class EntryResult:
     filters: dict[Literal["allow", "deny"], list[str]] = field(
         default_factory=lambda: cast("dict[Literal['allow', 'deny'], list[str]]", {})
     )
-    """Tool names that keys of other hosts (`hosts.TOOL_FILTERS`) allow or deny."""
+    """Tool names that the entry allows or denies in the settings of another MCP host application (`hosts.TOOL_FILTERS`)."""
 
 
 def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> EntryResult:

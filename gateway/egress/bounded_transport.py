@@ -44,7 +44,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     """Adds limits on responses to another httpx2 transport, which it owns and closes."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, *, max_answer_bytes: int | None) -> None:
-        """`max_answer_bytes` limits every body; with `None` the layer above limits the decompressed bytes."""
+        """`max_answer_bytes` limits each response body. With `None` nothing is limited here: the caller counts the decompressed bytes."""
         self._inner = inner
         self._max_bytes = max_answer_bytes
 

@@ -1,7 +1,9 @@
 """`proxy_for`: the proxy for a remote server, from the conventional environment variables.
 
-`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, in upper or lower case; never for this machine. Only for addresses that the
-operator wrote: `guarded_fetch` resolves and judges a peer's addresses itself, and a proxy would resolve them again.
+`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, in upper or lower case. Addresses of this machine are reached without a proxy.
+
+Use a proxy only for addresses that the operator wrote. `guarded_fetch`, which fetches URLs that a peer sent, uses none: it judges the
+addresses that it resolved itself, and a proxy would resolve the name again.
 """
 
 from __future__ import annotations

@@ -64,9 +64,10 @@ class FunctionRules:
         return None
 
     def admit(self, source: str, reference: str, found: object = None) -> Reject | None:
-        """Judge code that the file of `source` names, while the file is loaded, and audit a refusal. `None` means allowed.
+        """Decide whether the file of `source` may use the Python object of `reference`. Called while the file is loaded.
 
-        Without `found`, judge by the written name only, before the module is imported.
+        Return the refusal, which is also audited, or `None` if the object is allowed. `found` is the imported object. Without `found`, only
+        the name in `reference` is judged, before its module is imported.
         """
         verdict = self.judge(source, reference, found)
         if verdict is not None:

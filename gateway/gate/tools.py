@@ -209,7 +209,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         self.gate.services.events.emit(kind, source=self.gate.source, name=self.name, principal=ctx.facts.principal.id)
 
     def judge_arguments(self) -> Reject | None:
-        """Judge the arguments by the policy, and remove those that the tool may not get; `None` means allowed."""
+        """Judge the arguments by the policy, and drop those that it removes. Return the refusal, or `None` if the call is allowed."""
         verdict = self._rules.arguments.judge(self.arguments)
         if isinstance(verdict, Reject):
             self._drop(verdict.dropped)
@@ -331,7 +331,10 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return encoded is not None and len(encoded) == 1 and len(encoded[0]) <= self._tool.short_bytes and not may_hide(encoded[0])
 
     async def judge_outcome(self, outcome: ToolOutcome) -> ToolOutcome:
-        """Remove or refuse hidden text, then shorten or refuse a result over the limit. Large ones are judged in a thread or process."""
+        """Remove invisible characters or refuse the result, as the policy says; then shorten or refuse a result over the limit of size.
+
+        Large results are judged in a thread or process.
+        """
         return await self._judged(outcome)
 
     async def _judged(self, outcome: ToolOutcome, claims: list[Releasable] | None = None) -> ToolOutcome:
@@ -483,7 +486,7 @@ class TaskCall(_ToolRequest[JsonObject]):
         raise error
 
     def time_out(self) -> JsonObject:
-        """Raise `ToolFailed`, because the server did not answer within the working time of a call."""
+        """Raise `ToolFailed`, because the server did not answer within the time limit of a call."""
         self.outcome = "timeout"
         raise ToolFailed(f"No answer about the task within {self.seconds:g} s.")
 

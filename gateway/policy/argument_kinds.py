@@ -70,7 +70,7 @@ def is_closed(name: str, schema: JsonObject) -> bool:
 
 
 def _same_name(node: JsonObject, root: JsonObject) -> Iterator[JsonValue]:
-    """Yield the subschemas of a value that the name of its argument describes too: alternatives, list elements and `$ref` targets."""
+    """Yield the subschemas to which the name of the argument applies too: alternatives, list elements and `$ref` targets."""
     if "items" in node:
         yield node["items"]
     for key in ("anyOf", "oneOf", "allOf"):

@@ -168,7 +168,7 @@ def is_binary(key: str, node: JsonObject) -> bool:
 
 
 def strip_schema(schema: JsonObject) -> JsonObject:
-    """Return a tool's schema with texts cleaned, and patterns rewritten so that they match the same without hidden characters.
+    """Return a tool's schema with texts cleaned. Patterns match the same as before, but contain no hidden characters.
 
     A property whose name contains hidden characters is removed, because a changed name would be another argument.
     """

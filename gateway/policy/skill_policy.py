@@ -1,4 +1,4 @@
-"""Decides which skills of a source exist for all clients, by their paths, and which entries of a server are valid skills.
+"""Decides, by their paths, which skills of a source are served to any client, and which entries of a server are valid skills.
 
 Pure. It judges a skill's own path as well as the URI of any of its files, so that a skill that is not listed cannot be read.
 """

@@ -92,7 +92,7 @@ class LeveledCaller(Caller, Protocol):
 
 
 class PresentCaller(LeveledCaller, Presence, Protocol):
-    """A caller that also reports whether its client is reachable (`Presence`), because the client may be lost during a call."""
+    """A `Caller` that also reports whether its client is reachable (`Presence`): the client may be lost during a call."""
 
 
 class CloseableCaller(Caller, Protocol):

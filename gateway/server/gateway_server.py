@@ -116,9 +116,9 @@ class GatewayServer:
         self._kept_tasks = (records, settings, tools)
 
     def judge_callers_by(self, current: CurrentCaller) -> None:
-        """End the calls and tasks of callers whose API key is no longer valid. Call it before the server is entered.
+        """Set how the server finds callers whose API key is no longer valid, to end their calls and tasks.
 
-        `current` returns a caller with its current rights, or `None` if its key is no longer valid.
+        Call it before the server is entered. `current` returns a caller with its current rights, or `None` if its key is no longer valid.
         """
         self._current = current
 

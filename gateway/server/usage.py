@@ -32,7 +32,7 @@ UNCOUNTED_METHODS = ("initialize", "ping", "subscriptions/listen")
 """Methods that are not counted as calls: they are answered at once, or are streams, which `KeyGate` counts."""
 
 SMALL_BYTES = 4_096
-"""Bodies of calls on the fast path up to this size are not counted, because the quota of calls bounds them."""
+"""Bodies up to this size do not count for the quota of bytes if the fast path serves the call: the quota of calls bounds their total."""
 
 PACED_BYTES = 262_144
 """Bodies over this size, or over `PACED_PARTS`, are parsed one after the other for each caller."""

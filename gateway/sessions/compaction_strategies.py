@@ -262,7 +262,9 @@ class ContextWindowCompactionStrategy:
         self._truncate = TokenBudgetComposedStrategy(token_budget=truncated, tokenizer=counter, strategies=[truncate])
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Collapse old tool results above `tool_eviction_threshold`, then exclude the oldest groups above `truncation_threshold`."""
+        """Collapse old tool results if the messages have more tokens than `tool_eviction_threshold`; then exclude the oldest groups if
+        they still have more than `truncation_threshold`.
+        """
         annotate_message_groups(messages, tokenizer=self._tokenizer)
         collapsed = included_token_count(messages) > self._evicted and await self._collapse(messages)
         return await self._truncate(messages) or collapsed

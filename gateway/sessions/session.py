@@ -46,7 +46,7 @@ class AgentSession:
         return self._session_id
 
     def to_dict(self) -> JsonObject:
-        """Return the JSON form, `type: session`. Messages and registered objects in `state` are converted too."""
+        """Return the JSON form, an object with `type: session`. In `state`, messages and objects of registered types are converted too."""
         return {
             "type": "session",
             "session_id": self.session_id,

@@ -33,8 +33,8 @@ RESULT_SCHEME = "moongate://results/"
 """Prefix of a stored result's URI; the id follows."""
 
 MIN_FILE_COST = 4_096
-"""Bytes that a smaller file counts against the storage limit of its caller, because it uses this much on disk. This also limits the
-number of files."""
+"""Fewest bytes that a file counts for the storage limit of its caller, because a smaller file uses this much on disk. This also limits
+the number of files."""
 
 MAX_SWEEP_SECONDS = 60.0
 """Maximum seconds between two sweeps for expired results."""

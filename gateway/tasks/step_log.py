@@ -167,7 +167,7 @@ class StepLog:
         await self._put(key, is_done=True, value=value)
 
     async def keep(self, key: str, value: JsonValue) -> None:
-        """Store `value` under `key` in place of the earlier value. The value is not the result of a step."""
+        """Store `value` under `key` in place of the earlier value. For data other than results of steps, which are never replaced."""
         await self._put(KEPT + key, is_done=True, value=value)
 
     def kept(self, key: str) -> JsonValue:
@@ -205,9 +205,9 @@ class StepLog:
         return True
 
     async def _retries(self, key: str, repeatable: Repeatable, ctx: CallContext | None) -> int | None:
-        """Return how often a person had the step retried after its process died; `None` if the step begins for the first time.
+        """Return how often a person had the step repeated after its process died; `None` if the step begins for the first time.
 
-        Asks a person first if the step was in flight and is not `repeatable`.
+        If the step was in flight and is not `repeatable`, a person is asked whether to repeat it.
         """
         if key not in self._steps:
             return None
@@ -311,7 +311,7 @@ class StepPort:
         return StartedStep(is_done, value, partial(self._log.finish, key))
 
     async def keep(self, name: str, value: JsonValue) -> None:
-        """Store `value` under `name` in place of the earlier value. The value is not the result of a step."""
+        """Store `value` under `name` in place of the earlier value. For data other than results of steps, which are never replaced."""
         await self._log.keep(f"{self._scope}/{name}", value)
 
     def kept(self, name: str) -> JsonValue:
@@ -319,5 +319,5 @@ class StepPort:
         return self._log.kept(f"{self._scope}/{name}")
 
     async def goes_on(self) -> bool:
-        """Return whether the task continues elsewhere after its work was cancelled here."""
+        """Return whether another process, or a later start, continues the task whose work was cancelled here."""
         return await self._log.goes_on()

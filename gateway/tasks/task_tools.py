@@ -49,7 +49,7 @@ def still_running(task: Task, *, has_output_schema: bool = False) -> Complete:
 
 
 def describe(task: Task) -> JsonObject:
-    """Return the JSON form of a task in the results of these tools."""
+    """Return a task as the JSON object that the task tools give to clients."""
     shown: JsonObject = {"taskId": task.id, "tool": task.tool, "status": task.status}
     if message := status_message(task):
         shown["statusMessage"] = message
@@ -60,7 +60,7 @@ def describe(task: Task) -> JsonObject:
 
 
 class TaskTools:
-    """Makes the three tools. `run_with` must be called before the first call of a tool."""
+    """Makes the tools that show, read and cancel tasks. Call `run_with` before the first call of a tool."""
 
     def __init__(self) -> None:
         self._runner: TaskRunner | None = None

@@ -1,7 +1,8 @@
 """Limits on exported telemetry: masking of secrets in spans, and bounded requests to the collector. Used by `providers`.
 
-The OTLP exporter sends its own requests with `requests`, which `egress` cannot bound, so it receives a bounded session. The operator
-chose the collector's address. This module imports the exporter's packages, so import it only when something is exported.
+The OTLP exporter sends its own requests with `requests`, which `egress` cannot bound, so it receives a bounded session. The collector's
+address is not judged, because the operator chose it. This module imports the exporter's packages, so import it only when something is
+exported.
 """
 
 from __future__ import annotations

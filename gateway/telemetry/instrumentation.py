@@ -42,7 +42,7 @@ class ObservabilitySettings:
     __slots__ = ("_instruments", "_is_refused", "enable_instrumentation", "enable_sensitive_data")
 
     def __init__(self) -> None:
-        """Start switched off and not refused."""
+        """Start with instrumentation off. A program may switch it on, or refuse it permanently (`refuse`)."""
         self.enable_instrumentation = False
         """Whether traces and metrics are recorded. Then every request takes the SDK path, which records them."""
         self.enable_sensitive_data = False

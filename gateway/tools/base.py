@@ -337,7 +337,7 @@ class OpenQuestion:
     seconds_left: int
     """Seconds that the request or call may still wait."""
     approvers: str = ""
-    """Who must approve the request on the pending list; empty if the request waits for the client of the call."""
+    """Who must approve the request on the pending list, in words; empty if the client of the call is asked directly."""
     calls_waiting: int = 0
     """Number of calls of other clients that wait for the server."""
 

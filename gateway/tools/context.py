@@ -325,7 +325,7 @@ class CallContext:
         return self.with_facts(dataclasses.replace(self.facts, input_responses=answers, request_state=state))
 
     def with_state(self, state: str | None) -> CallContext:
-        """Return the context with another state of the `InputRequired` that the call answers."""
+        """Return the context with another request state: the state of the `InputRequired` result that this round of the call answers."""
         return self.with_answers(self.facts.input_responses, state)
 
     def with_caller(self, caller: Caller) -> CallContext:

@@ -1,4 +1,4 @@
-"""Joins the streamed parts of contents. `responses` uses it to make whole responses of updates."""
+"""Joins the streamed parts of contents. `responses` uses it to build whole responses from updates."""
 
 from __future__ import annotations
 

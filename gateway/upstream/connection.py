@@ -45,7 +45,10 @@ RETRY_SPACING_SECONDS = 1.0
 """Shortest time between two attempts that calls trigger while the server is down."""
 
 MAX_SPACING_SECONDS = 10.0
-"""Longest time between two attempts that calls trigger. The time is as long as the last attempt took; calls fail at once meanwhile."""
+"""Longest pause between two attempts to connect that calls trigger.
+
+A pause is as long as the last attempt took, up to this limit. Calls during the pause fail at once.
+"""
 
 SILENT_SECONDS = 2.0
 """Listings wait this long for the first message of a server behind a URL."""

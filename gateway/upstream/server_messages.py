@@ -24,7 +24,7 @@ MAX_OPEN_REQUESTS = 1_000
 """Requests of one server that are being answered; further ones are rejected."""
 
 MAX_PENDING_NOTIFICATIONS = 1_000
-"""Notifications of one server that wait for slow callers; further log messages are dropped."""
+"""Number of notifications of one server that may wait for slow callers before its log messages are dropped; others still wait."""
 
 
 class SessionHooks(Protocol):

@@ -37,7 +37,10 @@ class Remote:
 
     @asynccontextmanager
     async def open(self, log: ChildLog, holder: Holder) -> AsyncGenerator[Carrier, None]:
-        """Open the transport and yield its carrier. A child process counts towards the limit, and is stopped through `holder` if idle."""
+        """Open the transport and yield its carrier (`carriers`), which sends and receives the messages.
+
+        A child process counts towards the limit of child processes. At the limit, `holder` is asked to stop an idle child process.
+        """
         async with AsyncExitStack() as stack:
             if self.children is not None and isinstance(self.entry, StdioServer):
                 await stack.enter_async_context(self.children.place(self.name, holder))

@@ -15,7 +15,7 @@ MAX_VALUES = 100_000
 """Maximum number of members and list elements in one message. This many numbers take about 50 ms."""
 
 WINDOW_BYTES = 65_536
-"""Bytes counted at once, in less than a millisecond."""
+"""Bytes of a text that are examined at once. One such piece takes less than a millisecond."""
 
 _OTHER = bytes(code for code in range(256) if code not in b'":{[,')
 

@@ -26,7 +26,7 @@ _FIRST_ID = re.compile(rb'\{"jsonrpc":"2\.0","id":("[^"\\]*"|-?\d+)[,}]')
 _METHOD = re.compile(rb'"method":"([^"\\]*)"')
 
 _N, _I = b"NI"
-"""First letters of the numbers that JSON does not have."""
+"""First letters of `NaN` and `Infinity`, which Python writes and JSON does not allow."""
 
 
 def decode_object(data: bytes, *, is_counted: bool = False) -> JsonObject | None:
@@ -186,7 +186,10 @@ class RequestWriter:
         """The JSON that ends a request whose repeated parameter is the object `_last`."""
 
     def parts(self, number: int, method: str, params: JsonMapping, repeated: JsonMapping | None) -> tuple[bytes, bytes | memoryview, bytes]:
-        """Return a request as consecutive parts. `params` does not include `repeated`. Raises `ToolFailed` for NaN or Infinity."""
+        """Return the text of a request in consecutive parts. Raises `ToolFailed` for NaN or Infinity.
+
+        `repeated` is the value of the parameter that is mostly the same in every request; `params` has the other parameters.
+        """
         name = self._methods.get(method)
         if name is None:
             name = self._methods[method] = to_json(method)

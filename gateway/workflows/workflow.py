@@ -113,7 +113,10 @@ class Workflow(WorkflowGraph, FormerMethods):
         self.status = WorkflowRunState.IDLE
 
     async def _prepare(self, request: RunRequest, storage: CheckpointStorage | None) -> dict[str, Any]:
-        """Restore the checkpoint and store the run's keyword arguments. Return the responses, converted to the requested types."""
+        """Restore the checkpoint, if one is named, and store the run's keyword arguments.
+
+        Return the caller's responses to pending requests, each converted to the type that its request expects.
+        """
         if request.checkpoint_id is not None:
             if storage is None:
                 raise ValueError("Cannot restore from checkpoint: either provide checkpoint_storage parameter here or to WorkflowBuilder.")

@@ -20,7 +20,7 @@ CLOSE_SECONDS = 5.0
 
 
 class BackgroundWork:
-    """Background runs by task number; a provider has one object per session."""
+    """The background runs of one session, by task number. A provider has one `BackgroundWork` per session."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, asyncio.Task[AgentResponse]] = {}

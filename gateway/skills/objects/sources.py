@@ -33,7 +33,7 @@ class SkillsSource(ABC):
 
     @abstractmethod
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Return the skills for this run, in order."""
+        """Return the skills for this run, in the order in which the model reads them."""
 
 
 async def fetch(source: SkillsSource, context: SkillsSourceContext | None) -> list[Skill]:

@@ -95,7 +95,7 @@ def is_near(packed: bytes) -> bool:
 
 
 def is_own(packed: bytes) -> bool:
-    """Return whether an address is one of this machine's. To reach its own address, the kernel chooses the same address as source."""
+    """Return whether an address is one of this machine's: to reach it, the kernel would choose the address itself as the source."""
     family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
     text = socket.inet_ntop(family, packed)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

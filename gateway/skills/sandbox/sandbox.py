@@ -351,7 +351,10 @@ class _Kept:
 
 
 def _state_of(folder: str, file: str) -> tuple[object, ...]:
-    """Return the names in `folder` and mode and time of `file`, which a test program must not change. Creates the file if it is missing."""
+    """Return what the program that tests the sandbox must not change: the names in `folder`, and mode and time of `file`.
+
+    Creates the file if it is missing.
+    """
     os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
     status = os.stat(file)
     return sorted(os.listdir(folder)), status.st_mode, status.st_mtime_ns

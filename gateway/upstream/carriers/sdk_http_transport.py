@@ -190,7 +190,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
     def __init__(
         self, inner: httpx2.AsyncBaseTransport, *, server: str, max_body_bytes: int, on_session: OnSession | None = None
     ) -> None:
-        """`on_session` is called when the handshake of a 2025 session is complete."""
+        """`on_session` is called when the handshake (`initialize`) of a session is complete, which servers before 2026-07-28 have."""
         self._inner = inner
         self._on_session = on_session
         self._server = server

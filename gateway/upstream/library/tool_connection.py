@@ -37,7 +37,7 @@ class RemoteSession(Protocol):
 
     @property
     def is_modern(self) -> bool:
-        """Whether the session uses the stateless protocol of 2026."""
+        """Whether the session uses protocol version 2026-07-28, which has no handshake."""
         ...
 
     async def request(self, method: str, params: JsonMapping, envelope: Envelope = PLAIN) -> JsonObject:
@@ -73,7 +73,7 @@ class ProgramSession:
 
     @property
     def is_modern(self) -> bool:
-        """Whether the session uses the stateless protocol of 2026."""
+        """Whether the session uses protocol version 2026-07-28, which has no handshake."""
         return self.negotiated.era == "modern"
 
     async def request(self, method: str, params: JsonMapping, envelope: Envelope = PLAIN) -> JsonObject:
