@@ -1,7 +1,7 @@
 """Rules for tools that belong to one agent or workflow, under the sources `agent/<name>` and `workflow/<name>`.
 
 Examples are the file tools of an agent's `files` key and the `python:` steps of a workflow. They pass the same gate as a server's tools.
-API key scopes and globs of `tools` lists never match these sources. Used by `gate.own_tools`, `workflows` and `config`.
+API key scopes and globs of `tools` lists never match these sources. Used by `gate`, `catalog` and `agents`.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def read_cases(text: str, *, name: str) -> list[Case]:
 
 
 def to_checks(case: Case, structured: JsonValue, judge: Judge | None) -> list[EvalCheck]:
-    """Return one check per expectation of a case, to run on an answer. The result of a failed check has a reason, unless its name is enough.
+    """Return one check per expectation of a case, to run on an answer. A failed check has a reason, unless its name is enough.
 
     `structured` is the structured answer, or `None`.
 
