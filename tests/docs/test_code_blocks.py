@@ -215,4 +215,5 @@ def test_layers_on_the_page_are_those_that_are_checked() -> None:
     [block] = code_blocks("layers")
     contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
     checked = [set(layer.replace("gateway.", "").split(" | ")) for layer in contract["layers"]]
-    assert [set(line.split(" | ")) for line in block.body.splitlines()] == checked
+    packages = checked[checked.index({"cli"}) :]  # above are namespaces of public names, which no package imports
+    assert [set(line.split(" | ")) for line in block.body.splitlines()] == packages
