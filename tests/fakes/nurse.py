@@ -23,6 +23,7 @@ from typing import Any, cast
 
 import gateway
 from gateway.config.load import load_text
+from gateway.egress.tls import tls_context
 
 PRELOADED = (
     "anyio._backends._asyncio", "httptools", "uvloop", "uvicorn.protocols.http.h11_impl", "uvicorn.lifespan.on",
@@ -150,6 +151,7 @@ def _preload() -> None:
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     load_text("{}", Path("gateway.json"), {})  # pydantic builds the models of the configuration at first use
+    tls_context()
     gc.freeze()
 
 
