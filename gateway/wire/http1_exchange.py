@@ -188,13 +188,13 @@ class Exchange(Generic[HeadT]):
     def _begin_response(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         lines = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, self._connection.common_fields()]
         length = None
-        closes = not self.is_complete  # the rest of the request's body would be read as the next request
+        has_close = False
         for name, value in headers:
             name = name.lower()
             if name == b"content-length":
                 length = int(value)
             elif name == b"connection":
-                closes = closes or b"close" in value.lower()
+                has_close = has_close or b"close" in value.lower()
             elif name == b"transfer-encoding":
                 continue  # this connection chooses the framing
             lines.append(b"%s: %s\r\n" % (name, value))
@@ -204,9 +204,10 @@ class Exchange(Generic[HeadT]):
         self._missing = (length or 0) if has_body else 0
         if self._chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
-        if closes:
+        if has_close:
             self.keep_alive = False
-        elif not self.keep_alive:
+        elif not (self.keep_alive and self.is_complete):  # the rest of the request's body would be read as the next request
+            self.keep_alive = False
             lines.append(b"connection: close\r\n")
         head = b"".join(lines)
         if head.count(b"\n") != len(lines) + self._connection.common_count - 1 or head.count(b"\r") != head.count(b"\n") or b"\0" in head:

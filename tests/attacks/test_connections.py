@@ -109,6 +109,14 @@ def test_body_that_does_not_arrive_ends_its_request(origin: str, path: str) -> N
 
 
 @pytest.mark.attack(22)
+def test_response_before_the_whole_body_says_that_the_connection_closes(origin: str) -> None:
+    """RFC 9112 §9.6: else the client sends its next request, such as one that follows this redirect, on a connection that ends."""
+    with connected(origin) as raw:
+        raw.sendall(b"POST /mcp/ HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n")
+        head = rest(raw).partition(b"\r\n\r\n")[0]
+        assert head.startswith(b"HTTP/1.1 307") and b"\r\nconnection: close" in head.lower(), head
+
+
 def test_later_request_on_a_kept_connection_has_the_same_deadline(origin: str) -> None:
     whole = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with connected(origin) as raw:

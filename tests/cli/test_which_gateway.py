@@ -126,7 +126,8 @@ def test_gateway_url_without_its_path_is_answered_with_its_endpoint(gateway: Run
 def test_redirect_to_the_endpoint_of_the_same_origin_is_followed(gateway: Running, tmp_path: Path) -> None:
     assert moongate("list", "tools", "--url", f"{gateway.url}/", "--json", cwd=gateway.folder).data["tools"]
     write_gateway(tmp_path, storage={"dir": "state"}, mcpServers={"hub": {"url": f"{gateway.url}/"}})
-    assert moongate("call", "hub__up__add", "a=1", "b=2", cwd=tmp_path).out == "3\n"
+    done = moongate("call", "hub__up__add", "a=1", "b=2", cwd=tmp_path)
+    assert done.out == "3\n", done.err
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8765", "ftp://127.0.0.1/mcp", "http://127.0.0.1:99999/mcp", "http://[::1/mcp", "http://"])
