@@ -24,7 +24,7 @@ class Principal:
 
 
 LOCAL = Principal("local", "local user")
-"""The local user: whoever calls over stdio or with commands, and over HTTP while the gateway has no API keys."""
+"""The local user: the principal of calls over stdio, of commands, and of HTTP requests while the gateway has no API keys."""
 
 
 def is_operator(principal: Principal) -> bool:

@@ -82,9 +82,7 @@ class CallHandler:
         try:
             started = _started_call(ctx)
             outcome: ToolOutcome = Complete.text(KEY_GONE, is_error=True)
-            with self.running.of(
-                call.facts.principal.id
-            ):  # cancelled when the caller's key is revoked; then the error above is the outcome
+            with self.running.of(call.facts.principal.id):  # cancelled if the caller's key is revoked, with the outcome above
                 outcome = await (self._leg(ctx, params.name, call, caller) if started is None else started.outcome(caller))
             if modern and scope_of_request(ctx) is None:
                 self._parked.note_behind(outcome, partial(self._again, ctx, params.name), call)

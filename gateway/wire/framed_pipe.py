@@ -26,7 +26,7 @@ FINAL_OUTPUT_SECONDS = 0.5
 """How long output is read after the child's end. Processes that the child started may hold its streams open without end."""
 
 FINAL_OUTPUT_WAITS = 20
-"""How often `FINAL_OUTPUT_SECONDS` begin anew because this process had paused reading, so that the pipe may hold more of the output."""
+"""Maximum number of further `FINAL_OUTPUT_SECONDS` while this process pauses reading, because the pipe may then hold more output."""
 
 
 class FramedPipe(asyncio.SubprocessProtocol):
@@ -125,7 +125,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
             self._frame_stderr(b"\n")
 
     def process_exited(self) -> None:
-        """Set `ended`. The output counts as ended `FINAL_OUTPUT_SECONDS` later, so that the last lines arrive."""
+        """Set `ended`. The output counts as ended `FINAL_OUTPUT_SECONDS` later, after its last lines were read."""
         self.ended.set()
         self._was_paused = True
         self._await_final_output(FINAL_OUTPUT_WAITS)

@@ -5,7 +5,8 @@ It is imported with the first run, or when a file names a workflow in code, so t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -140,7 +141,7 @@ async def made_by(code: Code, reference: str, call: CallContext | None = None) -
 
     With `call`, the object that the file names passes the gate of the call first, whichever of the three it is.
     """
-    make: Callable[[], Any] = _passing(code) if isinstance(code, Workflow | FunctionalWorkflow) else code
+    make: Callable[[], Any] = partial(_itself, code) if isinstance(code, Workflow | FunctionalWorkflow) else code
     if call is not None:
         make = gated_function(Reference(reference, code), call, make)
     try:
@@ -156,11 +157,8 @@ async def made_by(code: Code, reference: str, call: CallContext | None = None) -
     return made
 
 
-def _passing(code: Workflow | FunctionalWorkflow) -> Callable[[], Awaitable[Workflow | FunctionalWorkflow]]:
-    async def passing() -> Workflow | FunctionalWorkflow:  # `run_function` would call an ordinary function in a worker thread
-        return code
-
-    return passing
+async def _itself(code: Workflow | FunctionalWorkflow) -> Workflow | FunctionalWorkflow:
+    return code  # a coroutine function, because `run_function` calls an ordinary function in a worker thread
 
 
 def _fresh(code: FunctionalWorkflow, reference: str) -> Runnable:

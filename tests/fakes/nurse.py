@@ -156,7 +156,7 @@ def _preload() -> None:
 
 
 def _run(argv: list[str]) -> None:
-    """Run `python -m *argv`. End without freeing every object, which would take 0.1 s, because all memory is shared with this process."""
+    """Run `python -m *argv`, and end without freeing every object: the memory is shared with the nurse, and writing to it copies it."""
     sys.argv = argv
     code: object = None
     try:

@@ -39,7 +39,6 @@ WAIT_SECONDS = 10.0
 """Seconds that a listing waits for sources that are starting. Then the SDK path waits instead, because it keeps the connection alive."""
 
 
-
 class AnswerParts(Protocol):
     """The parts of the server that `PlainAnswers` needs."""
 

@@ -110,7 +110,7 @@ class WireCaller:
 
     @property
     def has_more(self) -> bool:
-        """Whether `close` has messages to send: the client opened URLs, and must be told that those requests for input are complete."""
+        """Whether `close` has notifications to send: one for each URL that the client opened for a request for input."""
         return bool(self._opened)
 
     async def close(self) -> None:
