@@ -156,6 +156,7 @@ ODD_REQUESTS: list[dict[str, Any]] = [
     {**OLD, "id": "f", "params": []},  # not answered: it is not JSON-RPC
     {**ping("g"), "params": {"_meta": {"x": 1}}},
     {**level("h"), "params": {"level": "loud"}},
+    {**level("hh"), "params": {"level": []}},
     {**ping("i"), "method": "no/such"},
     {**ping("j"), "method": "resources/read", "params": {"uri": "x://y"}},
     {**ping("k"), "extra": 1},
@@ -180,6 +181,7 @@ SCRIPTS: dict[str, tuple[list[Any], int]] = {
     "calls of all kinds": ([call(n, name) for n, name in enumerate(("echo", "mirrored", "asking", "own", "none", "echo"))], 6),
     "calls that are refused": ([call("a", arguments={"text": "evil"}), call("b", arguments={"text": 1}), call("c", arguments=[])], 3),
     "calls with wishes": ([call(1, progressToken="p"), call(2, **{f"{META}logLevel": "debug"}), call(3, traceparent="x")], 3),
+    "calls of unhashable versions": ([call(n, **{f"{META}protocolVersion": odd}) for n, odd in enumerate(([], {}))] + [call(5)], 3),
     "one number for two": ([call(1), {**READY, "method": "notifications/cancelled", "params": {"requestId": 77}}, call("1", "own")], 2),
     "a 2025 session": ([HANDSHAKE, READY, OLD, old(1), ping(2), level(3), old(4, "asking"), old(5, "own"), *LISTS], 10),
     "a 2025 session without the notification": ([HANDSHAKE, old(1), OLD], 3),
@@ -197,6 +199,7 @@ SCRIPTS: dict[str, tuple[list[Any], int]] = {
     "odd requests in a session": ([HANDSHAKE, READY, *ODD_REQUESTS], len(ODD_REQUESTS)),
     "calls with wishes in a session": ([HANDSHAKE, READY, old(1, progressToken="p"), old(2, traceparent="x"), old(3, **ENVELOPE)], 4),
     "cancelled too late": ([HANDSHAKE, READY, OLD, {**READY, "method": "notifications/cancelled", "params": {"requestId": 77}}, old(1)], 3),
+    "a method that is a list": ([HANDSHAKE, READY, {**READY, "method": []}, OLD], 2),
     "roots changed": ([HANDSHAKE, READY, {**READY, "method": "notifications/roots/list_changed"}, OLD], 2),
     "a batch": ([b"[]", [ask("tools/list")], ask("tools/list", 2)], 1),
 }

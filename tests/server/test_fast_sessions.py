@@ -212,6 +212,7 @@ SENT: list[tuple[str, Any]] = [
     ("tools/call", {"name": "none", "arguments": {}}),
     ("initialize", hello()["params"]),
     ("odd/method", {}),
+    ("logging/setLevel", {"level": []}),
 ]
 
 

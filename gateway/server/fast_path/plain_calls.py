@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 MAX_KNOWN_TOOLS = 50_000
 """Maximum number of tools of which the fast path remembers whether it may call them. At the limit all are forgotten."""
 
-_VERSIONS = frozenset(MODERN_PROTOCOL_VERSIONS)
 _NOTHING: JsonMapping = {}
 _PARAMS = frozenset({"name", "arguments", "_meta"})
 _ID_TYPES = frozenset({int, str})
@@ -155,7 +154,7 @@ class PlainCalls:
             return last, forwarded
         if not _is_plain_meta(meta) or (headers is not None and not self._envelopes.agree(message, headers)):
             return None
-        profile = self._envelopes.profile_of(meta) if meta.get(PROTOCOL_VERSION_META_KEY) in _VERSIONS else None
+        profile = self._envelopes.profile_of(meta) if meta.get(PROTOCOL_VERSION_META_KEY) in MODERN_PROTOCOL_VERSIONS else None
         if profile is None:
             return None
         return KnownClient(meta, self._parts.clients.template(profile, takes_tasks=declares_tasks(profile))), request_meta(meta)

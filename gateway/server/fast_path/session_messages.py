@@ -5,7 +5,7 @@ An unusual message is left to the SDK path, which handles or rejects it.
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from pydantic_core import to_json
 
@@ -17,9 +17,9 @@ from gateway.wire.rpc_envelope import MEMBERS, VERSION, VERSION_KEY, notificatio
 
 INITIALIZED = to_json(notification("notifications/initialized", None))
 
-_IGNORED = frozenset({"notifications/cancelled", "notifications/roots/list_changed"})
+_IGNORED = ("notifications/cancelled", "notifications/roots/list_changed")  # no sets: a hostile value may be unhashable
 """Notifications that need nothing done here. Cancellations of requests on the fast path are applied before this module is called."""
-_LEVELS = frozenset({"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"})
+_LEVELS = get_args(LogLevel)
 
 
 def handle_message(session: LegacySession, message: JsonMapping) -> JsonObject | PlainRequest | Literal["applied"] | None:
