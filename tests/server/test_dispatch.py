@@ -168,6 +168,8 @@ ODD_REQUESTS: list[dict[str, Any]] = [
 CALL = call(9)
 HALF = {"_meta": {f"{META}protocolVersion": "2026-07-28"}}
 
+NO_VERSION: Any = {f"{META}protocolVersion": ["2026-07-28"]}
+
 SCRIPTS: dict[str, tuple[list[Any], int]] = {
     "questions, then a call": ([ask("tools/list"), CALL, ask("server/discover", 2)], 3),
     "a call first": ([CALL, ask("tools/list", 2), ask("tools/list", 3)], 3),
@@ -181,7 +183,7 @@ SCRIPTS: dict[str, tuple[list[Any], int]] = {
     "calls of all kinds": ([call(n, name) for n, name in enumerate(("echo", "mirrored", "asking", "own", "none", "echo"))], 6),
     "calls that are refused": ([call("a", arguments={"text": "evil"}), call("b", arguments={"text": 1}), call("c", arguments=[])], 3),
     "calls with wishes": ([call(1, progressToken="p"), call(2, **{f"{META}logLevel": "debug"}), call(3, traceparent="x")], 3),
-    "calls of unhashable versions": ([call(n, **{f"{META}protocolVersion": odd}) for n, odd in enumerate(([], {}))] + [call(5)], 3),
+    "calls of unhashable versions": ([call(1, **NO_VERSION), call(2, **NO_VERSION), call(3)], 3),
     "one number for two": ([call(1), {**READY, "method": "notifications/cancelled", "params": {"requestId": 77}}, call("1", "own")], 2),
     "a 2025 session": ([HANDSHAKE, READY, OLD, old(1), ping(2), level(3), old(4, "asking"), old(5, "own"), *LISTS], 10),
     "a 2025 session without the notification": ([HANDSHAKE, old(1), OLD], 3),
