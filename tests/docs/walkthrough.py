@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Self
 
 from tests.fakes.nursery import sooner
-from tests.fakes.running import child, free_port, wait_until_ready
+from tests.fakes.running import child, free_port, until, wait_until_ready
 
 BLOCK = re.compile(r"(?P<before>[^\n]*)\n\n```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"`([^`]+)`:$")
 PORT = "8765"
 COMMAND_SECONDS = 120
+END_OF_ANNOUNCEMENT = re.compile(r"^}$", re.MULTILINE)
+"""Last line that a gateway prints when it has started: the end of the snippet for an IDE. It may come after `/ready` answers."""
 
 
 @dataclass
@@ -93,6 +95,7 @@ class Walkthrough:
             argv = ("-m", "gateway", "run", "--http", f"127.0.0.1:{self.port}", "--config", str(self.work / "gateway.json"))
             process = self._stack.enter_context(child(*argv, env=self.env, log=log))
             wait_until_ready(process, f"http://127.0.0.1:{self.port}/ready", log)
+            until(lambda: END_OF_ANNOUNCEMENT.search(log.read_text(encoding="utf-8")) is not None)
             self.shown = log.read_text(encoding="utf-8")
             return
         done = subprocess.run(
