@@ -310,7 +310,7 @@ class Gateway:
         self._tasks.start_soon(self.inspection.note_own_rules)
         for server in changes.joining:
             self._tasks.start_soon(self._note_ready, server.source)
-        for note in loaded.notes:
+        for note in (*loaded.problems, *loaded.notes):
             logger.info("configuration note text=%s", note)
         joining, leaving = [*local.joining, *changes.joining], [*local.leaving, *changes.leaving]
         came, went = (",".join(s.source.id for s in sources) or "none" for sources in (joining, leaving))

@@ -27,7 +27,7 @@ from gateway.gate.pipeline import GateServices, audit_refusal
 from gateway.gate.reads import Read
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
-from gateway.policy.decision import PASS
+from gateway.policy.decision import PASS, Reject
 from gateway.policy.pin_check import PINS_RULE
 from gateway.policy.scopes import ScopeKind
 from gateway.policy.skill_policy import judge_skill_uri
@@ -320,14 +320,14 @@ class Catalog:
         """Return the number of served tools of a source."""
         return sum(1 for tool in self._tools.values() if tool.source == source_id)
 
-    def withheld(self, source_id: str | None = None) -> dict[str, str]:
+    def withheld(self, source_id: str | None = None) -> dict[str, Reject]:
         """Return `<source>/<native name or URI>` → why the entry is not served, of one or all sources; without those hidden by patterns."""
         return {
-            f"{listing.entry.source.id}/{native}": reason
+            f"{listing.entry.source.id}/{native}": verdict
             for listing in self._listings
             if source_id in (None, listing.entry.source.id)
-            for reasons in listing.withheld.values()
-            for native, reason in reasons.items()
+            for verdicts in listing.withheld.values()
+            for native, verdict in verdicts.items()
         }
 
     def wire_tools(self, principal: Principal = LOCAL) -> list[JsonObject]:

@@ -65,8 +65,8 @@ class SourceListing:
     """Kind of list → its exposed entries, as MCP sends them."""
     natives: dict[Kind, dict[str, str]] = field(default_factory=lambda: cast("dict[Kind, dict[str, str]]", {}))
     """Kind of list → exposed name or URI → native name or URI."""
-    withheld: dict[str, dict[str, str]] = field(default_factory=lambda: cast("dict[str, dict[str, str]]", {}))
-    """Kind of list → native name or URI → why policy hides the entry. Entries hidden by patterns are left out."""
+    withheld: dict[str, dict[str, Reject]] = field(default_factory=lambda: cast("dict[str, dict[str, Reject]]", {}))
+    """Kind of list → native name or URI → the rule that hides the entry, and why. Entries hidden by patterns are left out."""
     shown_skills: dict[str, JsonObject] = field(default_factory=lambda: cast("dict[str, JsonObject]", {}))
     """Exposed URI of a `SKILL.md` → the skill entry made from the file. Filled by `SkillFace` for a server without the skills extension."""
     _prompt_tools: list[PromptTool] = field(default_factory=lambda: cast("list[PromptTool]", []))
@@ -94,7 +94,7 @@ class SourceListing:
     async def rebuild_tools(self) -> None:
         """Build `tools` from the source's current list. For a tool object that was listed before, the existing `GuardedTool` is kept."""
         policy = self.entry.policy
-        withheld: dict[str, str] = {}
+        withheld: dict[str, Reject] = {}
         existing: dict[str, Tool] = {}
         for tool in await self._native_tools():
             native = tool.definition.name
@@ -102,12 +102,13 @@ class SourceListing:
             if not judge_tool(native, policy.tools.allow, policy.tools.deny) or (override is not None and not override.enabled):
                 continue
             if self.hidden_text == "refuse" and isinstance(verdict := judge_definition(tool.definition), Reject):
-                withheld[native] = f"Refused by {verdict.rule}: {verdict.reason}"
+                withheld[native] = verdict
                 continue
             existing[native] = tool
         public, lost = public_names(existing, policy.overrides)
         for native, (name, holder) in lost.items():
-            withheld[native] = f"overrides.{native}.name: {name!r} is the name of tool {holder!r}, so the tool is left out; choose another."
+            reason = f"{name!r} is the name of tool {holder!r}, so the tool is left out; choose another."
+            withheld[native] = Reject(f"overrides.{native}.name", reason)
         exposed = expose_names(self.entry.prefix, list(public.values()), self.name_budget)
         built: dict[str, tuple[Tool, GuardedTool]] = {}
         for native, name in ((native, exposed[stem]) for native, stem in public.items()):
@@ -168,7 +169,7 @@ class SourceListing:
             return wires
         verdicts = [(wire, judge_hidden_text(wire, "The definition")) for wire in wires]
         self.withheld[kind] = {
-            strip_text(str(wire[KEY_OF[kind]])): f"Refused by {verdict.rule}: {verdict.reason}"
+            strip_text(str(wire[KEY_OF[kind]])): verdict
             for wire, verdict in verdicts
             if isinstance(verdict, Reject)
         }

@@ -49,7 +49,8 @@ def local_checks(loaded: LoadedConfig) -> list[Check]:
     return [
         Check("ok", "version", f"moongate {__version__}, Python {version}", ""),
         Check("ok", "configuration", str(loaded.path or "none found; defaults are used"), ""),
-        *[Check("warn" if "does not exist" in note or "does nothing" in note else "ok", "note", note, "") for note in loaded.notes],
+        *[Check("warn", "note", problem, "") for problem in loaded.problems],
+        *[Check("ok", "note", note, "") for note in loaded.notes],
         *[_disabled(server.json_path, server.reason) for server in loaded.disabled],
         *_programs(loaded),
         *_pins(loaded),

@@ -65,7 +65,8 @@ async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> li
             checks += await _name_checks(own, loaded)
             checks += await _idle_rules(own)
             checks += [Check("fail", "gateway", problem, "") for problem in own.gateway.problems()]
-            checks += [Check("warn", f"withheld {what}", why, "") for what, why in own.gateway.catalog.withheld().items()]
+            withheld = own.gateway.catalog.withheld().items()
+            checks += [Check("warn", f"withheld {what}", f"Refused by {why.rule}: {why.reason}", "") for what, why in withheld]
             checks += await _database_checks(loaded)
             checks += await _definition_checks(own)
             checks += [

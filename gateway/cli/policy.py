@@ -104,6 +104,7 @@ def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
         NotSent: No server lists it, and a server that may have it does not respond.
     """
     from gateway.catalog.names import expose_name
+    from gateway.policy.decision import Reject
     from gateway.policy.explain import Explanation, hidden_by
     from gateway.policy.pin_check import PINS_RULE
 
@@ -115,8 +116,8 @@ def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
             if name not in (native, exposed, f"{source}/{native}"):
                 continue
             quarantined = next((s.quarantined.get(native) for s in own.gateway.sources() if s.name == source), None)
-            reason = withheld.get(f"{source}/{native}") or quarantined or "The tool does not exist for anybody."
-            rule = hidden_by(native, rules) or (PINS_RULE if quarantined else "hiddenText" if "hiddenText" in reason else "overrides")
+            verdict = withheld.get(f"{source}/{native}") or Reject(PINS_RULE, quarantined or "The tool does not exist for anybody.")
+            rule, reason = hidden_by(native, rules) or verdict.rule, verdict.reason
             return _report(exposed, source, native, Explanation(False, rule, reason), loaded) | {"listed": False, "approval": False}
     for status in own.gateway.sources():
         if status.state in ("down", "starting") and status.name in loaded.config.mcp_servers:

@@ -269,7 +269,7 @@ class _Announcer:
         sources = [camel_keys(asdict(source)) for source in gateway.sources()]
         has_keys = url is not None and bool(await anyio.to_thread.run_sync(gateway.keys.list))
         snippet = paste_snippet(self._loaded, url, has_keys=has_keys)
-        notes = list(self._loaded.notes)
+        notes = [*self._loaded.problems, *self._loaded.notes]
         if self._bound is not None and (note := bind_note(self._bound, self._loaded.config.server.http.allowed_hosts)) is not None:
             notes.append(note)
         if self._as_json:

@@ -52,7 +52,9 @@ class LoadedConfig:
     disabled: list[DisabledServer]
     """Servers that cannot start, each with the reason."""
     notes: list[str]
-    """Notes for the user: ignored keys of other hosts, policies without a source, missing folders."""
+    """Notes for the user, such as ignored keys of other hosts."""
+    problems: list[str]
+    """Notes on what is probably a mistake: policies without a source, missing folders."""
     secrets: frozenset[str]
     """Values to mask in all output."""
     is_complete: bool = True
@@ -90,7 +92,7 @@ def load_config(
     """
     found = find_config(path, environ)
     if found is None:
-        return LoadedConfig(GatewayConfig(), None, Path.cwd(), [], ["no configuration file found"], frozenset())
+        return LoadedConfig(GatewayConfig(), None, Path.cwd(), [], ["no configuration file found"], [], frozenset())
     loaded = load_text(read_text(found), found, environ, fetches=fetches, admission=admission)
     return _without_idle_examples(loaded) if is_bundled_config(found) else loaded
 
@@ -205,10 +207,10 @@ def _load(
     for section in SETTINGS_SECTIONS:
         _refuse_references(root.get(section), section, mistakes)
     config = _validated({**root, "mcpServers": servers, "policies": policies}, mistakes, disabled)
-    notes += _idle_policies(config, {*servers, *(server.name for server in disabled)})
+    problems = _idle_policies(config, {*servers, *(server.name for server in disabled)})
     masks = frozenset((*expander.secrets, *own_keys(environ)))
     runs = run_entries(root, base_dir)
-    return LoadedConfig(_absolute(config, base_dir, notes), path, base_dir, disabled, notes, masks, fetches, runs)
+    return LoadedConfig(_absolute(config, base_dir, problems), path, base_dir, disabled, notes, problems, masks, fetches, runs)
 
 
 def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequence[DisabledServer]) -> GatewayConfig:
@@ -298,7 +300,7 @@ def _idle_policies(config: GatewayConfig, servers: set[str]) -> list[str]:
     return [f"policies.{name}: {problem}" for name, problem in judged.items() if problem is not None]
 
 
-def _absolute(config: GatewayConfig, base_dir: Path, notes: list[str]) -> GatewayConfig:
+def _absolute(config: GatewayConfig, base_dir: Path, problems: list[str]) -> GatewayConfig:
     """Return the configuration with the paths of `expose`, `skills` and `storage` resolved against the file's folder."""
     agents = [_resolved(base_dir, folder) for folder in config.expose.agents]
     skills = [_resolved(base_dir, folder) for folder in config.expose.skills]
@@ -306,7 +308,7 @@ def _absolute(config: GatewayConfig, base_dir: Path, notes: list[str]) -> Gatewa
     for key, folders in (("agents", agents), ("skills", skills)):
         missing = [(index, folder) for index, folder in enumerate(folders) if not folder.exists()]
         for index, folder in missing:
-            notes.append(f"expose.{key}[{index}]: {str(folder)!r} does not exist. {did_you_mean_path(folder)}".rstrip(". "))
+            problems.append(f"expose.{key}[{index}]: {str(folder)!r} does not exist. {did_you_mean_path(folder)}".rstrip(". "))
     expose = config.expose.model_copy(update={"agents": [str(p) for p in agents], "skills": [str(p) for p in skills]})
     signatures = _signatures(config.skills.signatures, skills, base_dir)
     update: JsonObject = {"expose": expose, "skills": config.skills.model_copy(update={"signatures": signatures})}

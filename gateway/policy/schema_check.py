@@ -218,11 +218,14 @@ def _build(schema: JsonObject, cost: int, patterns: int, *, is_rule: bool) -> tu
 
 
 def _why_unusable(error: Exception | None) -> str:
+    import jsonschema_rs as engine
+
     text = str(getattr(error, "message", error)).splitlines()[0] if error else ""
-    if text.startswith("Unknown format: "):
-        return f"uses an unknown `format` ({_cut(text.removeprefix('Unknown format: ').partition('. ')[0], 60)})"
-    if "retriev" in text.lower():
-        return "refers to another document, which is not fetched"
+    if isinstance(error, engine.ValidationError):
+        if isinstance(error.kind, engine.ValidationErrorKind.Referencing):
+            return f"has a reference that cannot be resolved; other documents are not fetched ({_cut(text, 160)})"
+        if isinstance(error.kind, engine.ValidationErrorKind.Custom) and error.schema_path[-1:] == ["format"]:
+            return f"uses an unknown `format` ({_cut(repr(error.instance), 60)})"
     return f"is not a valid JSON Schema ({_cut(text, 160)})"
 
 

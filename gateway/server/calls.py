@@ -24,6 +24,7 @@ from gateway.protocol import (
     SERVER_INFO_META_KEY,
     TASKS_EXTENSION,
     RpcError,
+    complete_result,
 )
 from gateway.server.client_limits import fit_outcome
 from gateway.server.clients import Clients, CloseableCaller, RequestContext, is_modern, scope_of_request
@@ -193,7 +194,7 @@ def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:
     match outcome:
         case Complete():
             result: JsonObject = outcome.result if "content" in outcome.result else {"content": [], **outcome.result}
-            return {"resultType": "complete", **result} if modern else result
+            return complete_result(result, is_modern=modern)
         case InputRequired():
             return input_required_to_wire(outcome)
         case TaskStarted():

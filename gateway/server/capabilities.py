@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.protocol import MODERN_PROTOCOL_VERSIONS
+from gateway.protocol import MODERN_PROTOCOL_VERSIONS, complete_result
 
 _LIST = {"listChanged": True}
 _SHARED: JsonMapping = {
@@ -30,14 +30,14 @@ def legacy_capabilities() -> JsonObject:
 
 def discover_result(instructions: str, extensions: Mapping[str, JsonObject]) -> JsonObject:
     """Return the result of `server/discover`."""
-    return {
-        "resultType": "complete",
+    facts: JsonObject = {
         "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
         "capabilities": modern_capabilities(extensions),
         "instructions": instructions,
         "ttlMs": 0,
         "cacheScope": "private",
     }
+    return complete_result(facts, is_modern=True)
 
 
 def initialize_result(version: str, instructions: str, identity: JsonMapping) -> JsonObject:

@@ -1,10 +1,10 @@
 """Where requests enter after authentication: `HttpDispatch` for HTTP, `LineDispatch` for a client over lines (stdio).
 
-Two kinds of requests never come here: those that `startup_answers` answers from stored results while the gateway loads, and all requests
-over HTTP if `server.http.directPath` is `off`, which go to the SDK path directly.
+Only the requests that `startup_answers` answers from stored results while the gateway loads never come here.
 
 There are four entries: the fast path and the SDK path, each over HTTP and over lines. The fast path answers plain requests; all others are
-passed to the SDK path. A call that the fast path started and cannot answer is delegated as it runs (`started_requests`).
+passed to the SDK path, as are all requests over HTTP if `server.http.directPath` is `off`. A call that the fast path started and cannot
+answer is delegated as it runs (`started_requests`).
 
 Over lines the first request decides the era of the connection. If the fast path answered it, the SDK's loop starts with a request of the
 same era whose response is dropped: the client's own `initialize` in a 2025 session, which both paths then share, else `server/discover`,
@@ -93,8 +93,9 @@ class ServerParts(CallParts, SdkParts, Protocol):
 class HttpDispatch:
     """ASGI application behind the key gate: starts requests that need no SDK on the fast path, and passes all others to `app`."""
 
-    def __init__(self, app: ASGIApp, server: ServerParts, *, path: str, max_request_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, server: ServerParts, *, path: str, max_request_bytes: int, uses_fast_path: bool = True) -> None:
         """`path` is the path of the MCP endpoint. Requests with more than `max_request_bytes` are passed to `app`, which rejects them."""
+        self._uses_fast_path = uses_fast_path
         self._app = app
         self._server = server
         self._path = path
@@ -190,7 +191,7 @@ class HttpDispatch:
     def _is_plain(self, head: Head) -> bool:
         """Whether, judged by its head, the fast path may serve the request. The length of the body is not judged."""
         fields = head.fields
-        if head.path != self._path or not head.is_single:
+        if not self._uses_fast_path or head.path != self._path or not head.is_single:
             return False
         if fields.get(b"mcp-method") not in _METHODS and b"mcp-session-id" not in fields:
             return False

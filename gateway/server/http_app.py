@@ -41,10 +41,7 @@ def build_http_app(
     origins = accepted_origins(host, port, settings.allowed_hosts, settings.allowed_origins)
     table = SessionTable()
     application = LazyApplication(server, settings, origins, table, probes=probes, routes=routes)
-    app: ASGIApp = application
-    fast_path = None
-    if settings.direct_path == "auto":
-        path, max_bytes = settings.path, settings.max_request_bytes
-        sessions = FastSessions(application, server, server.plain, table, path=path)
-        app = fast_path = HttpDispatch(sessions, server, path=path, max_request_bytes=max_bytes)
-    return KeyGate(app, keys, origins, settings, server.usages, requires_key=requires_key, fast_path=fast_path)
+    is_fast, path, max_bytes = settings.direct_path == "auto", settings.path, settings.max_request_bytes
+    app: ASGIApp = FastSessions(application, server, server.plain, table, path=path) if is_fast else application
+    dispatch = HttpDispatch(app, server, path=path, max_request_bytes=max_bytes, uses_fast_path=is_fast)
+    return KeyGate(dispatch, keys, origins, settings, server.usages, requires_key=requires_key, fast_path=dispatch)

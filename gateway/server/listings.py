@@ -19,7 +19,7 @@ from gateway.catalog import Catalog
 from gateway.catalog.source_listing import KEY_OF
 from gateway.json_types import JsonObject
 from gateway.policy.metadata import GATEWAY_KEY
-from gateway.protocol import INVALID_PARAMS, RpcError
+from gateway.protocol import INVALID_PARAMS, RpcError, complete_result
 from gateway.tools.base import Kind
 from gateway.upstream.gateway_chain import with_hops
 
@@ -94,7 +94,7 @@ class Listings:
         if end < len(entries):
             page["nextCursor"] = _cursor(wire_key, end - 1, str(entries[end - 1][key]))
         if request.is_modern:
-            page |= {"resultType": "complete", "ttlMs": LIST_TTL_MS, "cacheScope": CACHE_SCOPE}
+            page = complete_result(page, is_modern=True) | {"ttlMs": LIST_TTL_MS, "cacheScope": CACHE_SCOPE}
         if request.via:
             page[wire_key] = with_hops(page[wire_key], self._own_id)
             page["_meta"] = {GATEWAY_KEY: self._own_id}

@@ -42,7 +42,7 @@ def test_case_file_loads_as_it_states(case_file: Path, tmp_path: Path) -> None:
     assert servers == case["servers"]
     disabled = {d.name: f"{d.json_path}: {d.reason}" for d in loaded.disabled}
     assert disabled == case.get("disabled", {})
-    assert sorted(map(seen, loaded.notes)) == sorted(case.get("notes", []))
+    assert sorted(map(seen, [*loaded.problems, *loaded.notes])) == sorted(case.get("notes", []))
     assert sorted(loaded.secrets) == sorted(case.get("secrets", []))
     filters = {name: p.tools.model_dump() for name, p in loaded.config.policies.items() if p.tools.allow or p.tools.deny}
     assert filters == case.get("filters", {})

@@ -189,8 +189,6 @@ class PlainCalls:
             result["_meta"] = {**meta, **self._server_info} if meta else self._server_info
         elif not isinstance(result.get("structuredContent", {}), dict):
             return None
-        elif "resultType" in result:
-            result = {key: value for key, value in result.items() if key != "resultType"}
         return result
 
 

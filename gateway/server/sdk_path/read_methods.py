@@ -20,7 +20,7 @@ from mcp_types import (
 from gateway.catalog import Catalog
 from gateway.errors import GatewayError
 from gateway.json_types import JsonObject
-from gateway.protocol import INVALID_PARAMS, RpcError
+from gateway.protocol import INVALID_PARAMS, RpcError, complete_result
 from gateway.server.calls import input_required_to_wire
 from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, scope_of_request
 from gateway.server.parked import ParkedCalls, open_upstream_state, seal_upstream_state
@@ -70,7 +70,7 @@ class ReadMethods:
         call = self._clients.context(ctx, WireCaller(ctx))
         context = cast("JsonObject | None", raw.get("context"))
         completion = await self._catalog.complete(dict(raw["ref"]), dict(raw["argument"]), context, call)
-        return {"completion": completion, **({"resultType": "complete"} if is_modern(ctx) else {})}
+        return complete_result({"completion": completion}, is_modern=is_modern(ctx))
 
     async def subscribe(self, ctx: RequestContext, params: SubscribeRequestParams) -> JsonObject:
         """Serve `resources/subscribe` of 2025. A session that subscribes to a URI twice watches the resource once."""
@@ -137,4 +137,4 @@ class ReadMethods:
             await caller.finish()
         if isinstance(outcome, InputRequired):
             return input_required_to_wire(outcome)
-        return {"resultType": "complete", **outcome.result} if modern else dict(outcome.result)
+        return complete_result(dict(outcome.result), is_modern=modern)

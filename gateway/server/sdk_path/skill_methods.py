@@ -14,7 +14,7 @@ from mcp_types import PaginatedRequestParams, RequestParams
 from gateway.catalog.skills import SkillFace
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
-from gateway.protocol import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
+from gateway.protocol import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError, complete_result
 from gateway.server.clients import RequestContext
 from gateway.tools.context import CallContext
 
@@ -59,6 +59,6 @@ def bind_skills(server: Server[Any], face: SkillFace, facts: Facts) -> None:
 
 async def _answer(work: Awaitable[JsonObject]) -> JsonObject:
     try:
-        return {**await work, "resultType": "complete"}
+        return complete_result(await work, is_modern=True)
     except NotFound as error:
         raise RpcError(INVALID_PARAMS, str(error), {"uri": error.name}) from None

@@ -29,6 +29,7 @@ from gateway.protocol import (
     MISSING_REQUIRED_CLIENT_CAPABILITY,
     TASKS_EXTENSION,
     RpcError,
+    complete_result,
 )
 from gateway.server.clients import Clients, RequestContext, is_modern, principal_of
 from gateway.server.rpc_errors import to_rpc_error
@@ -115,7 +116,7 @@ class TaskMethods:
                 answer = await serve(ctx, params)
             except NotFound:
                 raise RpcError(INVALID_PARAMS, NO_TASK) from None
-            return {"resultType": "complete", **answer} if era == "modern" else answer
+            return complete_result(answer, is_modern=era == "modern")
 
         return handler
 
