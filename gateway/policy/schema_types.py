@@ -62,7 +62,8 @@ def element_types(schema: JsonValue, root: JsonObject) -> frozenset[str]:
     """Return the types of a list's elements: every type if `schema` does not restrict them, an empty set if it accepts no list."""
     if "array" not in types_of(schema, root):
         return frozenset()
-    found = [types_of(items, root) for items in _item_schemas(schema, root)]
+    known: dict[int, frozenset[str]] = {}
+    found = [_types(items, root, known, 0) for items in _item_schemas(schema, root)]
     return frozenset[str]().union(*found) if found else ALL_TYPES
 
 

@@ -5,6 +5,7 @@ One hostile server, every way out: models, remote agents, MCP servers, and the g
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -122,15 +123,13 @@ async def test_redirect_to_another_place_is_not_followed(way: Way, status: int) 
         assert heard == []
 
 
+@functools.cache
 def bomb() -> bytes:
     """300 MB of JSON in 300 kB."""
     packer = zlib.compressobj(9, wbits=31)
     parts = [packer.compress(b'{"x": "')]
     parts += [packer.compress(b"x" * (1 << 20)) for _ in range(300)]
     return b"".join([*parts, packer.compress(b'"}'), packer.flush()])
-
-
-BOMB = bomb()
 
 
 @asynccontextmanager
@@ -153,8 +152,8 @@ async def within_memory() -> AsyncGenerator[None]:
 @pytest.mark.parametrize(("way", "kind"), KINDS)
 async def test_compression_bomb_in_a_response_costs_little(way: Way, kind: str) -> None:
     async def unfold(stream: anyio.abc.SocketStream) -> None:
-        head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-encoding: gzip\r\ncontent-length: {len(BOMB)}\r\n\r\n"
-        await stream.send(head.encode() + BOMB)
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-encoding: gzip\r\ncontent-length: {len(bomb())}\r\n\r\n"
+        await stream.send(head.encode() + bomb())
 
     async with serving(unfold) as (url, heard), within_memory():
         await refused(way, url)

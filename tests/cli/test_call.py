@@ -6,7 +6,6 @@ import os
 import pty
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from gateway.cli.asking import TerminalCaller
 from tests.cli.processes import Ended, environment, moongate, write_gateway
+from tests.fakes.nursery import sooner
 from tests.fakes.running import child, free_port, raw_stdio, upstream_stdio, wait_until_ready
 
 POLICIES = {"up": {"arguments": {"echo": {"text": {"type": "string", "maxLength": 20}}}, "additionalArguments": ["trace"]}}
@@ -167,8 +167,9 @@ def _config(folder: Path) -> Any:
 def _typing(arguments: list[str], answers: list[str], *, cwd: Path) -> Ended:
     """Run a command on a terminal and type one answer at each prompt; stdout stays a pipe."""
     controller, terminal = pty.openpty()
+    command, args = sooner("gateway", *arguments)
     with subprocess.Popen(
-        [sys.executable, "-m", "gateway", *arguments],
+        [command, *args],
         cwd=cwd,
         env={**environment(cwd), "TERM": "dumb"},
         stdin=terminal,

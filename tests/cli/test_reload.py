@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import signal
-import sys
 import urllib.request
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -22,7 +21,8 @@ from mcp.client.stdio import stdio_client
 
 from tests.cli.processes import environment, moongate
 from tests.fakes.accepting import accept_text
-from tests.fakes.running import ROOT, child, free_port, wait_until_ready
+from tests.fakes.nursery import sooner
+from tests.fakes.running import ROOT, child, free_port, gateway_command, wait_until_ready
 
 pytestmark = pytest.mark.timeout(90)
 MODERN = "2026-07-28"
@@ -32,7 +32,8 @@ both_ways = pytest.mark.parametrize(("front", "era"), WAYS, ids=[f"{front}-{era}
 
 def server(folder: Path, name: str, tools: int = 0) -> dict[str, Any]:
     """A server that writes down what it gets."""
-    return {"command": sys.executable, "args": ["-m", "tests.fakes.counting_upstream", str(folder), name, str(tools)], "cwd": str(ROOT)}
+    command, args = sooner("tests.fakes.counting_upstream", str(folder), name, str(tools))
+    return {"command": command, "args": args, "cwd": str(ROOT)}
 
 
 class File:
@@ -101,8 +102,8 @@ async def gateway(file: File, front: str, era: str) -> AsyncGenerator[Running]:
         heard.append(message)
 
     if front == "stdio":
-        python, config, err = (shlex.quote(str(path)) for path in (sys.executable, file.path, log))
-        script = f"echo $$ > {shlex.quote(str(mark))}; exec {python} -m gateway run --stdio --config {config} 2>{err}"
+        command, args = gateway_command(file.path)
+        script = f"echo $$ > {shlex.quote(str(mark))}; exec {shlex.join([command, *args])} 2>{shlex.quote(str(log))}"
         parameters = StdioServerParameters(command="sh", args=["-c", script], env=environment(file.folder))
         async with Client(stdio_client(parameters), mode=era, cache=None, message_handler=hear) as client:
             yield Running(client, heard, lambda: int(mark.read_text()), log, None)

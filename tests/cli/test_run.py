@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.cli.processes import environment, moongate, write_gateway
+from tests.fakes.nursery import sooner
 from tests.fakes.running import free_port, upstream_stdio
 
 TIMEOUT_SECONDS = 30
@@ -34,10 +35,14 @@ HELLO = {
 
 
 @contextmanager
-def running(*arguments: str, cwd: Path) -> Generator[subprocess.Popen[str]]:
-    """`moongate run` with pipes; killed with everything it started if the test leaves it."""
+def running(*arguments: str, cwd: Path, has_own_pid: bool = False) -> Generator[subprocess.Popen[str]]:
+    """`moongate run` with pipes; killed with everything it started if the test leaves it.
+
+    With `has_own_pid` the gateway is this child process itself, otherwise a process that starts faster behind the child process.
+    """
+    command, args = (sys.executable, ["-m", "gateway", "run", *arguments]) if has_own_pid else sooner("gateway", "run", *arguments)
     process = subprocess.Popen(
-        [sys.executable, "-m", "gateway", "run", *arguments],
+        [command, *args],
         cwd=cwd,
         env=environment(cwd),
         stdin=subprocess.PIPE,
@@ -88,7 +93,8 @@ def test_http_start_names_sources_and_address_outside_stdout(tmp_path: Path) -> 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_it_with_0_and_takes_the_children_along(number: signal.Signals, tmp_path: Path) -> None:
     mark = tmp_path / "child.pid"
-    script = f"echo $$ > {mark}; exec {shlex.quote(sys.executable)} -m tests.fakes.upstream --stdio"
+    command, args = sooner("tests.fakes.upstream", "--stdio")
+    script = f"echo $$ > {mark}; exec {shlex.join([command, *args])}"
     server = {"command": "sh", "args": ["-c", script], "cwd": upstream_stdio()["cwd"]}
     write_gateway(tmp_path, mcpServers={"up": server}, storage={"dir": "state"})
     with running("--http", ":0", cwd=tmp_path) as process:
@@ -204,7 +210,7 @@ def test_next_free_port_is_taken_and_commands_find_the_gateway(tmp_path: Path) -
         threading.Thread(target=stranger.serve_forever, daemon=True).start()
         taken = stranger.server_port
         config = write_gateway(tmp_path, storage={"dir": "state"}, mcpServers={"up": upstream_stdio()}, server={"http": {"port": taken}})
-        with running("--or-any-port", cwd=tmp_path) as process:
+        with running("--or-any-port", cwd=tmp_path, has_own_pid=True) as process:
             said = read_until(process, '"url"')
             [note] = [line for line in said if line.startswith("note: ")]
             assert note.startswith(f"note: a program that is not a Moongate gateway listens on 127.0.0.1:{taken}, so this gateway listens ")
@@ -234,9 +240,9 @@ def test_concurrent_gateways_share_no_port_or_configuration(tmp_path: Path) -> N
         (tmp_path / name).mkdir()
         write_gateway(tmp_path / name, storage={"dir": "state"}, server={"name": name, "http": {"port": port}})
     with (
-        running("--or-any-port", cwd=tmp_path / "a") as first,
-        running("--or-any-port", cwd=tmp_path / "a") as second,
-        running("--or-any-port", cwd=tmp_path / "b") as other,
+        running("--or-any-port", cwd=tmp_path / "a", has_own_pid=True) as first,
+        running("--or-any-port", cwd=tmp_path / "a", has_own_pid=True) as second,
+        running("--or-any-port", cwd=tmp_path / "b", has_own_pid=True) as other,
     ):
         said = {process: start_of(process) for process in (first, second, other)}
         urls = {process: line.split()[2] for process, lines in said.items() for line in lines if " serves http://" in line}

@@ -7,7 +7,6 @@ import os
 import pty
 import struct
 import subprocess
-import sys
 import termios
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from gateway.cli.text_tables import fold, table_lines
 from gateway.policy.framing import BAR, columns_of
 from tests.cli.processes import environment, moongate, write_gateway
+from tests.fakes.nursery import sooner
 from tests.fakes.running import free_port, upstream_stdio
 
 HEADERS = ("name", "source", "description")
@@ -75,8 +75,9 @@ def _printed(words: list[str], *, columns: int, cwd: Path) -> list[str]:
     """What a command prints on stdout to a terminal of so many columns."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    argv = [sys.executable, "-m", "gateway", *words]
-    with subprocess.Popen(argv, cwd=cwd, env=environment(cwd), stdout=its, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL) as process:
+    command, args = sooner("gateway", *words)
+    nothing = subprocess.DEVNULL
+    with subprocess.Popen([command, *args], cwd=cwd, env=environment(cwd), stdout=its, stderr=nothing, stdin=nothing) as process:
         os.close(its)
         printed = b""
         try:

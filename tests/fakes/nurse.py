@@ -24,6 +24,7 @@ from typing import Any, cast
 import gateway
 from gateway.config.load import load_text
 from gateway.egress.tls import tls_context
+from gateway.policy.form_lexicon import lexicon
 
 PRELOADED = (
     "anyio._backends._asyncio", "httptools", "uvloop", "uvicorn.protocols.http.h11_impl", "uvicorn.lifespan.on",
@@ -152,6 +153,7 @@ def _preload() -> None:
             importlib.import_module(module.name)
     load_text("{}", Path("gateway.json"), {})  # pydantic builds the models of the configuration at first use
     tls_context()
+    lexicon()
     gc.freeze()
 
 

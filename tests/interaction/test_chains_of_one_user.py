@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -59,8 +58,8 @@ class User:
 
 def started(path: Path, mark: str) -> dict[str, Any]:
     """A `mcpServers` entry that starts a gateway over stdio, in a process that shows its environment."""
-    argv = ["-m", "gateway", "run", "--stdio", "--config", str(path)]
-    return {"command": sys.executable, "args": argv, "cwd": str(ROOT), "env": {"MARK": mark}}
+    command, args = gateway_command(path)
+    return {"command": command, "args": args, "cwd": str(ROOT), "env": {"MARK": mark}}
 
 
 def reached(url: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from gateway.errors import ConfigError
 from gateway.skills.source import SkillRules, SkillSource
 from tests.skills.on_disk import codes, entries_of, load, write_skill
 
-pytest.importorskip("model_signing", reason="the extra `signatures` is not installed")
+pytestmark = pytest.mark.skipif(find_spec("model_signing") is None, reason="the extra `signatures` is not installed")
 
 FILE = "skill.oms.sig"
 
