@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonValue
 
 HANDSHAKE_PROTOCOL_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Versions with a handshake and a session, oldest first."""
@@ -49,13 +49,6 @@ REQUEST_TIMEOUT: Final = -32001
 HEADER_MISMATCH: Final = -32020
 MISSING_REQUIRED_CLIENT_CAPABILITY: Final = -32021
 UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
-
-
-def complete_result(result: JsonObject, *, is_modern: bool) -> JsonObject:
-    """Return a finished result as clients of an era receive it: with `resultType: complete` in the 2026 era, without it in 2025."""
-    if is_modern:
-        return {"resultType": "complete", **result}
-    return {key: value for key, value in result.items() if key != "resultType"} if "resultType" in result else result
 
 
 class RpcError(Exception):

@@ -24,7 +24,6 @@ from gateway.protocol import (
     SERVER_INFO_META_KEY,
     TASKS_EXTENSION,
     RpcError,
-    complete_result,
 )
 from gateway.server.client_limits import fit_outcome
 from gateway.server.clients import Clients, CloseableCaller, RequestContext, is_modern, scope_of_request
@@ -33,7 +32,7 @@ from gateway.server.parked import GONE, ParkedCalls, open_upstream_state, seal_u
 from gateway.server.rpc_errors import relays_code, to_rpc_error
 from gateway.server.running_calls import RunningCalls
 from gateway.server.task_calls import TaskHandler, declares_tasks
-from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
+from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome, complete_result
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive, drive_on
 from gateway.tools.ports import Caller

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.protocol import MODERN_PROTOCOL_VERSIONS, complete_result
+from gateway.protocol import MODERN_PROTOCOL_VERSIONS
+from gateway.tools.base import complete_result
 
 _LIST = {"listChanged": True}
 _SHARED: JsonMapping = {

@@ -19,8 +19,8 @@ from gateway.catalog import Catalog
 from gateway.catalog.source_listing import KEY_OF
 from gateway.json_types import JsonObject
 from gateway.policy.metadata import GATEWAY_KEY
-from gateway.protocol import INVALID_PARAMS, RpcError, complete_result
-from gateway.tools.base import Kind
+from gateway.protocol import INVALID_PARAMS, RpcError
+from gateway.tools.base import Kind, complete_result
 from gateway.upstream.gateway_chain import with_hops
 
 LIST_TTL_MS = 5_000

@@ -164,6 +164,13 @@ def is_call_result(result: JsonMapping) -> bool:
     return True
 
 
+def complete_result(result: JsonObject, *, is_modern: bool) -> JsonObject:
+    """Return a finished result as clients of an era receive it: with `resultType: complete` in the 2026 era, without it in 2025."""
+    if is_modern:
+        return {"resultType": "complete", **result}
+    return {key: value for key, value in result.items() if key != "resultType"} if "resultType" in result else result
+
+
 def prompt_schema(prompt: JsonMapping) -> JsonObject:
     """Return the input schema of the tool that renders a listed prompt; all arguments of a prompt are strings."""
     properties: JsonObject = {}

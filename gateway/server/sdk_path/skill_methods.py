@@ -14,8 +14,9 @@ from mcp_types import PaginatedRequestParams, RequestParams
 from gateway.catalog.skills import SkillFace
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
-from gateway.protocol import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError, complete_result
+from gateway.protocol import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 from gateway.server.clients import RequestContext
+from gateway.tools.base import complete_result
 from gateway.tools.context import CallContext
 
 

@@ -29,7 +29,6 @@ from gateway.protocol import (
     MISSING_REQUIRED_CLIENT_CAPABILITY,
     TASKS_EXTENSION,
     RpcError,
-    complete_result,
 )
 from gateway.server.clients import Clients, RequestContext, is_modern, principal_of
 from gateway.server.rpc_errors import to_rpc_error
@@ -37,7 +36,7 @@ from gateway.server.sdk_path.wire_caller import WireCaller
 from gateway.server.task_calls import TaskHandler, declares_tasks
 from gateway.server.task_wire import legacy_task, modern_state
 from gateway.tasks.task import Task
-from gateway.tools.base import TaskMethod
+from gateway.tools.base import TaskMethod, complete_result
 from gateway.tools.context import CallContext
 from gateway.tools.questions import ask_until_usable
 
