@@ -56,7 +56,7 @@ class AgentContext:
     terminate: bool = False
     """Set by middleware to skip all middleware inside it and the agent, as in early versions of agent-framework.
 
-    Deprecated: raise `MiddlewareTermination` instead.
+    New middleware raises `MiddlewareTermination` instead.
     """
     loaded: dict[str, list[Message]] | None = field(default=None, init=False, repr=False)
     """Earlier messages of the session that middleware loaded before the run, by history provider id; the run does not load them again."""
@@ -109,8 +109,10 @@ class AgentRunContext:
 
 
 _current: ContextVar[AgentRunContext | None] = ContextVar("gateway.agents.run_context.current", default=None)
-"""The innermost agent run. It is a context variable, because tools and middleware of other authors have no parameter for the run.
-Moongate's own code passes the run as an argument.
+"""The innermost agent run of the current code.
+
+It is a context variable, because tools and middleware of other authors have no parameter for the run. Moongate's own code passes the run
+as an argument.
 """
 
 
