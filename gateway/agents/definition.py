@@ -1,7 +1,7 @@
-"""`AgentFile`: the format of `<name>.agent.md` files, and `read_agent`, which reads one.
+"""`AgentFile`: the format of agent files (`<name>.agent.md`), and `read_agent`, which parses such a file.
 
-A file has YAML frontmatter and the instructions as its Markdown body. Files named `*.md` that were written for other hosts load too.
-This module defines the format and its errors; `source` loads the agents.
+An agent file has YAML frontmatter, and the agent's instructions as its Markdown body. Files named `*.md` that were written for other
+programs load, too. The module `source` finds the files and creates the agents.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FOREIGN_KEYS = frozenset(
         "version",
     }
 )
-"""Keys that other hosts use in the same files; ignored with a log entry, because they do not apply to Moongate."""
+"""Keys that other programs use in the same agent files. They are ignored with a log entry, because they do not apply to Moongate."""
 
 _ALIASES = {"max_turns": "max-turns", "maxTurns": "max-turns", "steps": "max-turns"}
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,50}$")
@@ -172,7 +172,7 @@ class LoopLimits(_Part):
     """Show the model the texts of unexpected exceptions in tools."""
 
     def to_limits(self, *, by_alias: bool = False) -> JsonObject:
-        """Return the limits that are set, by their names in `LoopOptions`, or with `by_alias` by their keys in the file."""
+        """Return the limits that the file sets, by their names in `LoopOptions`, or with `by_alias` by their keys in the file."""
         values = self.model_dump(exclude_none=True, by_alias=by_alias)
         if not by_alias and "max_consecutive_errors" in values:
             values["max_consecutive_errors_per_request"] = values.pop("max_consecutive_errors")
@@ -186,7 +186,7 @@ OPTION_PARAMETERS: dict[str, JsonObject] = {
     "seed": {"type": "integer", "description": "Calls with the same seed give similar answers."},
     "stop": {"type": "array", "items": {"type": "string"}, "maxItems": 4, "description": "Texts at which the model stops."},
 }
-"""Schemas of the model options that an agent's file may expose as arguments of its tool."""
+"""Model options that an agent file may expose as arguments of the agent's tool; maps the name of the option to its JSON Schema."""
 
 
 class AgentFile(FileModel):
@@ -244,7 +244,7 @@ class AgentFile(FileModel):
 
     @property
     def python_references(self) -> set[str]:
-        """All Python references of the file, as `module:name`."""
+        """All Python references (`module:name`) of the file: its middleware and context providers."""
         return {*map(reference_of, self.middleware), *self.context_providers}
 
     @field_validator("name")
@@ -273,7 +273,7 @@ class AgentFile(FileModel):
     @field_validator("tools", "skills", "context_providers", "middleware", "parameters", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        """Convert `a, b`, as other hosts write lists, to a list."""
+        """Convert a text such as `a, b`, the form in which other programs write lists, to a list."""
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
     @field_validator("middleware")
@@ -289,27 +289,27 @@ class AgentFile(FileModel):
 
 @dataclass(frozen=True, slots=True)
 class AgentDefinition:
-    """A parsed agent file."""
+    """A parsed agent file: its frontmatter (`file`) and the agent's instructions."""
 
     file: AgentFile
     instructions: str
     path: Path
     notes: list[str]
-    """Log entries about ignored keys."""
+    """Texts for the log about keys that are ignored."""
 
     @property
     def run_entry(self) -> RunEntry | None:
-        """The file's Python references as an entry that a person must accept before they are imported; `None` if there are none."""
+        """The file's Python references, in the form that a person must accept before they are imported; `None` if the file has none."""
         names = self.file.python_references
         content: JsonObject = {"file": self.file.model_dump(mode="json", exclude_defaults=True), "instructions": self.instructions}
         return file_entry(f"agent/{self.file.name}", self.path, content, names) if names else None
 
 
 def read_agent(path: Path) -> AgentDefinition:
-    """Read one agent file.
+    """Read and parse an agent file.
 
     Raises:
-        AgentError: The file is invalid; the text names the file, the key and the fix.
+        AgentError: The file cannot be read or is invalid; the text names the file, the key and the fix.
     """
     try:
         parts = split_frontmatter(read_document(path).decode())
@@ -333,7 +333,7 @@ def read_agent(path: Path) -> AgentDefinition:
 
 
 def _own_keys(header: JsonObject, path: Path, notes: list[str]) -> JsonObject:
-    """Return the supported keys under their Moongate names; ignored keys are added to `notes`."""
+    """Return the supported keys of the frontmatter under their Moongate names, and add a text to `notes` for each ignored key."""
     known = {field.alias or name for name, field in AgentFile.model_fields.items()}
     values: JsonObject = {}
     for key, value in header.items():
@@ -350,7 +350,7 @@ def _own_keys(header: JsonObject, path: Path, notes: list[str]) -> JsonObject:
 
 
 def _plain(name: str, value: JsonValue) -> JsonValue:
-    """Convert the tool map of other hosts (`{name: enabled}`) to the list of enabled tools."""
+    """Convert a map `{name: enabled}` under the key `tools`, as other programs write it, to the list of enabled tools."""
     if name == "tools" and isinstance(value, dict):
         return [key for key, on in cast("JsonObject", value).items() if on]
     return value

@@ -1,7 +1,7 @@
 """Case files for `moongate eval`: questions to an agent, with expectations for the answers. Used by `cli.evaluate`.
 
-A file is JSON Lines: `{"id", "input", "expect": {"contains", "notContains", "regex", "schema", "judge"}}`. Each expectation becomes a check;
-a case passes if all of its expectations are met.
+A file is JSON Lines: `{"id", "input", "expect": {"contains", "notContains", "regex", "schema", "judge"}}`. Each expectation becomes a
+check; a case passes if all of its expectations are met.
 """
 
 from __future__ import annotations

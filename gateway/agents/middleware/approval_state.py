@@ -46,7 +46,7 @@ class ToolApprovalRule:
 
     tool_name: str
     arguments: Mapping[str, str] | None = None
-    """Arguments that a call must have: maps names to values in canonical JSON. `None` matches every call, `{}` calls without arguments."""
+    """Arguments that a call must have, by name, as canonical JSON. `None` matches every call; `{}` matches calls without arguments."""
     server_label: str | None = field(default=None, kw_only=True)
     """Label of the tool's MCP server if the model's provider executes the tool, else `None`. A rule matches no other server's tools."""
 
@@ -57,7 +57,7 @@ class ToolApprovalRule:
 
     @classmethod
     def for_call(cls, call: Content, *, with_arguments: bool) -> ToolApprovalRule:
-        """Return a rule that approves every call of the tool that `call` calls, or with `with_arguments` only calls with equal arguments."""
+        """Return a rule that approves every call of the tool that `call` names, or with `with_arguments` only calls with its arguments."""
         return cls(call.name or "", canonical_arguments(call) if with_arguments else None, server_label=server_label(call))
 
     def fits(self, call: Content) -> bool:
