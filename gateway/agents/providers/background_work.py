@@ -31,7 +31,7 @@ class BackgroundWork:
         return sum(not task.done() for task in self._tasks.values())
 
     def start(self, number: int, run: Callable[[], Awaitable[AgentResponse]]) -> None:
-        """Start an agent's run in the background under a task number. It continues until it ends, or until `drop` or `aclose` cancels it."""
+        """Start an agent's run in the background under a task number. It runs until it ends, or until `drop` or `aclose` cancels it."""
         self._tasks[number] = asyncio.create_task(_made_and_awaited(run))
 
     def knows(self, number: int) -> bool:
