@@ -271,7 +271,7 @@ class _AgentRun:
         return made if isinstance(made, AgentResponse) else self._fold(updates)
 
     def _fold(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-        if self._replaced and not self._context.stream_transform_hooks:  # transform hooks have already changed these updates
+        if self._replaced and not self._context.stream_transform_hooks:  # the changes of transform hooks must not be replaced
             hides = all(update.response_id is None for update in updates)
             parts = AgentUpdates(self._replaced[0].message_id.rpartition("-")[0], self._agent.name, self._agent.id, hides)
             updates = with_replaced(updates, self._replaced, parts)

@@ -55,7 +55,7 @@ class AgentRuns:
 
         Raises the errors of `AgentTool.call`, such as `ModelError` and `AgentError`.
         """
-        # An agent's file names tools, not resources. A link in arguments that an agent wrote must not let it read resources.
+        # An agent file permits tools, not resources: an agent must not read resources by writing links into the arguments of another agent.
         resources = None if ctx.facts.provenance.agent_depth else self._shared.resources
         attached = await read_attachments(arguments.get("attachments"), resources, ctx)
         messages = [Message("user", [str(arguments["task"]), *attached])]
@@ -186,7 +186,7 @@ def model_of(agent: Agent) -> str | None:
 
 
 async def _reported(run: Callable[..., Any], ctx: CallContext, progress: RunProgress) -> AgentResponse:
-    """Start `run` and return its response.
+    """Start an agent's run by calling `run`, and return the response.
 
     If the caller is a `RunFollower`, it receives each update. Another caller receives the text as progress, if it requested progress.
     """

@@ -42,11 +42,11 @@ class AgentServices:
     skills: SkillTexts | None = None
     """Reads the skills that agents use; `None` if the gateway serves no skills."""
     conversations: Conversations | None = None
-    """Stores sessions; `None` if there are no sessions, and every call of an agent then starts a new conversation."""
+    """Stores the sessions of callers with agents. Without it (`None`), every call of an agent starts a new conversation."""
     settings: AgentSettings = field(default_factory=AgentSettings)
-    """Values for keys that an agent file leaves out."""
+    """Settings of the configuration for all agents, used for keys that an agent file omits."""
     base_dir: Path = field(default_factory=Path)
-    """Base directory of relative folders in `settings`."""
+    """Directory to which folders in `settings` are relative."""
     resources: ResourceBox | None = None
     """Reads the gateway's resources that attachments of a task link to."""
     roots: RootJudge | None = None

@@ -56,7 +56,7 @@ class BaseAgent(FormerMethods):
         return AgentSession(session_id=session_id)
 
     def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
-        """Return a session for a conversation that a model provider keeps under `service_session_id`."""
+        """Return a session that continues a conversation that the model's provider stores under `service_session_id`."""
         return AgentSession(session_id=session_id, service_session_id=service_session_id)
 
     def as_tool(

@@ -61,11 +61,11 @@ class BatchResult:
     extra: list[Content] = field(default_factory=lambda: list[Content]())
     """Further requests for input, of calls that need several answers from a person."""
     failure: Exception | None = None
-    """The exception that ends the run."""
+    """The `MiddlewareFailure` that ends the run, or `None`."""
 
     @property
     def waits(self) -> bool:
-        """Whether a person must answer before the run can continue."""
+        """Whether the run must end because a person must answer a request before it can continue."""
         return any(content.user_input_request for content in (*self.results, *self.extra))
 
 
@@ -152,7 +152,7 @@ class ToolBatch:
             return _asked(ask, call_id, outcome)
         except MiddlewareFailure:
             raise
-        except CODE_ERRORS as error:  # an exception of a tool or middleware becomes the result of its call
+        except CODE_ERRORS as error:  # an exception of a tool or middleware becomes the result of the tool call
             outcome.failed = True
             failed(cause_of(error))
             return self._failure(tool, call_id, error)

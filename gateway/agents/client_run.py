@@ -91,7 +91,7 @@ class FunctionInvocationLayer(Generic[OptionsT]):
 
 @dataclass(frozen=True, slots=True)
 class _NextClient:
-    """A chat client for single model calls, without execution of tools. `FunctionInvocationLayer` calls the class that it wraps with it."""
+    """Chat client for single model calls, with which the run loop calls the class that `FunctionInvocationLayer` wraps."""
 
     get_response: Callable[..., Any]
     model: str

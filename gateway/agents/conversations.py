@@ -45,7 +45,7 @@ TURN_KEY = "turn"
 
 _KEPT_ID = "session"
 _KEPT_ANSWER = "answer"
-"""Names under which a durable task stores the id of a new session, and an answer before the session stores it."""
+"""Name under which a durable task stores an agent's answer before the session stores it; under `_KEPT_ID`, the id of a new session."""
 
 RENEW_SECONDS = 2.0
 """Interval, in seconds, at which a running call renews its lock on a session; a lock that is not renewed expires after three intervals."""

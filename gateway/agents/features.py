@@ -29,10 +29,10 @@ Tell = Callable[[str], Awaitable[None]]
 
 
 class RootJudge(Protocol):
-    """Decides which folders a model may access; `refusal` and `remark` do blocking I/O."""
+    """Decides which folders the models of agents may access; `refusal` and `remark` do blocking I/O."""
 
     def protect(self, references: Iterable[str]) -> None:
-        """Also refuse access to folders with the modules of these Python references (`package.module:name`)."""
+        """Protect the files of these Python modules (`package.module:name`), in addition to others, from access by models."""
         ...
 
     def refusal(self, root: Path, access: Access) -> str | None:

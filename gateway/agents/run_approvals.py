@@ -25,7 +25,7 @@ logger = logging.getLogger("gateway.agents.approvals")
 """Logger of approvals. Its name is documented in `docs/middleware.md`, because operators filter the log by it."""
 
 STATE_KEY = "tool_approval"
-"""Key of the approvals in a session's state; `ToolApprovalMiddleware` stores its rules under it too."""
+"""Key in a session's state for open approval requests. `ToolApprovalMiddleware` stores its approval rules under the same key."""
 
 REJECTED = "Error: Tool call invocation was rejected by user."
 UNKNOWN_REQUEST = "Error: Tool call invocation was rejected: no approval was requested for this call."
@@ -41,9 +41,9 @@ class ApprovalDecisions:
     approvals: list[Content | None]
     """One entry for each of `calls`: the response that approved it, or `None` if the call needed no approval."""
     refused: list[Content]
-    """A `function_result` for each rejected call."""
+    """One tool result (content of type `function_result`) for each rejected call, with the reason for the model."""
     decided: list[Content]
-    """All approved and rejected calls, in the order of the responses."""
+    """All approved and rejected calls, in the order of the approval responses."""
 
 
 def needs_approval(tool: Tool | None) -> bool:
@@ -94,7 +94,7 @@ _APPROVALS = ("function_approval_request", "function_approval_response")
 
 
 def take_decisions(messages: Sequence[Message], session: SessionData | None) -> ApprovalDecisions:
-    """Return the tool calls that the approval responses in `messages` approve or reject, and remove their requests from the session.
+    """Return the tool calls that approval responses in `messages` approve or reject, and remove the requests from the session.
 
     Responses for calls that already have a result are skipped.
     """

@@ -84,7 +84,7 @@ class AgentMiddleware(ABC):
 
 
 AgentMiddlewareTypes = AgentMiddleware | Callable[[AgentContext, CallNext], Awaitable[None]]
-"""Agent middleware: an object or an async function."""
+"""Agent middleware, which wraps the runs of an agent: an object or an async function."""
 
 MiddlewareTypes = AgentMiddlewareTypes | ChatAndFunctionMiddlewareTypes
 """Everything that an agent's `middleware` accepts."""
@@ -102,7 +102,7 @@ class AgentRunContext:
     agent: BaseAgent
     session: AgentSession | None
     messages: tuple[Message, ...]
-    """The input of the run."""
+    """The input messages of the run."""
     options: ChatOptions
     call: CallContext = field(default_factory=CallContext, repr=False)
     """Context of the gateway call that the run serves."""

@@ -66,7 +66,7 @@ class RunPlan:
 
     client: SupportsChatGetResponse
     messages: list[Message]
-    """The conversation with the new input; the run appends to it."""
+    """The conversation, including the run's input. The run appends its answers and tool results."""
     tools: list[Tool]
     """The tools of the run. Tools and function middleware may change this list during the run."""
     hosted_tools: Sequence[Any] = ()
@@ -81,7 +81,7 @@ class RunPlan:
     session: SessionData | None = None
     function_invocation_kwargs: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     client_kwargs: JsonMapping | None = None
-    """Further keyword arguments for the chat client."""
+    """Further keyword arguments that are passed to the chat client with each model call."""
     compaction: RunCompaction | None = None
     """Shortens the messages of a model call, unless the model's provider stores the conversation."""
     agent_name: str | None = None
@@ -247,9 +247,9 @@ class _RunLoop(Generic[PartT]):
         )
 
     async def _process(self, answer: ChatResponse, message_id: str, tools_off: bool) -> list[PartT]:
-        """Process a model's answer and return the updates. Its tool calls are executed, unless the run ends.
+        """Process a model's answer: execute its tool calls and return the updates, or end the run.
 
-        The run ends if the answer has no tool calls, tools are off, or a person must approve a call or the caller must execute it.
+        The run ends if the answer has no tool calls, tools are off, a person must approve a call, or the caller must execute a call.
         """
         plan, loop = self._plan, self._plan.loop
         if plan.history is not None:

@@ -24,7 +24,7 @@ class RunProgress:
         self._lines = NewLines()
 
     async def model_called(self, number: int) -> None:
-        """Report that the model is called for the `number`th time in the run."""
+        """Report the start of model call `number` of the run."""
         await self._say_rest()
         await self.tell("thinking" if number == 1 else f"thinking (round {number})")
 

@@ -73,7 +73,7 @@ class LoadedAgent:
         return self.definition.file.name
 
     def is_current(self, signature: Signature, generation: int, around: Sequence[object]) -> bool:
-        """Return whether nothing changed since the agent was loaded: its file, the modules that the file imports, `around`."""
+        """Return whether the agent file, the modules that it imports and the middleware of all agents (`around`) are unchanged."""
         same = signature is not None and signature == self.signature and around is self.around
         return same and (not self.definition.file.python_references or generation == self.generation)
 

@@ -118,7 +118,7 @@ class AgentTool:
         return await (await self._running()).converse(messages, tools, ctx, options)
 
     async def _running(self) -> AgentRuns:
-        """Return the `AgentRuns` of this agent; its module is imported by the first call, so that the gateway starts quickly."""
+        """Return the object that runs this agent. The first call imports its module, so that the gateway starts quickly."""
         if self._runs is None:
             await load("gateway.agents.agent_runs")
             from gateway.agents.agent_runs import AgentRuns
@@ -138,9 +138,14 @@ class ConversationTool:
 
     @property
     def definition(self) -> ToolDefinition:
-        """The definition of the agent's `AgentTool`."""
+        """The tool's definition, equal to that of the agent's `AgentTool`."""
         return self._agent.definition
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run the agent on the conversation; `arguments` only serve the gate's checks. Raises the errors of `AgentTool.converse`."""
+        """Run the agent on the conversation. Only the gate (authorization, approvals, limits) uses `arguments`.
+
+        Raises:
+            ModelError: No model is available, or a model call failed; the text names the fix.
+            AgentError: Agents call each other too deeply, or a skill does not exist.
+        """
         return await self._agent.converse(self._messages, self._tools, ctx)

@@ -101,7 +101,7 @@ class AgentFrameworkAgent:
             ending = events.interrupted({key: _question(request) for key, request in asked.items()}) if asked else events.finished()
         except GatewayError as error:
             ending = events.failed(text_for_caller(error), type(error).__name__)
-        except Exception:  # the boundary to the program's agent
+        except Exception:  # the program's agent may raise anything
             logger.exception("AG-UI run failed agent=%s", self.name)
             ending = events.failed("The run failed with an internal error; see the log of the application.", "internal")
         for event in ending:

@@ -28,7 +28,7 @@ class CheckResult:
 
 
 EvalCheck = Callable[[EvalItem], CheckResult | Awaitable[CheckResult]]
-"""Sync or async function that judges an item."""
+"""Sync or async function that judges an `EvalItem` (a conversation of an agent) and returns a `CheckResult`."""
 
 _PARAMETERS = ("query", "response", "expected_output", "expected_tool_calls", "conversation", "tools", "context")
 """Names that the parameters of functions passed to `evaluator` may have; each is a value of an `EvalItem`."""

@@ -23,7 +23,7 @@ class RubricScore:
 
     id: str
     score: int | None
-    """`None` if the dimension does not apply."""
+    """Score of the dimension; `None` if the dimension does not apply to the answer."""
     applicable: bool
     weight: int
     reason: str
@@ -92,12 +92,12 @@ class EvalResults:
 
     @property
     def passed(self) -> int:
-        """Number of items that passed."""
+        """Number of judged items that passed."""
         return self._count("passed")
 
     @property
     def failed(self) -> int:
-        """Number of items that failed."""
+        """Number of judged items that failed."""
         return self._count("failed")
 
     @property

@@ -47,7 +47,7 @@ class ExpectedToolCall:
 
     name: str
     arguments: JsonObject | None = None
-    """`None` if any arguments are accepted."""
+    """Arguments that the call must have; `None` accepts any arguments."""
 
 
 @dataclass

@@ -251,7 +251,7 @@ class LifecycleHooks:
         """Called if the model's answer has tool calls, before any of them is executed."""
 
     async def before_parallel_batch(self, context: ParallelBatchContext) -> None:
-        """Called once before a batch of several tool calls; not called for a single call."""
+        """Called if the model's answer has several tool calls, before any of them is executed; not called for a single tool call."""
 
     async def before_function(self, context: FunctionContext) -> None:
         """Called before each tool call."""

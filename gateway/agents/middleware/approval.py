@@ -139,7 +139,7 @@ class ToolApprovalMiddleware(AgentMiddleware):
         return open_requests[:1]
 
     async def _without_approved(self, requests: Sequence[Content], state: ToolApprovalState) -> list[Content]:
-        """Collect the answers to requests that rules approve, and return the other requests."""
+        """Add an approving answer to the state for each request that a rule approves, and return the other requests."""
         waiting: list[Content] = []
         for request in requests:
             if await self._is_approved(request, state):

@@ -35,7 +35,7 @@ class _Cache(Generic[T]):
         self._entries: OrderedDict[str, tuple[float, T]] = OrderedDict()
 
     def get(self, key: str) -> T | None:
-        """Return a copy of the cached value, which the caller may change, or `None` if there is no value or it has expired."""
+        """Return a copy of the cached value, which the caller may change, or `None` if the value is missing or has expired."""
         found = self._entries.get(key)
         if found is None or found[0] < anyio.current_time():
             self._entries.pop(key, None)

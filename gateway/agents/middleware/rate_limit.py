@@ -79,7 +79,7 @@ class ToolRateLimitMiddleware(FunctionMiddleware):
     """Function middleware that limits the rate of calls of some tools over all agent runs that share this object."""
 
     def __init__(self, per_minute: float, *, tools: Sequence[str] = ("*",), burst: int = 1, max_wait_seconds: float = 60.0) -> None:
-        """Set the limit in calls per minute for all tools together whose names match the globs `tools`.
+        """Limit the calls per minute of the tools whose names match the globs `tools`; these tools share one limit.
 
         Raises:
             ValueError: The rate or burst is not positive.

@@ -21,7 +21,7 @@ class ModelTimeoutMiddleware(ChatMiddleware):
     """Chat middleware that fails a model call that takes too long, with a retryable `ModelError`."""
 
     def __init__(self, seconds: float) -> None:
-        """Limit each model call to `seconds`: the whole call, or the time that reading a stream to its end waits for the model.
+        """Limit each model call to `seconds`. For a stream, this is the time to its end, without pauses in which the caller does not read.
 
         Raises:
             ValueError: `seconds` is not positive.

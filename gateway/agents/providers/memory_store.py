@@ -47,7 +47,7 @@ class MemoryStore(ABC):
         """Return the id of the owner of a session's memories; `None` if the store does not separate memories by owner."""
         return None
 
-    def bind(self, session: AgentSession, principal: str) -> None:  # noqa: B027  # only stores with owners override this and `import_provider_state`
+    def bind(self, session: AgentSession, principal: str) -> None:  # noqa: B027  # only stores with owners override it
         """Store the caller that the agent serves (`principal`) in the session, if callers are the owners of memories.
 
         This is called before each run.
