@@ -1,2 +1,4 @@
-"""Agents: agent files, the run loop, and agents as tools. Every tool call of an agent that the gateway serves passes the gate
-(package `gateway.gate`: authorization, approvals, limits)."""
+"""Agents: agent files, the loop of model and tool calls, and agents as MCP tools.
+
+Every tool call of an agent that the gateway serves passes the package `gateway.gate` (authorization, approvals, limits).
+"""

@@ -1,6 +1,6 @@
-"""`Agent`: instructions, a model and tools, run over a chat client. The class, its parameters and methods have agent-framework's names.
+"""`Agent`: calls a model through a chat client, with instructions and tools. Its names are those of the package agent-framework.
 
-An agent holds behavior only and can run many conversations at once. The data of a conversation is in an `AgentSession`.
+An agent stores no conversation and can run many at once. The data of a conversation is in an `AgentSession`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ class RunArguments(TypedDict, Generic[OptionsT], total=False):
 
 
 class Agent(BaseAgent, Generic[OptionsT]):
-    """An agent over a chat client. The type parameter is the options type that the chat client accepts."""
+    """An agent that calls a model through a chat client and executes the tools that the model calls.
+
+    The type parameter is the type of the options that the chat client accepts.
+    """
 
     def __init__(
         self,
@@ -179,9 +182,9 @@ class Agent(BaseAgent, Generic[OptionsT]):
         """Run the agent on `messages`: return an awaitable response, or with `stream` a stream of updates.
 
         `session` continues a stored conversation. `middleware` and `tools` are added to the agent's own for this run only.
-        Tools and function middleware receive `function_invocation_kwargs`; the model never does. `ctx` is the call that the agent
-        serves: its tools are called with that call's caller and rights. A run that starts inside another run without `ctx` inherits the
-        outer run's caller and tool gate. Raises the errors of `run_stream`.
+        Tools and function middleware receive `function_invocation_kwargs`; the model never does. `ctx` is the context of the gateway call
+        that the run serves: tools are called with that call's caller and rights. A run without `ctx` inside another run inherits the
+        caller of the outer run and the policy checks of its tool calls. Raises the errors of `run_stream`, such as `ModelError`.
         """
         if thread is not None:
             raise TypeError("run() takes no thread: a conversation is an AgentSession; pass session=agent.create_session().")
@@ -232,9 +235,9 @@ class Agent(BaseAgent, Generic[OptionsT]):
     def as_mcp_server(
         self, *, server_name: str = "Agent", version: str | None = None, instructions: str | None = None, lifespan: Lifespan | None = None
     ) -> Server[Any]:
-        """Return an MCP server of the Python SDK with this agent as its only tool, which takes `task`.
+        """Return an MCP server of the Python SDK whose only tool runs this agent on the argument `task`.
 
-        Each call is a conversation of its own. The caller runs the server on a transport. `moongate run` serves agents with sessions,
+        Each call starts a new conversation. The program runs the server on a transport. `moongate run` serves agents with sessions,
         progress, approvals and access control, which this server does not have.
         """
         from gateway.agents.mcp_server import to_mcp_server  # imports the MCP SDK, which takes seconds and few programs need
@@ -245,11 +248,11 @@ class Agent(BaseAgent, Generic[OptionsT]):
 
 
 RawAgent = Agent
-"""Agent-framework's name for an agent without middleware and telemetry layers; `Agent` pays nothing for layers that are not used."""
+"""Alias of `Agent`. In agent-framework, `RawAgent` omits middleware and telemetry, which cost nothing here if they are not used."""
 
 
 class _AgentRun:
-    """One run of an agent: middleware around context providers around the run loop."""
+    """Executes one run of an agent: agent middleware wraps the context providers, which wrap the loop of model and tool calls."""
 
     def __init__(
         self, agent: Agent, context: AgentContext, middleware: SortedMiddleware, ctx: CallContext, observer: RunObserver | None
@@ -268,7 +271,7 @@ class _AgentRun:
         return made if isinstance(made, AgentResponse) else self._fold(updates)
 
     def _fold(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-        if self._replaced and not self._context.stream_transform_hooks:  # transform hooks have already changed these updates
+        if self._replaced and not self._context.stream_transform_hooks:  # the changes of transform hooks must not be replaced
             hides = all(update.response_id is None for update in updates)
             parts = AgentUpdates(self._replaced[0].message_id.rpartition("-")[0], self._agent.name, self._agent.id, hides)
             updates = with_replaced(updates, self._replaced, parts)
@@ -285,22 +288,22 @@ class _AgentRun:
             return self.folded([update async for update in self.updates()])
 
     def updates(self) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Return the updates of the run, through the agent middleware if there is any."""
+        """Return a generator that runs the agent, wrapped by its agent middleware, and yields the updates of the run."""
         layers = self._middleware.agent
         return through(layers, self._context, self._inner, self._fold, AgentResponse) if layers else self._inner()
 
     def _inner(self) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Return the updates of the run inside all middleware, traced if instrumentation is on."""
+        """Return a generator that runs the agent without agent middleware and yields the updates; traced if instrumentation is on."""
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
             return traced_run(self._agent, self._context, self._run())
         return self._run()
 
     async def _run(self) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Call the model and its tools in the run loop, with the context providers' hooks before and after it.
+        """Run the loop of model and tool calls and yield its updates. Context providers are called before and after the loop.
 
         Raises:
-            AgentInvalidRequestException: A background run has no session to keep its conversation. Or the agent stores after each
-                model call, but the model's provider keeps the conversation.
+            AgentInvalidRequestException: A background run has no session to store its conversation. Or the agent stores messages after
+                each model call, but the model's provider stores the conversation.
         """
         context = self._context
         if context.session is None and cast("JsonMapping", {**self._agent.default_options, **context.options}).get("background"):
@@ -316,7 +319,7 @@ class _AgentRun:
         )
         hooked = [(provider, session) for provider in providers] if session is not None else []
         by_call = self._stored_by_call(around, session) if session is not None else None
-        loaded, context.loaded = context.loaded or {}, None  # a second run of this context must load what the first one stored
+        loaded, context.loaded = context.loaded or {}, None  # if middleware runs the agent again, the history must be loaded again
         for provider, own in hooked:
             await self._begin(provider, own, around, by_call, loaded.get(provider.source_id))
         plan = await self._plan(around)
@@ -340,7 +343,7 @@ class _AgentRun:
                     await call_hook(provider, "after_run", agent=self._agent, session=own, context=around, state=state)
 
     async def _load_history(self) -> dict[str, list[Message]]:
-        """Load the messages of the session's history providers, for middleware that reads the conversation before the run."""
+        """Load the session's earlier messages for middleware that reads them before the run. Return them by history provider id."""
         session = self._context.session
         if session is None or self._is_loaded_elsewhere(session):
             return {}
@@ -358,10 +361,10 @@ class _AgentRun:
         by_call: CallHistory | None,
         loaded: Sequence[Message] | None,
     ) -> None:
-        """Call a provider's `before_run`. If middleware has loaded this history already, use those messages (`loaded`) instead."""
+        """Call a context provider's `before_run`. If middleware already loaded the provider's messages, use them (`loaded`) instead."""
         is_history = isinstance(provider, HistoryProvider)
         if is_history and (not provider.load_messages or self._is_loaded_elsewhere(session)):
-            return  # it only stores, or the model's provider keeps the conversation
+            return  # this history provider only stores messages, or the model's provider stores the conversation
         if loaded is not None:
             around.extend_messages(provider, loaded)
             if by_call is not None:
@@ -372,7 +375,11 @@ class _AgentRun:
             by_call.loaded(provider)
 
     def _stored_by_call(self, around: SessionContext, session: AgentSession) -> CallHistory | None:
-        """Return a `CallHistory`, which stores after each model call; `None` if the agent is not set to that or has no history provider."""
+        """Return the `CallHistory` that stores messages after each model call; `None` if the agent stores them once per run or not at all.
+
+        Raises:
+            AgentInvalidRequestException: The model's provider stores the conversation, and the option `store` is not set.
+        """
         agent = self._agent
         histories = any(isinstance(provider, HistoryProvider) for provider in agent.context_providers)
         if not agent.require_per_service_call_history_persistence or not histories:
@@ -433,7 +440,8 @@ class _AgentRun:
     def _providers(self) -> list[ContextProvider]:
         """Return the agent's context providers.
 
-        An agent without providers gets an in-memory history when it first runs with a session that no model provider keeps.
+        An agent without context providers gets an in-memory history provider at its first run with a session whose conversation the model's
+        provider does not store.
         """
         agent, context = self._agent, self._context
         if not agent.context_providers and context.session is not None and not self._is_kept_elsewhere(context.session):
@@ -446,12 +454,15 @@ class _AgentRun:
         return bool(session.service_session_id) or (by_call and self._is_kept_elsewhere(session))
 
     def _is_kept_elsewhere(self, session: AgentSession) -> bool:
-        """Return whether the model's provider keeps the conversation, so that no history provider has to load it."""
+        """Return whether the model's provider stores the conversation, so that no history provider has to load it."""
         options, stores = self._kept_by_provider()
         return bool(session.service_session_id or options.get("conversation_id") or stores)
 
     def _kept_by_provider(self) -> tuple[JsonMapping, bool]:
-        """Return the agent's options overridden by the run's, and whether they or the client's default make the provider store it."""
+        """Return the agent's options overridden by the run's options, and whether the model's provider stores the conversation.
+
+        The option `store` decides that, or without the option the chat client's default.
+        """
         options = {**self._agent.default_options, **{key: value for key, value in self._context.options.items() if value is not None}}
         stores = options.get("store")
         return options, bool(getattr(self._agent.client, "STORES_BY_DEFAULT", False) if stores is None else stores)

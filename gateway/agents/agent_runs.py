@@ -1,4 +1,4 @@
-"""`AgentRuns`: runs the agent of one file for `AgentTool`, which imports this module with its first call."""
+"""`AgentRuns`: runs the agent of one agent file for its tool (`AgentTool`), which imports this module with its first call."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse
 
 MAX_DEPTH = 5
-"""Maximum depth of agents that call each other; ends circular calls."""
+"""Maximum number of nested agent runs (an agent that calls an agent, and so on); it ends circular calls."""
 
 SKILL_TOOLS = ("skill/search_skills", "skill/load_skill", "skill/read_skill_resource", "skill/run_skill_script")
 
 
 
 class AgentRuns:
-    """Runs the agent of one file when its `AgentTool` is called."""
+    """Runs the agent of one agent file when its tool (`AgentTool`) is called."""
 
     def __init__(self, setup: AgentSetup) -> None:
         self._agent = setup.definition
@@ -51,8 +51,11 @@ class AgentRuns:
         self._skills = setup.shared.skills
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run the agent on the task in `arguments`, alone or as the next turn of a session. Raises the errors of `AgentTool.call`."""
-        # An agent's file names tools, not resources. A link in arguments that an agent wrote must not let it read resources.
+        """Run the agent on the task in `arguments`: as a new conversation, or as the next turn of a session (`session_id`).
+
+        Raises the errors of `AgentTool.call`, such as `ModelError` and `AgentError`.
+        """
+        # An agent file permits tools, not resources: an agent must not read resources by writing links into the arguments of another agent.
         resources = None if ctx.facts.provenance.agent_depth else self._shared.resources
         attached = await read_attachments(arguments.get("attachments"), resources, ctx)
         messages = [Message("user", [str(arguments["task"]), *attached])]
@@ -76,7 +79,12 @@ class AgentRuns:
     async def converse(
         self, messages: Sequence[Message], tools: Sequence[Tool], ctx: CallContext, options: ChatOptions | None = None
     ) -> ToolOutcome:
-        """Run the agent on a whole conversation, with the caller's `tools` added to its own. Raises the errors of `AgentTool.converse`."""
+        """Run the agent on a whole conversation, with the caller's `tools` added to the agent's own.
+
+        Raises:
+            ModelError: No model is available, or a model call failed; the text names the fix.
+            AgentError: Agents call each other too deeply, or a skill does not exist.
+        """
         progress, inner = self._inside(ctx)
         if self._remote.agent is not None:
             return self._to_complete(None, await run_remote(self._remote.agent, messages, ctx), ctx)
@@ -85,7 +93,7 @@ class AgentRuns:
         return self._to_complete(model_of(agent), await _reported(run, ctx, progress), ctx)
 
     def _inside(self, ctx: CallContext) -> tuple[RunProgress, CallContext]:
-        """Return a progress reporter, and the call context inside the run, for a run of the agent that serves the call `ctx`.
+        """Return, for a run that serves the call `ctx`, the object that reports progress, and the context of calls inside the run.
 
         Raises:
             AgentError: Agents call each other too deeply.
@@ -148,15 +156,16 @@ class AgentRuns:
         )
 
     async def _tools(self, scopes: Sequence[str] | None, guard: ToolGuard[Tool] | None) -> Sequence[Tool]:
-        """Return the tools that the agent file names and the skill tools; with `narrow-to-skills`, only those that the file's skills allow.
+        """Return the tools that the agent file names, and the skill tools if it has the key `skills`.
 
-        If `guard` is given, it wraps the skill tools that the key `skills` adds, to check their calls by policy. The description of
-        `load_skill` lists the skills that the file names or, if it names none, those that `scopes` allow.
+        With the file's key `narrow-to-skills`, tools that no skill of the file allows are left out. If `guard` is given, it wraps the
+        skill tools that the key `skills` adds, so that policy checks their calls. The description of the tool `load_skill` lists the
+        file's skills, or if the file names no skills, the skills that `scopes` allow.
         """
         file = self._agent.file
         patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]
         if not patterns or file.max_turns == 1:
-            return ()  # the last turn is made without tools
+            return ()  # the run has only one model call, and the last model call is made without tools
         tools = [
             tool.described(scopes, file.skills) if isinstance(tool, RenamedTool) else tool for tool in await self._toolbox.tools(patterns)
         ]
@@ -172,12 +181,15 @@ class AgentRuns:
 
 
 def model_of(agent: Agent) -> str | None:
-    """Return the model name of the agent's client, if it has one."""
+    """Return the name of the model that the agent's chat client calls, or `None` if the client has no attribute `model`."""
     return getattr(agent.client, "model", None)
 
 
 async def _reported(run: Callable[..., Any], ctx: CallContext, progress: RunProgress) -> AgentResponse:
-    """Start `run` and return its response. A `RunFollower` receives each update; other callers receive text if they want progress."""
+    """Start an agent's run by calling `run`, and return the response.
+
+    If the caller is a `RunFollower`, it receives each update. Another caller receives the text as progress, if it requested progress.
+    """
     if not ctx.facts.wants_progress and not isinstance(ctx.ports.caller, RunFollower):
         return await run()
     return await follow_run(run(stream=True), ctx, progress.said)

@@ -1,4 +1,7 @@
-"""`AgentSetup` and `AgentServices`: everything that the agent of one file runs with. Used by `tool` and `agent_runs`."""
+"""`AgentSetup`: configuration and services with which the agent of an agent file runs. `AgentServices`: services that all agents share.
+
+Used by `tool` and `agent_runs`.
+"""
 
 from __future__ import annotations
 
@@ -19,42 +22,42 @@ from gateway.tools.toolbox import ResourceBox, ToolBox, ToolGuards
 
 
 class SkillTexts(Protocol):
-    """Access to skills by name; both methods raise `SkillError` for an unknown skill."""
+    """Interface for reading the gateway's skills by name. Both methods raise `SkillError` for an unknown skill."""
 
     def instructions(self, names: Sequence[str]) -> str:
         """Return the text that describes these skills in an agent's instructions."""
         ...
 
     def allowed_tools(self, names: Sequence[str]) -> Sequence[JsonValue]:
-        """Return the value of `allowed-tools` of each of these skills, as written in the skill's file."""
+        """Return one value per skill: its field `allowed-tools`, as written in the skill's file."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentServices:
-    """Services and settings that all agents of a gateway share."""
+    """Services and settings that all agents of agent files share."""
 
     toolbox: ToolBox
     models: ModelResolver
     skills: SkillTexts | None = None
-    """`None` if no skills are served."""
+    """Reads the skills that agents use; `None` if the gateway serves no skills."""
     conversations: Conversations | None = None
-    """`None` if no sessions are kept; every call is then a conversation of its own."""
+    """Stores the sessions of callers with agents. Without it (`None`), every call of an agent starts a new conversation."""
     settings: AgentSettings = field(default_factory=AgentSettings)
-    """Values for keys that an agent file leaves out."""
+    """Settings of the configuration for all agents, used for keys that an agent file omits."""
     base_dir: Path = field(default_factory=Path)
-    """Base directory of relative folders in `settings`."""
+    """Directory to which folders in `settings` are relative."""
     resources: ResourceBox | None = None
-    """Reads resources that attachments link to."""
+    """Reads the gateway's resources that attachments of a task link to."""
     roots: RootJudge | None = None
     """Decides which folders a model may access; `None` allows every folder."""
     guards: ToolGuards | None = None
-    """Provides wrappers that check the calls of tools that agents add themselves, by policy; `None` outside a gateway."""
+    """Wraps tools that agents add themselves, so that policy checks the calls; `None` outside a gateway."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSetup:
-    """Configuration and services of one agent."""
+    """Configuration and services of the agent of one agent file."""
 
     definition: AgentDefinition
     shared: AgentServices
@@ -65,7 +68,10 @@ class AgentSetup:
 
 
 def files_of(agent: AgentDefinition, shared: AgentServices) -> tuple[FileAccess, Path] | None:
-    """Return the file access of an agent and the folder that its root is relative to, or `None` if the agent has no file access."""
+    """Return the key `files` of an agent and the folder to which `files.root` is relative; `None` if the agent has no access to files.
+
+    The default is `files` in the settings of all agents.
+    """
     if agent.file.files is not None:
         return agent.file.files, agent.path.parent
     return (shared.settings.files, shared.base_dir) if shared.settings.files is not None else None

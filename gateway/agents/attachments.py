@@ -1,7 +1,7 @@
 """The argument `attachments` of an agent's tool: MCP content blocks that are sent to the agent with its task.
 
-Links to the gateway's resources are read with the gate's checks and the caller's rights, or with the file's rights for a link that a
-workflow file contains. Nothing else is fetched: a web address is passed on as an address.
+A linked resource of the gateway is read through the gate (authorization, approvals, limits), with the caller's rights. If a workflow file
+contains the link, it is read with the file's rights. Nothing else is fetched: a web address is sent to the model as an address.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from gateway.tools.toolbox import ResourceBox
 from gateway.types.content import Content
 
 MAX_ATTACHMENTS = 20
-"""Maximum attachments of one task."""
+"""Maximum number of attachments of one task."""
 
 MAX_ATTACHED_BYTES = 16_777_216
-"""Maximum total size of one task's attachments, as text or base64; fits one model request and a stored session."""
+"""Maximum total size of a task's attachments, in characters of text and base64; fits one model request and a stored session."""
 
 _BINARY = ("image", "audio")
 _NEEDS = {
@@ -55,11 +55,16 @@ ATTACHMENTS: JsonObject = {
         "required": ["type"],
     },
 }
-"""JSON Schema of the argument; one flat object for all five block types, because models fill it more reliably than a choice of types."""
+"""JSON Schema of the argument `attachments`.
+
+All five block types share one flat object schema, because models fill it in more reliably than a choice of schemas.
+"""
 
 
 async def read_attachments(given: JsonValue, resources: ResourceBox | None, ctx: CallContext) -> list[Content]:
-    """Return the contents of the blocks with links resolved. Without `resources`, only web addresses may be linked.
+    """Convert the content blocks of the argument `attachments` to contents for the model, and read the resources that they link to.
+
+    Without `resources`, blocks may link only web addresses.
 
     Raises:
         AgentError: A block does not match its type, a limit is exceeded, or a link cannot be resolved; the text names the block.
@@ -106,7 +111,7 @@ def _read(blocks: Sequence[JsonMapping], at: str) -> list[Content]:
 
 
 def _named(block: JsonMapping, content: Content) -> Content:
-    """Put the URI of a text resource before its text, so that the model knows which file it is; return other contents unchanged."""
+    """Put the URI of a text resource before its text, so that the model can tell files apart; return other contents unchanged."""
     if block.get("type") != "resource" or content.type != "text":
         return content
     uri = content.additional_properties.get("uri")

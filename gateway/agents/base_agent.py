@@ -1,4 +1,4 @@
-"""`BaseAgent`: the base class of all agents. `Agent` runs a chat client; subclasses such as `A2AAgent` implement `run`."""
+"""`BaseAgent`: the base class of all agents. `Agent` calls a model through a chat client; `A2AAgent` calls a remote agent."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class BaseAgent(FormerMethods):
         return AgentSession(session_id=session_id)
 
     def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
-        """Return a session for a conversation that a model provider keeps under `service_session_id`."""
+        """Return a session that continues a conversation that the model's provider stores under `service_session_id`."""
         return AgentSession(session_id=session_id, service_session_id=service_session_id)
 
     def as_tool(
@@ -70,10 +70,10 @@ class BaseAgent(FormerMethods):
         stream_callback: Callable[[AgentResponseUpdate], Any] | None = None,
         propagate_session: bool = False,
     ) -> FunctionTool[..., Any]:
-        """Return this agent as a tool for another agent, with one string argument. Each call is a conversation of its own.
+        """Return a tool with one string argument that runs this agent, for use by another agent. Each call starts a new conversation.
 
         `stream_callback` receives the updates of each run. With `propagate_session` a call shares the id and the state of the
-        caller's session, but not the conversation that the caller's model provider keeps.
+        caller's session, but not the conversation that the caller's model provider stores.
 
         Raises:
             TypeError: The agent has no `run`.
@@ -105,7 +105,7 @@ class BaseAgent(FormerMethods):
     def _run_for(
         self, task: str, session: AgentSession | None, invocation: FunctionInvocationContext
     ) -> ResponseStream[AgentResponseUpdate, AgentResponse]:
-        """Start a streamed run that serves a tool call, with the call's run-time values and context if `run` has parameters for them."""
+        """Start a streamed run that serves a tool call. Pass the call's run-time values and context if `run` has parameters for them."""
         run: Callable[..., Any] = cast("Any", self).run
         parameters = inspect.signature(run).parameters
         given: dict[str, Any] = {}
@@ -117,7 +117,10 @@ class BaseAgent(FormerMethods):
 
 
 def _shared_session(session: AgentSession | None) -> AgentSession | None:
-    """Return a session with the caller's id and state, but without its provider conversation: several callees may run at once."""
+    """Return a new session with the id and state of `session`, but without the conversation that the model's provider stores.
+
+    Several agents that share the session may run at the same time, and cannot continue the same conversation.
+    """
     if session is None:
         return None
     own = AgentSession(session_id=session.session_id)
@@ -126,13 +129,13 @@ def _shared_session(session: AgentSession | None) -> AgentSession | None:
 
 
 def _tool_name(name: str) -> str:
-    """Return a tool name that models accept; some reject names that begin with a digit."""
+    """Convert an agent's name to a tool name that all models accept; some reject names that begin with a digit."""
     chosen = _NOT_IN_NAMES.sub("_", name).strip("_") or "agent"
     return f"_{chosen}" if chosen[:1].isdigit() else chosen
 
 
 def stream_of(answer: Any) -> ResponseStream[AgentResponseUpdate, AgentResponse]:
-    """Return the result of any agent's `run` as a stream: it may be a stream, updates, a response, or an awaitable of these."""
+    """Convert the result of an agent's `run` (a stream, updates, a response, or an awaitable of one of these) to a stream."""
     if isinstance(answer, ResponseStream):
         return cast("ResponseStream[AgentResponseUpdate, AgentResponse]", answer)
     return ResponseStream(_settled(answer), AgentResponse.from_updates)

@@ -45,36 +45,36 @@ ARGUMENTS_FAILED = "Error: Argument parsing failed."
 NO_DETAILS = "Tool requires user input but no request details were provided."
 
 RESERVED = frozenset({"conversation_id", "middleware", "chat_options", "options", "response_format", "tool_choice", "thread"})
-"""Names that the framework uses itself; tools do not receive them among their run-time values."""
+"""Keys of `function_invocation_kwargs` (run-time values for tools) that agent-framework uses itself and that tools do not receive."""
 
 
 @dataclass(slots=True)
 class BatchResult:
-    """Results of one batch of tool calls, and how the batch ends the run, if it does."""
+    """Results of one batch (the tool calls of one model answer), and whether the batch ends the run."""
 
     results: list[Content]
-    """One `function_result` per call, in call order. For a call that needs a person: the first request to that person."""
+    """One content per tool call, in call order: its `function_result`, or the first request for input if a person must answer the call."""
     executed: int = 0
     failed: bool = False
     terminated: bool = False
     """Whether function middleware ended the run."""
     extra: list[Content] = field(default_factory=lambda: list[Content]())
-    """Further requests of calls that need several answers from a person."""
+    """Further requests for input, of calls that need several answers from a person."""
     failure: Exception | None = None
-    """The exception that ends the run."""
+    """The `MiddlewareFailure` that ends the run, or `None`."""
 
     @property
     def waits(self) -> bool:
-        """Whether a person must answer before the run can continue."""
+        """Whether the run must end because a person must answer a request before it can continue."""
         return any(content.user_input_request for content in (*self.results, *self.extra))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolBatch:
-    """Executes the batches of one run; a batch is the tool calls of one model answer."""
+    """Executes the batches of one agent run; a batch is the tool calls of one model answer."""
 
     tools: list[Tool]
-    """The list of the run itself, not a copy: tools and middleware may change it between batches."""
+    """The tools of the run. Tools and middleware may change this list between batches."""
     hidden_tools: Sequence[Tool] = ()
     """Tools that may be called although the model does not receive their definitions (`additional_tools`)."""
     ctx: CallContext
@@ -86,7 +86,7 @@ class ToolBatch:
     """Numbers the batches of the run, from 1."""
 
     async def run(self, calls: Sequence[Content], approvals: Sequence[Content | None] = ()) -> BatchResult:
-        """Execute the calls. `approvals` has for each call the response that approved it, or `None` if it needed none.
+        """Execute the tool calls of one model answer. `approvals` has one entry per call: the response that approved it, or `None`.
 
         Raises:
             MiddlewareFailure: Middleware failed the run.
@@ -119,7 +119,7 @@ class ToolBatch:
         return outcome
 
     def guard_tools(self) -> None:
-        """Wrap tools that middleware or other tools added to `tools` during the run, so that the gate checks their calls."""
+        """Wrap tools that were added to `tools` during the run, so that the gate (authorization, approvals, limits) checks their calls."""
         if self.ctx.run.tool_guard is not None:
             self.tools[:] = self.ctx.run.tool_guard.guarded(self.tools)
 
@@ -152,7 +152,7 @@ class ToolBatch:
             return _asked(ask, call_id, outcome)
         except MiddlewareFailure:
             raise
-        except CODE_ERRORS as error:  # an exception of a tool or middleware becomes the result of its call
+        except CODE_ERRORS as error:  # an exception of a tool or middleware becomes the result of the tool call
             outcome.failed = True
             failed(cause_of(error))
             return self._failure(tool, call_id, error)
@@ -160,9 +160,10 @@ class ToolBatch:
         return _result(call, context.result)
 
     def _read(self, tool: Tool, call: Content) -> tuple[JsonObject, ValueError | None, ArgumentsRefused | None]:
-        """Return the arguments for middleware and the tool; the error if they cannot be parsed; and the error if they do not fit the tool.
+        """Return a call's arguments; the error if they cannot be parsed; and the error if they do not match the tool's parameters.
 
-        Arguments of a plain function are converted here. The gate receives the arguments of all other tools as the model wrote them.
+        Arguments of a Python function are converted to the types of its parameters, for function middleware and for functions that take
+        the call's context. Other arguments are returned as the model wrote them; the gate receives them in this form.
         """
         try:
             arguments = read_arguments(call.arguments)
@@ -178,7 +179,10 @@ class ToolBatch:
     def _context(
         self, tool: Tool, arguments: JsonObject, call_id: str, approval: Content | None, label: str
     ) -> FunctionInvocationContext:
-        """Build the context for function middleware. In a durable task, `label` identifies the call's questions after a restart."""
+        """Build the context that function middleware and the tool receive for a call.
+
+        In a durable task, which continues after a restart of the gateway, `label` identifies the call's requests for input.
+        """
         context = FunctionInvocationContext(
             tool,
             arguments,
@@ -218,7 +222,9 @@ class ToolBatch:
             context.result = to_contents("The tool works in the background; its result is not available in this run.")
 
     def _guarded(self, function: Tool) -> Tool:
-        """Return the tool wrapped so that the gate checks the call; middleware may have replaced the tool that the model called.
+        """Return `function` wrapped so that the gate (authorization, approvals, limits) checks its calls.
+
+        It is wrapped for each call, because middleware may have replaced the tool that the model called.
 
         Raises:
             PolicyDenied: Policy hides the tool.
@@ -231,7 +237,7 @@ class ToolBatch:
         return behind[0]
 
     def _failure(self, tool: Tool, call_id: str, error: BaseException) -> Content:
-        """Return the result that the model receives for an error, with the exception's own text in a field that the model does not see."""
+        """Return the tool result for a failed call: a text for the model, and the exception's text in a field that is not sent to it."""
         detailed = self.options.include_detailed_errors
         cause = cause_of(error)
         if isinstance(error, ArgumentsRefused):
@@ -251,11 +257,11 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def _ignore(error: BaseException | str) -> None:
-    """Ignore a failed call; used instead of a span's method if calls are not traced."""
+    """Do nothing. Used in place of the function that records a call's failure in a span, if tool calls are not traced."""
 
 
 def _result(call: Content, result: object) -> Content:
-    """Return the result of a call, from the tool or from middleware that replaced it, as content for the model."""
+    """Convert the result of a tool call, from the tool or from middleware, to content for the model."""
     if isinstance(result, Content) and result.type in ("function_result", "function_approval_request"):
         return result
     given = "" if result is None else result if isinstance(result, str) else to_contents(result)

@@ -1,8 +1,8 @@
 """`CallHistory`: history providers that load and store around each model call instead of once per run. Created by `Agent`.
 
-The first model call receives what the providers loaded before the run. Before each later call the history providers load again, so the
-model receives the stored conversation. For the first call, the stored input is the user's messages; for a later one, the tool results. Tool
-results since the last model call are stored even if the run fails or is cancelled.
+The first model call receives the messages that the providers loaded before the run. Before each later call the history providers load
+again, so the model receives the stored conversation. After the first call, its input (the user's messages) and its answer are stored; after
+a later call, the tool results and its answer. Tool results since the last model call are stored even if the run fails or is cancelled.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from gateway.types.responses import AgentResponse, AgentResponseUpdate, ChatResp
 logger = logging.getLogger(__name__)
 
 CLEANUP_SECONDS = 5.0
-"""Time limit for storing tool results of a cancelled run; it is a local write, and the cancelling task waits for it."""
+"""Time limit, in seconds, for storing messages at the end of a run; a task that cancels the run waits for this local write."""
 
 
 class CallHistory:
-    """History of one run. The run loop calls `recall` and `answered`; `Agent` adds each update and closes the history at the end."""
+    """Loads and stores the messages of one run around each model call.
+
+    The run loop calls `recall` and `answered`; `Agent` adds each update and closes the history at the end.
+    """
 
     def __init__(self, agent: BaseAgent, session: AgentSession, around: SessionContext, *, is_kept_elsewhere: bool) -> None:
-        """Prepare the history of a run; `is_kept_elsewhere` says whether the model's provider keeps the conversation."""
+        """Prepare the history of a run. `is_kept_elsewhere` is true if the model's provider stores the conversation."""
         self._agent = agent
         self._session = session
         self._around = around
@@ -54,26 +57,26 @@ class CallHistory:
 
     @property
     def hides_response_ids(self) -> bool:
-        """Whether updates omit the provider's response id: true unless the model's provider keeps the conversation."""
+        """Whether updates of the run omit the model provider's response id: true unless that provider stores the conversation."""
         return not self._is_kept_elsewhere
 
     def loaded(self, history: ContextProvider) -> None:
-        """Record the messages that a history provider loaded before the run."""
+        """Record which messages a history provider loaded before the run, to detect later whether they were changed."""
         self._loaded[history.source_id] = list(self._around.context_messages.get(history.source_id, ()))
 
     def use_run_messages(self) -> None:
-        """Stop loading during the run: middleware loaded the history and may have changed it."""
+        """Use the run's own messages for all model calls, because middleware loaded the history and may have changed it."""
         self._is_replaced = True
 
     def add_update(self, update: AgentResponseUpdate) -> None:
-        """Record an update of the run, to be stored at its end."""
+        """Record an update of the run. Updates after the last model call are stored when the run ends."""
         self._since.append(update)
 
     async def recall(self, given: Sequence[Message]) -> list[Message] | None:
-        """Return the messages for the next model call: the stored conversation, then `given`.
+        """Return the messages for the next model call: the stored conversation, then `given` (the tool results since the last call).
 
-        Returns `None` if the run's own messages must be used: the model's provider keeps the conversation, no history provider that
-        loads also stores inputs and outputs, or another provider changed what a history provider had loaded.
+        Return `None` if the run must use its own messages: the model's provider stores the conversation, no history provider that loads
+        messages also stores inputs and outputs, or the messages that a history provider loaded were changed.
         """
         if self._is_kept_elsewhere or not any(h.store_inputs and h.store_outputs for h in self._loaders) or self._was_changed():
             return None
@@ -89,10 +92,10 @@ class CallHistory:
         return context.get_messages(include_input=True)
 
     async def answered(self, given: Sequence[Message], said: Sequence[Message], answer: ChatResponse) -> None:
-        """Store a completed model call: the tool results that it received (`given`) and the part of its answer that is kept (`said`).
+        """Store a completed model call: the tool results that it received (`given`), and the messages of its answer to store (`said`).
 
         Raises:
-            ChatClientInvalidResponseException: The provider keeps the conversation although `store` is not set.
+            ChatClientInvalidResponseException: The model's provider stores the conversation although `store` is not set.
         """
         if not self._is_kept_elsewhere and answer.conversation_id is not None:
             raise ChatClientInvalidResponseException(
@@ -109,11 +112,11 @@ class CallHistory:
         await self._store(given, said)
 
     def ended(self) -> None:
-        """Record that the run completed, so that its last updates are stored."""
+        """Record that the run completed, so that `aclose` stores its last updates."""
         self._has_ended = True
 
     async def aclose(self) -> None:
-        """Store the updates after the last model call; of a failed run only tool results, because the rest is incomplete."""
+        """Store the updates after the last model call. Of a failed run, store only tool results, because other messages are incomplete."""
         rest = AgentResponse.from_updates(self._since).messages
         given = [message for message in rest if message.role == "tool"]
         said = [message for message in rest if message.role != "tool"] if self._has_ended else []

@@ -1,4 +1,7 @@
-"""Agent cards: what clients can read about an agent as JSON at `agent://<name>`. A card omits the agent's instructions."""
+"""Agent cards: JSON documents that describe the gateway's agents to MCP clients, as resources at `agent://<name>`.
+
+A card omits the agent's instructions.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ MIME_TYPE = "application/json"
 
 
 def to_card(definition: AgentDefinition) -> JsonObject:
-    """Return the card of an agent."""
+    """Return the card of an agent: a JSON object with its description, model, tools, skills and limits."""
     file = definition.file
     card: JsonObject = {
         "name": file.name,
@@ -31,13 +34,13 @@ def to_card(definition: AgentDefinition) -> JsonObject:
 
 
 def to_resource(definition: AgentDefinition) -> JsonObject:
-    """Return the card as an item of `resources/list`."""
+    """Return the item of `resources/list` for an agent's card."""
     name = definition.file.name
     described = f"What agent {name!r} does, with its tools, model and limits."
     return {"uri": f"{SCHEME}{name}", "name": name, "title": f"Agent {name}", "description": described, "mimeType": MIME_TYPE}
 
 
 def to_contents(definition: AgentDefinition) -> JsonObject:
-    """Return the card as the result of `resources/read`."""
+    """Return an agent's card (a JSON description of the agent) as the result of `resources/read`."""
     text = json.dumps(to_card(definition), ensure_ascii=False, indent=2)
     return {"contents": [{"uri": f"{SCHEME}{definition.file.name}", "mimeType": MIME_TYPE, "text": text}]}

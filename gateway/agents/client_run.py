@@ -1,6 +1,6 @@
-"""`FunctionInvocationLayer`: executes the tool calls in a chat client's answers with the run loop of agents.
+"""`FunctionInvocationLayer`: mixin of chat clients that executes the tool calls in the model's answers, with the run loop of agents.
 
-An agent runs that loop itself and requests single model calls from its client, so tool calls are never executed twice.
+An agent runs that loop itself and requests single model calls from its chat client, so tool calls are never executed twice.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class FunctionInvocationLayer(Generic[OptionsT]):
-    """Executes the tools that a chat client's answers call.
+    """Mixin of chat clients that executes the tools that the model calls, and sends the results to the model until it answers.
 
-    Every `BaseChatClient` includes it, so listing it as a base class of such a client has no effect. Over any other client the layer
-    runs the loop itself.
+    Every `BaseChatClient` includes this behavior, so listing the mixin as a base class of such a client has no effect. With any other
+    class of chat clients, the mixin runs the loop of model and tool calls.
     """
 
     is_layer = True
@@ -45,7 +45,7 @@ class FunctionInvocationLayer(Generic[OptionsT]):
         function_invocation_configuration: JsonMapping | None = None,
         **kwargs: Any,
     ) -> None:
-        """Store function middleware and loop limits. Other arguments, and chat middleware, go to the class that this layer wraps.
+        """Store function middleware and loop limits. Other arguments, and chat middleware, go to the class that this mixin wraps.
 
         Raises:
             MiddlewareException: An item of `middleware` is not middleware, or is agent middleware.
@@ -63,18 +63,19 @@ class FunctionInvocationLayer(Generic[OptionsT]):
             kwargs |= {"middleware": given.chat} if given.chat else {}
         cast("Any", super()).__init__(*args, **kwargs)
 
-    if not TYPE_CHECKING:  # type checkers use the signature of the next class
+    if not TYPE_CHECKING:  # type checkers use the signature of the wrapped class's method
 
         def get_response(self, messages: Any, **how: Any) -> Any:
-            """Return the next class's response, after executing the tools that it calls."""
+            """Return the model's response. Tools that the model calls are executed first, and the model receives their results."""
             inner = super().get_response
             return inner(messages, **how) if isinstance(self, BaseChatClient) else _looped(self, inner, messages, **how)
 
     @staticmethod
     def answers(request: ClientRequest) -> ChatStream:
-        """Return the stream of model answers and tool results in order; its response contains all their messages.
+        """Start a run of model and tool calls, and return its stream of answers and tool results in order.
 
-        Reading the stream raises the errors of `run_stream`.
+        The stream's final response contains all messages of the run. Reading the stream raises `ModelError` if a model call failed,
+        `UnknownTool`, or `MiddlewareFailure`.
         """
         replaced: list[ReplacedAnswer] = []
 
@@ -90,7 +91,7 @@ class FunctionInvocationLayer(Generic[OptionsT]):
 
 @dataclass(frozen=True, slots=True)
 class _NextClient:
-    """A chat client for single model calls; `get_response` is the method of the class that `FunctionInvocationLayer` wraps."""
+    """Chat client for single model calls, with which the run loop calls the class that `FunctionInvocationLayer` wraps."""
 
     get_response: Callable[..., Any]
     model: str
@@ -98,7 +99,7 @@ class _NextClient:
 
 
 class _StreamedArguments(ResponseArguments[ChatOptions], total=False):
-    """Keyword arguments of `get_response`."""
+    """Keyword arguments of a chat client's `get_response`, including `stream`."""
 
     stream: bool
 
@@ -106,7 +107,7 @@ class _StreamedArguments(ResponseArguments[ChatOptions], total=False):
 def _looped(
     client: FunctionInvocationLayer[Any], inner: Callable[..., Any], messages: AgentRunInputs, **how: Unpack[_StreamedArguments]
 ) -> Awaitable[ChatResponse] | ChatStream:
-    """Call the model with `inner` and execute its tool calls until it answers without one or a limit is reached.
+    """Call the model with `inner` and execute its tool calls, until the model answers without tool calls or a limit is reached.
 
     `inner` is the `get_response` of a chat client that is not a `BaseChatClient`.
     """

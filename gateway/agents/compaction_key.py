@@ -1,4 +1,4 @@
-"""Converts the key `compaction` of an agent file to a compaction strategy."""
+"""Converts the key `compaction` of an agent file to a compaction strategy, which shortens long conversations for the model."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from gateway.sessions.history import EXCLUDED_KEY, STORED_KEY
 from gateway.types.messages import Message
 
 KeepSummary = Callable[[str, int], None]
-"""Stores a summary and the number of stored messages that it covers."""
+"""Function that stores the summary of a conversation's first messages; the second argument is the number of messages that it covers."""
 
 
 class KeptSummaries:
-    """A strategy that stores its summaries of stored messages, so that the next turn starts from them and pays for no new summary."""
+    """Compaction strategy that stores the summaries of another strategy, so that the next turn loads them and pays for no new summary."""
 
     def __init__(self, strategy: CompactionStrategy, keep: KeepSummary) -> None:
         self._strategy = strategy
         self._keep = keep
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Apply the strategy. A summary is stored only if all messages that it covers are stored."""
+        """Apply the wrapped strategy to `messages` and return whether they changed.
+
+        A new summary is stored only if all messages that it covers are stored.
+        """
         before = {id(message) for message in messages}
         changed = await self._strategy(messages)
         made = [message for message in messages if id(message) not in before]
@@ -43,7 +46,10 @@ class KeptSummaries:
 def to_strategy(
     written: Compaction | None, client: SupportsChatGetResponse, keep: KeepSummary | None = None
 ) -> CompactionStrategy | None:
-    """Return the strategy for the key `compaction`, `None` without the key. `client` writes summaries; `keep` stores them in a session."""
+    """Return the compaction strategy for the value of the key `compaction` (`written`), or `None` without the key.
+
+    `client` calls the model that writes summaries. `keep`, if given, stores the summaries in a session.
+    """
     match written:
         case None:
             return None

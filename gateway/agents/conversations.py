@@ -1,10 +1,10 @@
-"""`Conversations`: sessions of callers with agents over several calls, stored in the gateway's database.
+"""`Conversations`: sessions of callers with agents, which span several calls and are stored in the gateway's database.
 
 A caller starts a session with `session_id: "new"` and continues it with the id in the result. Only that caller can use the id. One call
-at a time uses a session; others wait for it. A turn is stored as a whole when its run has ended, so a run that fails, is cancelled or is
-killed leaves the session unchanged.
+at a time uses a session; other calls wait. A turn (one call's messages and answer) is stored as a whole when its run has ended, so a run
+that fails, is cancelled or is killed leaves the session unchanged.
 
-In a durable task, a run that was killed continues in the same session (`resuming`), and its turn is stored once.
+In a durable task, a run that was killed continues after a restart in the same session (`resuming`), and its turn is stored once.
 """
 
 from __future__ import annotations
@@ -35,49 +35,49 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NEW_SESSION = "new"
-"""The `session_id` that starts a new session."""
+"""The value of the argument `session_id` that starts a new session."""
 
 SUMMARY_KEY = "summary"
 """Key in a session's state: the summary of its first messages, if they were summarized."""
 
 TURN_KEY = "turn"
-"""Key in a session's state: the key of the durable task's step whose turn was stored last."""
+"""Key in a session's state: the key of the durable task's step that stored the session's last turn."""
 
 _KEPT_ID = "session"
 _KEPT_ANSWER = "answer"
-"""Names under which a durable task stores the id of a new session, and an answer that is about to be stored."""
+"""Name under which a durable task stores an agent's answer before the session stores it; under `_KEPT_ID`, the id of a new session."""
 
 RENEW_SECONDS = 2.0
-"""Interval at which a running call renews its lock on a session; a lock that is not renewed expires after three intervals."""
+"""Interval, in seconds, at which a running call renews its lock on a session; a lock that is not renewed expires after three intervals."""
 
 POLL_SECONDS = 0.1
-"""Interval at which a call tries again to lock a session that another call uses, possibly in another process."""
+"""Interval, in seconds, at which a call tries again to lock a session that another call, possibly in another process, uses."""
 
 CLEAN_UP_SECONDS = 5.0
-"""Time limit for unlocking a session after a cancelled call; after that, the lock expires by itself."""
+"""Time limit, in seconds, for unlocking a session after its call was cancelled; after that, the lock expires by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationLimits:
-    """Limits of the sessions of one gateway."""
+    """Limits of the sessions that callers have with the agents of one gateway."""
 
     ttl_seconds: float
     """Seconds from the last turn until a session is deleted."""
     max_per_caller: int
     wait_seconds: float
-    """Maximum seconds that a call waits for another call on the same session."""
+    """Maximum seconds that a call waits until another call on the same session has ended."""
 
 
 class TurnHistory(HistoryProvider):
-    """History of one session for one call: loads the stored messages and collects new ones until the turn is stored.
+    """History provider for one call on a session: loads the stored messages, and collects the new messages until the turn is stored.
 
-    If an earlier turn summarized the first messages, the summary is loaded instead of them; the messages stay stored.
+    If an earlier turn summarized the first messages, the summary is loaded in place of these messages, which stay stored.
     """
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "database"
 
     def __init__(self, stored: Sequence[JsonObject], summary: JsonMapping | None = None) -> None:
-        """`summary` is the value that `Conversation.keep_summary` stored in the session's state."""
+        """Create the history from the session's stored messages and the summary that `Conversation.keep_summary` stored, if any."""
         super().__init__(self.DEFAULT_SOURCE_ID)
         count = int(summary["count"]) if summary else 0
         self._stored = [Message("assistant", [str(summary["text"])])] if summary else []
@@ -87,19 +87,19 @@ class TurnHistory(HistoryProvider):
         self.added: list[Message] = []
 
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
-        """Return the stored messages and the collected ones."""
+        """Return the session's stored messages, or their summary, and the messages that this call has collected."""
         return [*self._stored, *self.added]
 
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Collect messages of this turn; they are stored when the turn is."""
+        """Collect messages of this turn. They are stored in the database when the turn is complete (`Conversation.keep`)."""
         self.added += messages
 
 
 @dataclass(slots=True)
 class Conversation:
-    """A session while one call has locked it for its turn."""
+    """A session that one call has locked to run a turn of the conversation."""
 
     session: AgentSession
     history: TurnHistory
@@ -121,11 +121,14 @@ class Conversation:
         return self._held.is_new
 
     def keep_summary(self, text: str, count: int) -> None:
-        """From the next turn on, load `text` instead of the first `count` stored messages."""
+        """Store `text` as the summary of the first `count` messages; from the next turn on, it is loaded in place of these messages."""
         self.session.state[SUMMARY_KEY] = {"text": text, "count": count}
 
     async def resuming(self, ctx: CallContext) -> Complete | None:
-        """In a durable task, note which step this turn belongs to. Return the answer if the step stored the turn before a restart."""
+        """Return the stored answer if this call is a step of a durable task that stored its turn before a restart; otherwise `None`.
+
+        In a durable task, also record the step to which the turn belongs, and the id of a new session.
+        """
         turn = ctx.facts.provenance.step_key
         if ctx.ports.durable is None or not turn:
             return None
@@ -136,7 +139,7 @@ class Conversation:
         return Complete(cast("JsonObject", self._durable.kept(_KEPT_ANSWER))) if self.is_kept else None
 
     async def keep(self, answer: Complete) -> None:
-        """Store the turn, unless it is stored already. Raises `StorageError`."""
+        """Store the turn (the collected messages and the session's state), unless it is already stored. Raises `StorageError`."""
         if self.is_kept:
             return
         if self._durable is not None:
@@ -148,23 +151,23 @@ class Conversation:
 
 
 class Conversations:
-    """The sessions of all callers. The database is opened with the first session."""
+    """The sessions of all callers with agents, stored in the gateway's database, which is opened when it is first needed."""
 
     def __init__(self, records: Records, limits: ConversationLimits) -> None:
         self._records = records
         self._limits = limits
 
     async def open(self) -> Database:
-        """Return the database of the sessions. Raises `StorageError`."""
+        """Open the database of the sessions, if necessary, and return it. Raises `StorageError`."""
         return await self._records.database()
 
     @asynccontextmanager
     async def hold(
         self, file: AgentFile, session_id: str, principal: str, durable: DurablePort | None = None
     ) -> AsyncGenerator[Conversation]:
-        """Lock a session of the caller with an agent, or a new session for `new`, until the `async with` block ends.
+        """Lock a session between a caller and an agent until the `async with` block ends. With `session_id` `new`, create a session.
 
-        In a durable task (`durable`), `new` is the session that the task created before it was killed, if any.
+        In a durable task (`durable`) that was killed and restarted, `new` is the session that the task created before.
 
         Raises:
             NotFound: The session does not exist, has expired, or belongs to another caller.
@@ -215,7 +218,7 @@ def _conversation(store: Sessions, held: HeldSession, ttl_seconds: float) -> Con
 
 
 async def _stored(store: Sessions, session_id: str, principal: str) -> str:
-    """Return the session id if a turn of the session was stored, or `new` if the session does not exist for this caller."""
+    """Return `session_id` if the caller has this session in the database, otherwise `new`."""
     try:
         await store.get(session_id, principal)
     except NotFound:
@@ -224,7 +227,7 @@ async def _stored(store: Sessions, session_id: str, principal: str) -> str:
 
 
 async def in_session(conversation: Conversation, answer: Complete) -> Complete:
-    """Store a turn and return its answer with the session id added: in the text for the model, and in `_meta` for programs.
+    """Store a turn of a session, and return its answer with the session id added: as text for the model, and in `_meta` for programs.
 
     A failed turn is not stored. If a successful turn cannot be stored, the result contains the answer and the error.
     """

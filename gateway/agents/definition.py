@@ -1,7 +1,7 @@
-"""`AgentFile`: the format of `<name>.agent.md` files, and `read_agent`, which reads one.
+"""`AgentFile`: the format of agent files (`<name>.agent.md`), and `read_agent`, which parses such a file.
 
-A file has YAML frontmatter and the instructions as its Markdown body. Files named `*.md` that were written for other hosts load too.
-This module defines the format and its errors; `source` loads the agents.
+An agent file has YAML frontmatter, and the agent's instructions as its Markdown body. Files named `*.md` that were written for other
+programs load, too. The module `source` finds the files and creates the agents.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FOREIGN_KEYS = frozenset(
         "version",
     }
 )
-"""Keys that other hosts use in the same files; ignored with a log entry, because they do not apply to Moongate."""
+"""Keys that other programs use in the same agent files. They are ignored with a log entry, because they do not apply to Moongate."""
 
 _ALIASES = {"max_turns": "max-turns", "maxTurns": "max-turns", "steps": "max-turns"}
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,50}$")
@@ -58,10 +58,10 @@ class _Part(FileModel):
 
 
 class WindowCompaction(_Part):
-    """Stay within the model's context window: collapse old tool results first, then drop the oldest messages."""
+    """Keep the conversation within the model's context window: collapse old tool results first, then drop the oldest messages."""
 
     strategy: Literal["context-window"]
-    """`context-window`."""
+    """`context-window` selects this way to shorten a conversation."""
     max_tokens: int = Field(ge=100, alias="max-tokens")
     """Size of the model's context window, in tokens."""
     output_tokens: int = Field(default=4096, ge=0, alias="output-tokens")
@@ -75,23 +75,23 @@ class WindowCompaction(_Part):
 
 
 class KeepingCompaction(_Part):
-    """Keep only the newest part of the conversation."""
+    """Send only the newest part of a long conversation to the model."""
 
     strategy: Literal["sliding-window", "tool-results", "tool-calls"]
     """`sliding-window` drops older turns, `tool-calls` drops older tool calls, `tool-results` summarizes older tool results in a line."""
     keep: int = Field(default=20, ge=1)
-    """Newest groups to keep; a group is a message, or a tool call with its results."""
+    """Number of the newest groups to send; a group is a message, or a tool call with its results."""
 
 
 class SummaryCompaction(_Part):
-    """Have the agent's model summarize the older part of the conversation."""
+    """Have the agent's model summarize the older part of a long conversation."""
 
     strategy: Literal["summarization"]
-    """`summarization`."""
+    """`summarization` selects this way to shorten a conversation."""
     keep: int = Field(default=4, ge=1)
     """Approximate number of newest messages that stay unchanged."""
     threshold: int = Field(default=2, ge=0)
-    """Messages beyond `keep` that trigger a summary."""
+    """Number of messages beyond `keep` that trigger a summary."""
 
 
 Compaction = Annotated[WindowCompaction | KeepingCompaction | SummaryCompaction, Field(discriminator="strategy")]
@@ -125,7 +125,7 @@ class LoopUntil(_Part):
     judge: str | None = None
     """Model of the judge, as in `model`. Default: the agent's own model."""
     max: int = Field(default=5, ge=1, le=20)
-    """Maximum number of runs."""
+    """Maximum number of runs of the agent for one task."""
 
 
 def _dashed(name: str) -> str:
@@ -133,46 +133,46 @@ def _dashed(name: str) -> str:
 
 
 class FileAccess(AgentFiles):
-    """Tools for the files of a folder."""
+    """Tools with which the agent reads and writes the files of a folder."""
 
     model_config = ConfigDict(alias_generator=_dashed)
 
 
 class Security(FlowSecurity):
-    """Rules for calls after untrusted content; globs over `<source>/<tool>`. Experimental."""
+    """Rules for tool calls after the agent has read untrusted content; their globs match `<source>/<tool>`. Experimental."""
 
     model_config = ConfigDict(alias_generator=_dashed)
 
 
 class MemoryKey(_Part):
-    """Remember what callers say beyond a session, and recall memories that match a later task."""
+    """Memory beyond a session: messages of callers are stored, and those that match a later task are put before it."""
 
     embedding: str = "openai:text-embedding-3-small"
-    """Embedding model, at the endpoint of the agents' models: `openai:NAME`."""
+    """Embedding model, as `openai:NAME`; it is called at the endpoint of the agents' models."""
     top: int = Field(default=5, ge=1, le=50)
-    """Maximum number of memories that are put before a task."""
+    """Maximum number of stored messages that are put before a task."""
     min_similarity: float = Field(default=0.3, ge=-1, le=1, alias="min-similarity")
-    """Minimum similarity of a memory, as a cosine."""
+    """Minimum similarity of a stored message to the task, as a cosine."""
     shared: bool = False
     """Share one memory among all callers, instead of one per caller."""
     answers: bool = False
-    """Remember the agent's answers too, in addition to what callers said."""
+    """Store the agent's answers, too, in addition to the messages of callers."""
 
 
 class LoopLimits(_Part):
-    """Limits of the loop of model and tool calls (`docs/agent-loop.md`); its defaults apply to limits that are left out."""
+    """Limits of the loop of model and tool calls (`docs/agent-loop.md`); the loop's defaults apply to limits that are left out."""
 
     max_function_calls: int | None = Field(default=None, ge=1, alias="max-function-calls")
-    """Maximum number of tool calls in one run; after that, tools are off."""
+    """Maximum number of tool calls in one run; after that, the model is called once more without tools."""
     max_consecutive_errors: int | None = Field(default=None, ge=0, alias="max-consecutive-errors")
-    """Consecutive batches with a failing call after which tools are off. Default: 3."""
+    """Number of consecutive model answers with a failing tool call after which the model is called without tools. Default: 3."""
     terminate_on_unknown_calls: bool | None = Field(default=None, alias="terminate-on-unknown-calls")
     """End the run with an error when the model calls an unknown tool."""
     include_detailed_errors: bool | None = Field(default=None, alias="include-detailed-errors")
-    """Show the model the texts of unexpected exceptions in tools."""
+    """Send the texts of unexpected exceptions in tools to the model."""
 
     def to_limits(self, *, by_alias: bool = False) -> JsonObject:
-        """Return the limits that are set, by their names in `LoopOptions`, or with `by_alias` by their keys in the file."""
+        """Return the limits that the file sets, by their names in `LoopOptions`, or with `by_alias` by their keys in the file."""
         values = self.model_dump(exclude_none=True, by_alias=by_alias)
         if not by_alias and "max_consecutive_errors" in values:
             values["max_consecutive_errors_per_request"] = values.pop("max_consecutive_errors")
@@ -186,7 +186,7 @@ OPTION_PARAMETERS: dict[str, JsonObject] = {
     "seed": {"type": "integer", "description": "Calls with the same seed give similar answers."},
     "stop": {"type": "array", "items": {"type": "string"}, "maxItems": 4, "description": "Texts at which the model stops."},
 }
-"""Schemas of the model options that an agent's file may expose as arguments of its tool."""
+"""Model options that an agent file may expose as arguments of the agent's tool; maps the name of the option to its JSON Schema."""
 
 
 class AgentFile(FileModel):
@@ -211,17 +211,17 @@ class AgentFile(FileModel):
     remote: RemoteAgent | None = None
     """Address of an agent that runs elsewhere. It has its own model and tools, and an A2A agent its own instructions."""
     loop: LoopLimits = Field(default_factory=LoopLimits)
-    """Further limits of a run."""
+    """Further limits of a run's loop of model and tool calls."""
     middleware: list[MiddlewareEntry] = Field(default_factory=list[MiddlewareEntry])
     """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`; the first item is the outermost."""
     options: JsonObject = Field(default_factory=lambda: cast("JsonObject", {}))
-    """Model options, such as `temperature`."""
+    """Options for each model call, such as `temperature`."""
     parameters: list[Literal["temperature", "top_p", "max_tokens", "seed", "stop"]] = Field(default_factory=lambda: cast("list[Any]", []))
     """Model options that callers may set, as arguments of the agent's tool."""
     attachments: bool = True
     """Whether callers may attach images, audio, files and links to a task."""
     output: JsonObject | None = None
-    """JSON Schema of the answer, which is then an object; the tool has structured output."""
+    """JSON Schema of the agent's answer, which must then be a JSON object; the agent's tool returns it as structured content."""
     history: Literal["database", "none"] = "database"
     """Whether callers may have sessions with the agent, which the gateway's database stores."""
     session_ttl: float | None = Field(default=None, gt=0, alias="session-ttl")
@@ -229,7 +229,7 @@ class AgentFile(FileModel):
     compaction: Compaction | None = None
     """How a long conversation is shortened for the model. Default: not at all."""
     memory: MemoryKey | None = None
-    """Memory beyond a session."""
+    """Memory beyond a session: stores messages of callers, and adds those that match a later task."""
     context_providers: list[str] = Field(default_factory=list, alias="context-providers")
     """Custom context providers, as `module:name` of an object or a factory; they run in this order."""
     task: TaskSupport = "optional"
@@ -244,7 +244,7 @@ class AgentFile(FileModel):
 
     @property
     def python_references(self) -> set[str]:
-        """All Python references of the file, as `module:name`."""
+        """All Python references (`module:name`) of the file: its middleware and context providers."""
         return {*map(reference_of, self.middleware), *self.context_providers}
 
     @field_validator("name")
@@ -273,7 +273,7 @@ class AgentFile(FileModel):
     @field_validator("tools", "skills", "context_providers", "middleware", "parameters", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        """Convert `a, b`, as other hosts write lists, to a list."""
+        """Convert a text such as `a, b`, the form in which other programs write lists, to a list."""
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
     @field_validator("middleware")
@@ -289,27 +289,27 @@ class AgentFile(FileModel):
 
 @dataclass(frozen=True, slots=True)
 class AgentDefinition:
-    """A parsed agent file."""
+    """A parsed agent file: its frontmatter (`file`) and the agent's instructions."""
 
     file: AgentFile
     instructions: str
     path: Path
     notes: list[str]
-    """Log entries about ignored keys."""
+    """Texts for the log about keys that are ignored."""
 
     @property
     def run_entry(self) -> RunEntry | None:
-        """The file's Python references as an entry that a person must accept before they are imported; `None` if there are none."""
+        """The file's Python references, in the form that a person must accept before they are imported; `None` if the file has none."""
         names = self.file.python_references
         content: JsonObject = {"file": self.file.model_dump(mode="json", exclude_defaults=True), "instructions": self.instructions}
         return file_entry(f"agent/{self.file.name}", self.path, content, names) if names else None
 
 
 def read_agent(path: Path) -> AgentDefinition:
-    """Read one agent file.
+    """Read and parse an agent file.
 
     Raises:
-        AgentError: The file is invalid; the text names the file, the key and the fix.
+        AgentError: The file cannot be read or is invalid; the text names the file, the key and the fix.
     """
     try:
         parts = split_frontmatter(read_document(path).decode())
@@ -333,7 +333,7 @@ def read_agent(path: Path) -> AgentDefinition:
 
 
 def _own_keys(header: JsonObject, path: Path, notes: list[str]) -> JsonObject:
-    """Return the supported keys under their Moongate names; ignored keys are added to `notes`."""
+    """Return the supported keys of the frontmatter under their Moongate names, and add a text to `notes` for each ignored key."""
     known = {field.alias or name for name, field in AgentFile.model_fields.items()}
     values: JsonObject = {}
     for key, value in header.items():
@@ -350,7 +350,7 @@ def _own_keys(header: JsonObject, path: Path, notes: list[str]) -> JsonObject:
 
 
 def _plain(name: str, value: JsonValue) -> JsonValue:
-    """Convert the tool map of other hosts (`{name: enabled}`) to the list of enabled tools."""
+    """Convert a map `{name: enabled}` under the key `tools`, as other programs write it, to the list of enabled tools."""
     if name == "tools" and isinstance(value, dict):
         return [key for key, on in cast("JsonObject", value).items() if on]
     return value

@@ -1,4 +1,7 @@
-"""Context providers and middleware for the keys `files`, `security`, `memory` and `loop-until` of an agent file. Used by `agent_runs`."""
+"""Creates the context providers and middleware for the keys `files`, `security`, `memory` and `loop-until` of agent files.
+
+Used by `agent_runs`.
+"""
 
 from __future__ import annotations
 
@@ -22,29 +25,29 @@ if TYPE_CHECKING:
     from gateway.sessions.session_context import ContextProvider
 
 Tell = Callable[[str], Awaitable[None]]
-"""Sends a progress message to the caller of the agent."""
+"""Function that sends a progress message to the caller of the agent."""
 
 
 class RootJudge(Protocol):
-    """Decides which folders a model may access; `refusal` and `remark` do blocking I/O."""
+    """Decides which folders the models of agents may access; `refusal` and `remark` do blocking I/O."""
 
     def protect(self, references: Iterable[str]) -> None:
-        """Protect the modules of these Python references (`package.module:name`) from models too."""
+        """Protect the files of these Python modules (`package.module:name`), in addition to others, from access by models."""
         ...
 
     def refusal(self, root: Path, access: Access) -> str | None:
-        """Return why a model may not access `root`, with the fix; `None` if it may."""
+        """Return the reason and the fix if a model may not access the folder `root`; `None` if access is allowed."""
         ...
 
     def remark(self, root: Path) -> str | None:
-        """Return a note for the operator about a folder that a model may read; `None` if there is nothing to note."""
+        """Return a note for the operator about a folder that a model may read, or `None`."""
         ...
 
 
 async def file_provider(files: FileAccess, folder: Path, roots: RootJudge | None) -> ContextProvider:
-    """Return the provider of file tools. The path `files.root` is relative to `folder`.
+    """Return the context provider that adds file tools for the folder `files.root`, which is relative to `folder`.
 
-    Whether models may access that folder is checked for each run, because folders change.
+    Access to `files.root` is checked for each run, because folders change.
 
     Raises:
         AgentError: `roots` refuses the folder.
@@ -56,19 +59,20 @@ async def file_provider(files: FileAccess, folder: Path, roots: RootJudge | None
     from gateway.agents.files.file_access import FileAccessProvider
 
     store = await anyio.to_thread.run_sync(FileSystemAgentFileStore, folder / files.root)
-    # The author of the file approved deletion by writing `access: delete`.
+    # The author of the agent file approved deletion with `access: delete`.
     return FileAccessProvider(store, access=files.access, require_delete_approval=False)
 
 
 async def root_refusal(root: Path, access: Access, roots: RootJudge | None) -> str | None:
-    """Return why a model may not access the folder `root`; `None` if it may, or if `roots` is `None`."""
+    """Return the reason if a model may not access the folder `root`; `None` if access is allowed or `roots` is `None`."""
     return await anyio.to_thread.run_sync(roots.refusal, root, access) if roots is not None else None
 
 
 def security_provider(security: FlowSecurity) -> ContextProvider:
-    """Return the provider that restricts tool calls after a run has read untrusted content.
+    """Return the context provider that restricts tool calls after a run has read untrusted content.
 
-    A violation that no person can approve at once is refused, because a run in the gateway cannot end with a request and continue later.
+    A call that violates the rules is refused if no person can approve it during the run, because a run in the gateway cannot end with an
+    approval request and continue later.
     """
     from gateway.agents.middleware.information_flow import SecureAgentConfig
     from gateway.policy.labels import FlowRules
@@ -88,7 +92,9 @@ def security_provider(security: FlowSecurity) -> ContextProvider:
 
 
 def memory_provider(memory: MemoryKey, agent: str, models: ModelResolver, conversations: Conversations | None) -> ContextProvider:
-    """Return the provider that stores what was said to the agent and recalls it by meaning. Each embedding model has its own memories.
+    """Return the context provider that stores messages to the agent and adds stored messages of similar meaning to later runs.
+
+    Each embedding model has its own memories.
 
     Raises:
         ModelError: The embedding model has no endpoint.
@@ -107,7 +113,10 @@ def memory_provider(memory: MemoryKey, agent: str, models: ModelResolver, conver
 
 
 def loop_middleware(until: LoopUntil, judge: SupportsChatGetResponse, tell: Tell) -> AgentMiddleware:
-    """Return the loop middleware for `loop-until`; the middleware reports each further round to `tell`."""
+    """Return the middleware for the key `loop-until`, which repeats a run until a judge model finds the task done.
+
+    The middleware reports each repetition to `tell`.
+    """
     from gateway.agents.middleware.judge import next_message_after_verdict
     from gateway.agents.middleware.loop import DEFAULT_NEXT_MESSAGE, AgentLoopMiddleware
 

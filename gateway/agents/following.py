@@ -1,4 +1,4 @@
-"""`RunFollower`: callers that receive each update of an agent's run instead of only its result, such as AG-UI streams."""
+"""`RunFollower`: a caller that receives each update of an agent's run instead of only the result, such as an AG-UI stream."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class RunFollower(Protocol):
-    """A `Caller` that can receive every update of a run."""
+    """A caller of an agent that receives every update of the agent's run."""
 
     async def follow(self, update: AgentResponseUpdate) -> None:
-        """Receive the next update of the called run; updates of nested runs are not sent."""
+        """Receive the next update of the run that this caller started; updates of runs nested in it are not sent."""
         ...
 
 
@@ -26,7 +26,10 @@ class RunFollower(Protocol):
 async def follow_run(
     stream: AgentStream, ctx: CallContext, said: Callable[[AgentResponseUpdate], Awaitable[None]] | None = None
 ) -> AgentResponse:
-    """Read the stream and return its response. Each update goes to the caller if it is a `RunFollower`; otherwise to `said`, if given."""
+    """Read the stream of an agent's run and return the response.
+
+    Each update goes to the caller in `ctx` if that is a `RunFollower`, otherwise to `said` if given.
+    """
     tell = ctx.ports.caller.follow if isinstance(ctx.ports.caller, RunFollower) else said
     try:
         if tell is not None:
@@ -38,7 +41,7 @@ async def follow_run(
 
 
 def awaits_caller(response: AgentResponse) -> bool:
-    """Return whether the run ended with tool calls without a result or with questions; the caller must answer them."""
+    """Return whether an agent's run ended with tool calls without a result or with questions, which the caller must answer."""
     answered = {c.call_id for message in response.messages for c in message.contents if c.type == "function_result"}
     calls = [c for message in response.messages for c in message.contents if c.type == "function_call" and c.call_id not in answered]
     return bool(calls or response.user_input_requests)

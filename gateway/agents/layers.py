@@ -1,8 +1,7 @@
-"""Mixins of agent-framework that add telemetry and middleware to an agent class; `Agent` does both without these mixins.
+"""Mixins with agent-framework's names that add telemetry and middleware to an agent class; `Agent` has both without these mixins.
 
-List them before the class whose `run` they wrap: `class MyAgent(AgentTelemetryLayer, AgentMiddlewareLayer, BaseAgent)`. They have no
-effect on subclasses of `Agent`. Their methods pass unknown arguments to the class that
-they wrap.
+List the mixins before the class whose `run` they wrap: `class MyAgent(AgentTelemetryLayer, AgentMiddlewareLayer, BaseAgent)`. They have no
+effect on subclasses of `Agent`. Their methods pass unknown arguments to the wrapped class.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from gateway.types.streams import ResponseStream
 
 
 class AgentTelemetryLayer:
-    """Traces each run of an agent class as a span, if `enable_instrumentation` was called."""
+    """Mixin for agent classes that traces each run as a span, if `enable_instrumentation` was called."""
 
     AGENT_PROVIDER_NAME: str = "unknown"
-    """Default provider name in telemetry."""
+    """Default for the provider name of the agent in telemetry."""
 
     def __init__(
         self, *args: Any, otel_agent_provider_name: str | None = None, otel_provider_name: str | None = None, **kwargs: Any
     ) -> None:
-        """Set the provider name in telemetry; other arguments go to the class that the layer wraps."""
+        """Set the provider name in telemetry. Other arguments go to the class that this mixin wraps."""
         super().__init__(*args, **kwargs)
         self.otel_provider_name: str | None = otel_agent_provider_name or otel_provider_name or self.AGENT_PROVIDER_NAME
 
@@ -49,10 +48,10 @@ class AgentTelemetryLayer:
 
 
 class AgentMiddlewareLayer:
-    """Wraps agent middleware around the runs of an agent class."""
+    """Mixin for agent classes that wraps agent middleware around each run."""
 
     def __init__(self, *args: Any, middleware: Any = None, **kwargs: Any) -> None:
-        """Store the agent middleware. All arguments also go to the class that the layer wraps, which uses the chat and function middleware.
+        """Store the agent middleware. All arguments also go to the class that this mixin wraps; it uses the chat and function middleware.
 
         Raises:
             MiddlewareException: An item of `middleware` is not middleware.
@@ -65,7 +64,7 @@ class AgentMiddlewareLayer:
     def run(
         self, messages: Any = None, *, stream: bool = False, session: AgentSession | None = None, middleware: Any = None, **kwargs: Any
     ) -> Any:
-        """Call `run` of the wrapped class inside the agent's middleware; the middleware of this run is further inside."""
+        """Call `run` of the wrapped class inside the agent's middleware, and inside that the agent middleware passed to this run."""
         inner: Callable[..., Any] = cast("Any", super()).run
         own = listed(middleware)
         if isinstance(self, Agent):

@@ -1,7 +1,7 @@
-"""The MCP server of `Agent.as_mcp_server`: one agent of a program as its only tool, as agent-framework does it.
+"""Creates the MCP server of `Agent.as_mcp_server`, whose only tool runs one agent of a program, as in agent-framework.
 
-The tool returns text only; the program provides transport and access control. `agents.tool` and `server` serve agent files with
-sessions, images, progress, approvals, tasks and keys.
+The tool returns text only; the program provides the transport and access control. For agent files, the gateway (`agents.tool` and package
+`server`) adds sessions, images, progress, approvals, tasks and API keys.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ Lifespan = Callable[[Server[Any]], AbstractAsyncContextManager[Any]]
 
 
 def to_mcp_server(agent: BaseAgent, *, name: str, version: str, instructions: str | None, lifespan: Lifespan | None) -> Server[Any]:
-    """Return the server without a transport. A failed run is an error result, so that the calling model can react to it."""
+    """Return an MCP server whose only tool runs `agent`; the program runs the server on a transport.
+
+    A failed run is a tool result with `isError`, so that the calling model can react to it.
+    """
     tool = agent.as_tool(name=None if agent.name else "UnnamedAgent")
     listed = Tool(name=tool.name, description=tool.description, input_schema=tool.definition.input_schema)
 

@@ -1,4 +1,7 @@
-"""`RecordModelCalls`: records an agent's model calls in a durable task, so that a completed call is not paid for twice."""
+"""`RecordModelCalls`: records an agent's model calls in a durable task (a call that continues after a restart of the gateway).
+
+A completed model call is not made, and paid for, a second time.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,16 @@ from gateway.types.streams import ResponseStream
 
 
 class RecordModelCalls(ChatMiddleware):
-    """Chat middleware that records each model call. It must be the outermost, so that a recorded call runs no other middleware again."""
+    """Chat middleware that records each model call of a durable task, and returns the recorded answer after a restart.
+
+    It must be the outermost chat middleware, so that no other middleware runs again for a recorded call.
+    """
 
     def __init__(self, ctx: CallContext, durable: DurablePort, *, is_remote_agent: bool = False) -> None:
         """`ctx` is the call that the run serves; `durable` is the step log of that call's durable task.
 
-        With `is_remote_agent`, a remote agent takes the model's place; because its runs may have effects, a person decides before a repeat.
+        With `is_remote_agent`, the chat client calls a remote agent instead of a model. The agent's runs may have effects, so a person
+        decides whether an interrupted call is repeated.
         """
         self._ctx = ctx
         self._durable = durable
@@ -27,7 +34,7 @@ class RecordModelCalls(ChatMiddleware):
         self._repeatable = not is_remote_agent
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Call the model, or return its recorded answer."""
+        """Call the model and record its answer, or return the recorded answer if the call completed before a restart."""
         step = await self._durable.begin(self._name, repeatable=self._repeatable, ctx=self._ctx)
         if step.is_done:
             recorded = step.value

@@ -1,10 +1,10 @@
-"""Approvals inside a run: which tool calls wait for a person, and what an answer in a later run decides.
+"""Approvals of tool calls in an agent's run: requests to a person, and the person's answers in a later run.
 
-A run that needs approvals ends with the requests; the answers arrive as contents of a later run's messages. With a session, only
-calls that need an approval are shown: the other calls of the batch wait in the session and execute with the approved ones. An
-answer counts only if its session recorded the request.
+A run that needs approvals ends with the requests; the answers arrive as contents of a later run's messages. With a session, only calls that
+need an approval become requests. The other calls of the same model answer are stored in the session and executed with the approved calls.
+An answer counts only if its session recorded the request.
 
-Every request and every answer is logged without arguments, because a model provider that keeps the conversation has no place for them.
+Every request and every answer is logged, without arguments, because a conversation that a model provider stores does not contain them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from gateway.types.content import Content
 from gateway.types.messages import Message
 
 logger = logging.getLogger("gateway.agents.approvals")
-"""A documented name (`docs/middleware.md`): operators filter by it."""
+"""Logger of approvals. Its name is documented in `docs/middleware.md`, because operators filter the log by it."""
 
 STATE_KEY = "tool_approval"
-"""Key of the approvals in a session's state; `ToolApprovalMiddleware` stores its rules under it too."""
+"""Key in a session's state for open approval requests. `ToolApprovalMiddleware` stores its approval rules under the same key."""
 
 REJECTED = "Error: Tool call invocation was rejected by user."
 UNKNOWN_REQUEST = "Error: Tool call invocation was rejected: no approval was requested for this call."
@@ -35,28 +35,29 @@ NEVER_ANSWERED = "Error: This call was not executed, because the conversation co
 
 @dataclass(frozen=True, slots=True)
 class ApprovalDecisions:
-    """The calls that the approval responses in a conversation approve and reject."""
+    """The tool calls that the approval responses in a conversation approve or reject. `calls` are the calls to execute."""
 
     calls: list[Content]
     approvals: list[Content | None]
-    """For each call the response that approved it; `None` if it needed no approval."""
+    """One entry for each of `calls`: the response that approved it, or `None` if the call needed no approval."""
     refused: list[Content]
-    """A `function_result` for each rejected call."""
+    """One tool result (content of type `function_result`) for each rejected call, with the reason for the model."""
     decided: list[Content]
-    """All approved and rejected calls, in the order of the responses."""
+    """All approved and rejected calls, in the order of the approval responses."""
 
 
 def needs_approval(tool: Tool | None) -> bool:
-    """Return whether a person must approve each call of the tool, by an answer in the conversation."""
+    """Return whether a person must approve each call of the tool by an answer in the conversation."""
     return getattr(tool, "approval_mode", None) == "always_require"
 
 
 def request_approvals(
     calls: Sequence[Content], tools: Sequence[Tool], caller_tools: frozenset[str], session: SessionData | None
 ) -> list[Content]:
-    """Return the approval requests for a batch of calls, and store its calls that need no approval in the session, if there is one.
+    """Return the approval requests for the tool calls of one model answer.
 
-    Calls of `caller_tools` become requests too, because the caller executes them.
+    Calls that need no approval are stored in the session until the others are approved; without a session, they become requests, too.
+    Calls of `caller_tools`, which the caller executes, always become requests.
     """
     by_name = {tool.definition.name: tool for tool in tools}
     shown: list[Content] = []
@@ -85,7 +86,7 @@ def remember_requests(requests: Sequence[Content], session: SessionData | None) 
 
 
 def has_approvals(messages: Sequence[Message]) -> bool:
-    """Return whether the conversation contains an approval request or response, except for tools of the model's provider."""
+    """Return whether the messages contain an approval request or response; those for tools of the model's provider do not count."""
     return any(content.type in _APPROVALS and not _is_hosted(content) for message in messages for content in message.contents)
 
 
@@ -93,7 +94,10 @@ _APPROVALS = ("function_approval_request", "function_approval_response")
 
 
 def take_decisions(messages: Sequence[Message], session: SessionData | None) -> ApprovalDecisions:
-    """Return what the approval responses among these messages decide. Responses to calls that already have a result are skipped."""
+    """Return the tool calls that approval responses in `messages` approve or reject, and remove the requests from the session.
+
+    Responses for calls that already have a result are skipped.
+    """
     done = {c.call_id for m in messages for c in m.contents if c.type == "function_result"}
     found = ApprovalDecisions([], [], [], [])
     ids: set[str] = set()
@@ -121,7 +125,7 @@ def take_decisions(messages: Sequence[Message], session: SessionData | None) -> 
 
 
 def log_approval(outcome: str, request_id: str | None, call_id: str | None, tool: str | None, session: SessionData | None) -> None:
-    """Log the outcome for a call that needs an approval (requested, approved, rejected, …), without the call's arguments."""
+    """Log the `outcome` (requested, approved, rejected, …) of the approval of a tool call, without the call's arguments."""
     session_id = getattr(session, "session_id", None) or "-"
     logger.info("approval %s tool=%s call=%s request=%s session=%s", outcome, tool, call_id, request_id or "-", session_id)
 
@@ -138,9 +142,9 @@ def log_hosted_approvals(messages: Sequence[Message], session: SessionData | Non
 
 
 def restore_calls(messages: list[Message]) -> None:
-    """Replace approval requests by their calls and remove approval responses, because model APIs have neither.
+    """In `messages`, replace approval requests by their tool calls and remove approval responses, because model APIs support neither.
 
-    The code that calls this adds the results of the calls. Requests and responses for tools of the model's provider stay.
+    The results of the calls are added elsewhere. Requests and responses for tools that the model's provider executes are not changed.
     """
     for index, message in reversed([*enumerate(messages)]):
         if not any(content.type in _APPROVALS for content in message.contents):
@@ -159,7 +163,7 @@ def restore_calls(messages: list[Message]) -> None:
 
 
 def close_open_calls(messages: list[Message]) -> None:
-    """Add an error result to every tool call without a result, because providers reject a conversation with an open call."""
+    """Add an error result for every tool call without a result, because model providers reject a conversation with such a call."""
     done = {c.call_id for m in messages for c in m.contents if c.type == "function_result"}
     for index in range(len(messages) - 1, -1, -1):
         missing = [c for c in messages[index].contents if c.type == "function_call" and c.call_id not in done]
@@ -171,7 +175,7 @@ def close_open_calls(messages: list[Message]) -> None:
 def _has_call(messages: Sequence[Message], index: int, call_id: str | None) -> bool:
     """Return whether the conversation contains the tool call for which the message at `index` requests approval.
 
-    A result with the same id ends the search in both directions, because some models reuse call ids.
+    The search goes backwards, then forwards, and stops at a result with the same call id, because some models reuse call ids.
     """
     for part in (messages[: index + 1][::-1], messages[index + 1 :]):
         for message in part:
@@ -189,7 +193,7 @@ def _is_hosted(content: Content) -> bool:
 
 
 def _state(session: SessionData) -> JsonObject:
-    """Return the session's approval state as a mapping; programs may have stored a `ToolApprovalState` object instead."""
+    """Return the session's approval state as a mapping; a `ToolApprovalState` object that a program stored is converted."""
     stored = session.state.setdefault(STATE_KEY, {})
     if not isinstance(stored, dict):
         stored = session.state[STATE_KEY] = stored.to_dict()
@@ -197,7 +201,7 @@ def _state(session: SessionData) -> JsonObject:
 
 
 def _take_pending(session: SessionData | None, request_id: str, call: Content) -> bool:
-    """Remove the recorded approval request; return whether it was about exactly this call. Without a session every response counts."""
+    """Remove an approval request from the session. Return whether the request was for exactly this call; always true without a session."""
     if session is None:
         return True
     pending = cast("dict[str, JsonMapping]", _state(session).get("pending") or {})

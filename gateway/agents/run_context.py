@@ -1,4 +1,4 @@
-"""`AgentContext`: one run, for agent middleware. `AgentRunContext`: the current run, for any code inside it, such as tools."""
+"""`AgentContext`: one run of an agent, passed to agent middleware. `AgentRunContext`: the current run, for any code inside the run."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[None]])
 
 @dataclass
 class AgentContext:
-    """One run of an agent, for agent middleware.
+    """One run of an agent, passed to agent middleware.
 
-    Middleware may assign every field except `agent` and `stream` before `call_next`, and `result` after it.
-    `result` is an `AgentResponse`, or with `stream` a `ResponseStream` that has not been read yet; the stream hooks change a stream.
+    Middleware may assign every field except `agent` and `stream` before it awaits `call_next`, and `result` afterwards. `result` is an
+    `AgentResponse`, or with `stream` a `ResponseStream` that has not been read yet, which the `stream_*_hooks` can change.
     """
 
     agent: BaseAgent
@@ -50,19 +50,23 @@ class AgentContext:
     compaction_strategy: CompactionStrategy | None = None
     tokenizer: TokenizerProtocol | None = None
     stream_transform_hooks: list[Callable[[AgentResponseUpdate], Any]] = field(default_factory=lambda: cast("list[Any]", []))
-    """Applied to each update of a streamed result, in order. The result hooks change its response; the cleanup hooks run at its end."""
+    """Applied to each update of a streamed result, in order. `stream_result_hooks` change its response, `stream_cleanup_hooks` run last."""
     stream_result_hooks: list[Callable[[AgentResponse], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     stream_cleanup_hooks: list[Callable[[], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     terminate: bool = False
-    """Skip everything inside the middleware that sets it, as in early agent-framework versions; raise `MiddlewareTermination` instead."""
+    """Set by middleware to skip all middleware inside it and the agent, as in early versions of agent-framework.
+
+    New middleware raises `MiddlewareTermination` instead.
+    """
     loaded: dict[str, list[Message]] | None = field(default=None, init=False, repr=False)
-    """Messages that middleware loaded before the run, by history provider; the run uses them and does not load again."""
+    """Earlier messages of the session that middleware loaded before the run, by history provider id; the run does not load them again."""
     loader: Callable[[], Awaitable[dict[str, list[Message]]]] | None = field(default=None, init=False, repr=False)
 
     async def load_history(self) -> dict[str, list[Message]]:
-        """Load the session's earlier messages before the run does, and return them by history provider in the agent's provider order.
+        """Load the session's earlier messages before the run, and return them by history provider id, in the agent's provider order.
 
-        The run then uses `loaded`. Providers that override `before_run` are not included: they load in the run.
+        The run then uses the messages in `loaded` and does not load them again. A history provider that overrides `before_run` is not
+        included, because it loads its messages during the run.
         """
         if self.loaded is None:
             self.loaded = {} if self.loader is None else await self.loader()
@@ -70,52 +74,59 @@ class AgentContext:
 
 
 class AgentMiddleware(ABC):
-    """Base class of agent middleware."""
+    """Base class of agent middleware, which wraps the runs of an agent."""
 
     middleware_type = MiddlewareType.AGENT
 
     @abstractmethod
     async def process(self, context: AgentContext, call_next: CallNext) -> None:
-        """Process one run: await `call_next()` to continue it, or set `context.result` instead."""
+        """Process one run of the agent: await `call_next()` to continue the run, or set `context.result` to replace it."""
 
 
 AgentMiddlewareTypes = AgentMiddleware | Callable[[AgentContext, CallNext], Awaitable[None]]
-"""Agent middleware: an object or an async function."""
+"""Agent middleware, which wraps the runs of an agent: an object or an async function."""
 
 MiddlewareTypes = AgentMiddlewareTypes | ChatAndFunctionMiddlewareTypes
 """Everything that an agent's `middleware` accepts."""
 
 
 def agent_middleware(func: FunctionT) -> FunctionT:
-    """Mark a function as agent middleware."""
+    """Decorator that marks an async function `(context, call_next)` as agent middleware, which wraps the runs of an agent."""
     return mark(func, MiddlewareType.AGENT)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentRunContext:
-    """The run that the current code is part of, for reading. Other values for an inner run are arguments of that agent's `run`."""
+    """The agent run that the current code is part of, read-only. To change values for an inner run, pass arguments to its agent's `run`."""
 
     agent: BaseAgent
     session: AgentSession | None
     messages: tuple[Message, ...]
-    """The input of the run."""
+    """The input messages of the run."""
     options: ChatOptions
     call: CallContext = field(default_factory=CallContext, repr=False)
-    """The call that the run serves."""
+    """Context of the gateway call that the run serves."""
 
 
 _current: ContextVar[AgentRunContext | None] = ContextVar("gateway.agents.run_context.current", default=None)
-"""A context variable, because tools and middleware of other authors have no parameter for the run. Moongate's own code does pass it."""
+"""The innermost agent run of the current code.
+
+It is a context variable, because tools and middleware of other authors have no parameter for the run. Moongate's own code passes the run
+as an argument.
+"""
 
 
 def current_run_context() -> AgentRunContext | None:
-    """Return the innermost run that the current code is part of, or `None`."""
+    """Return the innermost agent run that the current code is part of, or `None` outside of a run."""
     return _current.get()
 
 
 @contextlib.contextmanager
 def as_current_run(run: AgentRunContext) -> Generator[None]:
-    """Make `run` the current run; entered for each step of a stream, because a context variable must not stay set across a yield."""
+    """Make `run` the current agent run inside a `with` block.
+
+    A stream enters the block for each of its steps, because a context variable must not stay set across a `yield`.
+    """
     token = _current.set(run)
     try:
         yield

@@ -1,8 +1,8 @@
-"""The run loop of agents and chat clients, written once, as a stream: call the model, execute its tool calls, repeat.
+"""The run loop of agents and chat clients: call the model, execute its tool calls, repeat. It yields the updates of the run.
 
-`Agent` and `FunctionInvocationLayer` use it. The loop ends when an answer has no tool calls, when a person or the caller must
-answer a call, or at a limit. At a limit the model gets one last call without tools, and tool calls in that answer are not
-executed. `docs/agent-loop.md` specifies every case.
+`Agent` and `FunctionInvocationLayer` (for chat clients without an agent) use it. The loop ends when an answer has no tool calls, when a
+person must approve a call or the caller must execute it, or at a limit. At a limit the model is called once more without tools, and tool
+calls in that answer are not executed. `docs/agent-loop.md` specifies every case.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from gateway.types.options import ChatOptions, tool_mode
 from gateway.types.responses import AgentResponseUpdate, ChatResponse, ChatResponseUpdate
 
 NO_ANSWER = "I could not finish this within the limits of the run."
-"""Text of the answer if the last model call returned nothing that a reader can see."""
+"""Text of the answer of a run that ended at a limit, if the model's last answer has no visible content."""
 
 LIMIT_KEY = "stopped"
 """Key in a response's `additional_properties`: the limit that ended the run, as text."""
 
 ARGUMENTS_OPTION = "additional_function_arguments"
-"""Key in the options: further values for tools, which override `function_invocation_kwargs`."""
+"""Key in a run's options: run-time values that tools receive and the model does not. They override `function_invocation_kwargs`."""
 
 _NOT_SENT = ("tools", "loop", ARGUMENTS_OPTION)
 
@@ -48,27 +48,27 @@ _INVISIBLE = frozenset({"function_call", "usage", "text_reasoning"})
 
 
 class RunObserver(Protocol):
-    """Receives the steps of a run; `AgentTool` reports them as progress."""
+    """Receives a call for each step of an agent's run, for example to report progress to the MCP client."""
 
     async def model_called(self, number: int) -> None:
-        """Receive that model call `number` (from 1) starts."""
+        """Called before the run's model call `number` (from 1)."""
         ...
 
     async def tools_called(self, names: Sequence[str]) -> None:
-        """Receive the names of the tools that the model called."""
+        """Called before the tools that the model called are executed; `names` are the tools' names."""
         ...
 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """The prepared input of one run."""
+    """The prepared input of one run of the loop of model and tool calls."""
 
     client: SupportsChatGetResponse
     messages: list[Message]
-    """The conversation with the new input; the run appends to it."""
+    """The conversation, including the run's input. The run appends its answers and tool results."""
     tools: list[Tool]
-    """The list itself, not a copy: tools and function middleware may change it during the run."""
+    """The tools of the run. Tools and function middleware may change this list during the run."""
     hosted_tools: Sequence[Any] = ()
     """Tools that the model's provider executes, in the provider's format."""
     options: ChatOptions
@@ -81,20 +81,20 @@ class RunPlan:
     session: SessionData | None = None
     function_invocation_kwargs: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     client_kwargs: JsonMapping | None = None
-    """Further keyword arguments for the chat client."""
+    """Further keyword arguments that are passed to the chat client with each model call."""
     compaction: RunCompaction | None = None
-    """Shortens the messages of a model call, unless the model's provider keeps the conversation."""
+    """Shortens the messages of a model call, unless the model's provider stores the conversation."""
     agent_name: str | None = None
     agent_id: str | None = None
     observer: RunObserver | None = None
     history: CallHistory | None = None
-    """Stores each model call and supplies the messages of the next call; without it, the run uses its own `messages`."""
+    """Stores each model call and supplies the messages of the next one. If it is `None`, the run uses its own `messages`."""
     replaced: list[ReplacedAnswer] = field(default_factory=lambda: cast("list[ReplacedAnswer]", []))
     """Output of a streamed run: answers that middleware changed after their updates had been emitted."""
 
 
 def run_stream(plan: RunPlan) -> AsyncGenerator[AgentResponseUpdate, None]:
-    """Run an agent's loop and return its updates.
+    """Run the loop of model and tool calls for an agent, and return the updates of the run.
 
     Raises:
         ModelError: A model call failed.
@@ -106,12 +106,18 @@ def run_stream(plan: RunPlan) -> AsyncGenerator[AgentResponseUpdate, None]:
 
 
 def answer_stream(plan: RunPlan) -> AsyncGenerator[ChatResponseUpdate, None]:
-    """Run the loop of a chat client without an agent and return its updates; raises like `run_stream`."""
+    """Run the loop of model and tool calls for a chat client without an agent, and return its updates.
+
+    Raises:
+        ModelError: A model call failed.
+        UnknownTool: The model called an unknown tool, and the loop limits make that an error.
+        MiddlewareFailure: Middleware failed the run.
+    """
     return _RunLoop(plan, ChatUpdates(f"answer-{uuid.uuid4()}")).updates()
 
 
 class _RunLoop(Generic[PartT]):
-    """State and steps of one run of the loop."""
+    """Executes one run of the loop of model and tool calls, and stores its state."""
 
     def __init__(self, plan: RunPlan, parts: Updates[PartT]) -> None:
         self._plan = plan
@@ -137,7 +143,7 @@ class _RunLoop(Generic[PartT]):
         self._may_be_replaced = plan.stream and bool(plan.chat_middleware or getattr(plan.client, "chat_middleware", None))
         self._ended = False
         self._given: list[Message] = []
-        """The tool results for the next model call; collected only if a history stores each call."""
+        """Messages with tool results for the next model call; collected only if `RunPlan.history` stores each model call."""
 
     async def updates(self) -> AsyncGenerator[PartT, None]:
         plan = self._plan
@@ -166,7 +172,7 @@ class _RunLoop(Generic[PartT]):
                     if self._may_be_replaced:
                         seen.append(part)
                     contents = [c for c in part.contents if c.type != "function_call"] if tools_off else part.contents
-                    if part.message_id is not None:  # some servers reuse message ids, so the id of the model call is put before it
+                    if part.message_id is not None:  # some servers reuse message ids, so the id gets the id of the model call as a prefix
                         told_id = f"{message_id}-{part.message_id}"
                     self._emitted += 1
                     yield self._updates.of_model(part, contents, told_id)
@@ -180,7 +186,10 @@ class _RunLoop(Generic[PartT]):
                 yield update
 
     def _additional_tools(self) -> list[Tool]:
-        """Return the tools that may be called although the model does not receive their definitions. The gate checks their calls."""
+        """Return the tools of the option `additional_tools`, which may be called although the model does not receive their definitions.
+
+        They are wrapped so that the gate (authorization, approvals, limits) checks their calls.
+        """
         tools = normalize_tools(self._plan.loop.additional_tools)
         guard = self._plan.ctx.run.tool_guard
         return tools if guard is None else guard.guarded(tools)
@@ -188,7 +197,7 @@ class _RunLoop(Generic[PartT]):
     # -- steps -------------------------------------------------------------------------------------------------
 
     async def _execute_approved(self) -> list[PartT]:
-        """Execute the calls that approval responses among the messages approve, before the first model call."""
+        """Before the first model call, execute the tool calls that approval responses in the messages approve. Return the updates."""
         plan = self._plan
         resumed = run_approvals.take_decisions(plan.messages, plan.session)
         run_approvals.restore_calls(plan.messages)
@@ -238,7 +247,10 @@ class _RunLoop(Generic[PartT]):
         )
 
     async def _process(self, answer: ChatResponse, message_id: str, tools_off: bool) -> list[PartT]:
-        """Process a model's answer: end the run, request what a person or the caller must answer, or execute its tool calls."""
+        """Process a model's answer: execute its tool calls and return the updates, or end the run.
+
+        The run ends if the answer has no tool calls, tools are off, a person must approve a call, or the caller must execute a call.
+        """
         plan, loop = self._plan, self._plan.loop
         if plan.history is not None:
             said = _without_calls(answer.messages) if tools_off else answer.messages
@@ -271,11 +283,11 @@ class _RunLoop(Generic[PartT]):
         self._ended = outcome.waits or outcome.terminated or (was_forced and loop.return_tool_results)
         self._count(outcome)
         if was_forced:
-            del self._options["tool_choice"]  # a forced choice holds for one call; otherwise the run could never end in text
+            del self._options["tool_choice"]  # a forced tool call applies to one model call; otherwise the run could never end with text
         return updates
 
     def _limit_update(self, answer: ChatResponse, message_id: str) -> PartT:
-        """Return an update that names the limit that ended the run, with a sentence if the model's last answer is empty."""
+        """Return an update that names the limit that ended the run; with the text `NO_ANSWER` if the model's last answer is empty."""
         says_nothing = all(content.type in _INVISIBLE for m in answer.messages for content in m.contents)
         said = [Content.from_text(NO_ANSWER)] if says_nothing else []
         return self._updates.own(said, "assistant", message_id, {LIMIT_KEY: self._limit()})
@@ -295,7 +307,9 @@ class _RunLoop(Generic[PartT]):
             await self._plan.observer.tools_called([call.name or "" for call in calls])
 
     def _awaiting_answer(self, calls: Sequence[Content]) -> list[Content] | None:
-        """Return the contents that end the run because a person or the caller must answer a call; `None` if all calls can be executed.
+        """Return the contents that end the run because a person must approve a tool call, or the caller must execute it.
+
+        Return `None` if all calls can be executed.
 
         Raises:
             UnknownTool: A tool is unknown, the loop limits make that an error, and no call of the answer needs an approval.
@@ -314,7 +328,7 @@ class _RunLoop(Generic[PartT]):
         return None
 
     def _follow_conversation(self, answer: ChatResponse) -> None:
-        """If the answer names a conversation that the model's provider keeps, continue it: later model calls send only new messages."""
+        """If the model's provider stores the conversation and the answer has its id, send only new messages in later model calls."""
         if answer.continuation_token is None:
             self._options.pop("continuation_token", None)
         if answer.conversation_id is None:
@@ -338,7 +352,7 @@ class _RunLoop(Generic[PartT]):
 
 
 def _calls_of(messages: Sequence[Message]) -> list[Content]:
-    """Return the tool calls of an answer that have no result in it; a repeated call id counts once.
+    """Return the tool calls in a model's answer that have no result in the same answer; of calls with the same id, only the first.
 
     Only this answer is searched, because some servers reuse call ids in every answer.
     """
@@ -352,7 +366,7 @@ def _calls_of(messages: Sequence[Message]) -> list[Content]:
 
 
 def _without_calls(messages: Sequence[Message]) -> list[Message]:
-    """Return copies of the messages without tool calls, which are not executed."""
+    """Return copies of the messages without their tool calls; messages that would be empty are left out."""
     kept = own_copies(messages)
     for message in kept:
         message.contents = [content for content in message.contents if content.type != "function_call"]
@@ -360,10 +374,10 @@ def _without_calls(messages: Sequence[Message]) -> list[Message]:
 
 
 def _put_results(messages: list[Message], results: list[Content], calls: Sequence[Content], *, is_kept_elsewhere: bool) -> None:
-    """Sort the results in call order and insert them directly after the messages with their calls.
+    """Sort tool results in call order, and insert them into `messages` directly after the messages that contain their calls.
 
-    Calls that no message contains are added first, for example calls that waited in the session for another call's approval; but not if
-    the model's provider keeps the conversation, because it has these calls.
+    Calls that no message contains are added to `messages` first, for example calls that waited in the session for another call's approval.
+    If the model's provider stores the conversation (`is_kept_elsewhere`), they are not added, because the provider has them.
     """
     homes = {c.call_id: index for index, m in enumerate(messages) for c in m.contents if c.type == "function_call"}
     missing = [] if is_kept_elsewhere else [call for call in calls if call.call_id not in homes]

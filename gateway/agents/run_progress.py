@@ -1,4 +1,4 @@
-"""`RunProgress`: reports the steps of a run, its text, and the progress of its tools as one sequence of progress messages."""
+"""`RunProgress`: reports the steps of an agent's run, its text, and its tools' progress to the client as MCP progress notifications."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gateway.types.responses import AgentResponseUpdate
 
 
 class RunProgress:
-    """Reports a run's progress to the client of the call that started it.
+    """Reports the progress of an agent's run to the client of the call that started the run.
 
-    The run uses this object as its `Caller` and observer: progress of inner tools gets new, strictly growing numbers, as MCP requires.
+    The run's tools use this object as their caller, so their progress gets new numbers that strictly increase, as MCP requires.
     """
 
     def __init__(self, ctx: CallContext) -> None:
@@ -24,22 +24,22 @@ class RunProgress:
         self._lines = NewLines()
 
     async def model_called(self, number: int) -> None:
-        """Report that the model was called."""
+        """Report the start of model call `number` of the run."""
         await self._say_rest()
         await self.tell("thinking" if number == 1 else f"thinking (round {number})")
 
     async def tools_called(self, names: Sequence[str]) -> None:
-        """Report that tools were called."""
+        """Report the names of the tools that the model called."""
         await self._say_rest()
         await self.tell(f"using {', '.join(names[:5])}{' …' if len(names) > 5 else ''}")
 
     async def said(self, update: AgentResponseUpdate) -> None:
-        """Collect a part of the answer and report its complete sentences."""
+        """Add an update's text to the agent's answer, and report the sentences that are now complete."""
         if update.role == "assistant" and (text := self._sentences.add(update.text)):
             await self.tell(text)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Report a progress message of a tool."""
+        """Report the message of a tool's progress notification under a new number; without a message, report nothing."""
         if message:
             await self.tell(message)
 
@@ -48,15 +48,15 @@ class RunProgress:
         await self._ctx.ports.caller.log(level, data, logger)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Send a request for input to the client; the call's timeouts are paused already."""
+        """Send a request for input to the client and return its response. The code that calls this has paused the call's timeouts."""
         return await self._ctx.ports.caller.ask(request, key)
 
     async def _say_rest(self) -> None:
-        """Report the incomplete sentence before the next step. The end of the answer is the result and is not reported."""
+        """Report the incomplete last sentence before the run's next step. The end of the last answer is the result and is not reported."""
         for text in self._sentences.rest():
             await self.tell(text)
 
     async def tell(self, message: str) -> None:
-        """Report a message; a message that repeats the last one is reported without text."""
+        """Send a progress notification with this message; if the message repeats the previous one, without text."""
         self._step += 1
         await self._ctx.progress(self._step, None, self._lines.take(message))

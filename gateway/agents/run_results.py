@@ -1,4 +1,4 @@
-"""Converts the response of a run to the result of the agent's tool: the final text, attached files, and usage in `_meta`."""
+"""Converts the response of an agent's run to an MCP tool result: the final text, images and files, and token usage in `_meta`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from gateway.types.content import Content
 from gateway.types.responses import AgentResponse, last_text
 
 _SHOWN = frozenset({"data", "uri"})
-"""Content types that the result contains in addition to text."""
+"""Types of the response's contents (images, files, links) that the tool result contains in addition to text."""
 
 
 def to_complete(response: AgentResponse, *, model: str | None, output: JsonObject | None, hands_back: bool = False) -> Complete:
-    """Return the final text of the assistant with the images, audio, files and links of the run, or an error result.
+    """Convert an agent's response to a tool result: the assistant's last text with the run's images, audio, files and links, or an error.
 
-    With `hands_back` the caller answers tool calls and questions itself, so a run that ends with them is not an error.
+    `output` is the JSON Schema that the text must match, if any. With `hands_back`, the caller answers tool calls and questions itself, so
+    a run that ends with them is not an error.
     """
     text = last_text(response.messages)
     rich = [c for m in response.messages if m.role == "assistant" for c in m.contents if c.type in _SHOWN and c.uri]
@@ -64,7 +65,7 @@ def _asked(requests: list[Content]) -> str:
 
 
 def _structured(text: str, schema: JsonObject, blocks: list[JsonObject]) -> JsonObject:
-    """Return a tool result with the answer as structured content, or an error result that says why the answer does not match `schema`."""
+    """Return a tool result with the agent's answer as structured content, or an error with the reason if it does not match `schema`."""
     try:
         value: JsonValue = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Factories for the updates of the run loop: `AgentUpdates` for an agent, `ChatUpdates` for a chat client without an agent."""
+"""Factories for the updates that the run loop yields: `AgentUpdates` for an agent, `ChatUpdates` for a chat client without an agent."""
 
 from __future__ import annotations
 
@@ -20,35 +20,38 @@ PartT_co = TypeVar("PartT_co", covariant=True)
 
 
 class Updates(Protocol[PartT_co]):
-    """Creates the updates of one run."""
+    """Creates the updates that one run of the loop of model and tool calls yields."""
 
     @property
     def response_id(self) -> str:
-        """The run's own id, the prefix of its message ids."""
+        """The run's own id, which is the prefix of its message ids."""
         ...
 
     def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> PartT_co:
-        """Return the update that tells the caller of `part`, a part of a model's answer: with `contents`, in the message `message_id`."""
+        """Return the run's update for `part`, an update of a model's answer, with `contents` and `message_id` in place of its own."""
         ...
 
     def own(self, contents: list[Content], role: Role, message_id: str, additional_properties: JsonObject | None = None) -> PartT_co:
-        """Return an update for contents that the loop created, such as tool results."""
+        """Return an update for contents that the run loop created, such as tool results."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReplacedAnswer:
-    """A model's answer that middleware changed after its updates had been emitted; the response contains this answer instead."""
+    """A model's answer that middleware changed after its updates had been emitted. The run's final response contains this answer."""
 
     start: int
     end: int
-    """`answer` replaces the run's updates from number `start` to before `end`."""
+    """`answer` replaces the run's updates from index `start` up to, but not including, `end`."""
     message_id: str
     answer: ChatResponse
 
 
 def with_replaced(updates: Sequence[PartT], replaced: Sequence[ReplacedAnswer], factory: Updates[PartT]) -> list[PartT]:
-    """Return a run's updates in which the answers that middleware changed replace those that were emitted."""
+    """Return the updates of a run after replacing the updates of each answer in `replaced`, which middleware changed after streaming.
+
+    `factory` creates the new updates.
+    """
     result = list(updates)
     for one in reversed(replaced):
         parts = enumerate(one.answer.to_updates())
@@ -67,7 +70,7 @@ def new_run_id() -> str:
 
 
 def answer_of(update: AgentResponseUpdate) -> str | None:
-    """Return the id that all updates of one answer share: the id of the agent's run, or the response id of another agent.
+    """Return an id that all updates of an agent's answer share: the run id in the message id, or else the response id.
 
     A run makes several model calls, and each has its own response id from the provider, so a response id does not identify a run.
     """
@@ -77,16 +80,16 @@ def answer_of(update: AgentResponseUpdate) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class AgentUpdates:
-    """Creates the updates of an agent's run."""
+    """Creates the updates that an agent's run yields."""
 
     response_id: str
     agent_name: str | None
     agent_id: str | None
     hides_response_id: bool = False
-    """Omit the provider's response id, because a history that stores each model call continues the conversation, not that response."""
+    """Whether updates omit the model provider's response id: true if the agent's history, not that response, continues the conversation."""
 
     def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> AgentResponseUpdate:
-        """Return the part as the agent's update; the response id stays the provider's."""
+        """Return the agent's update for `part`, an update of a model's answer. The response id of the model's provider is kept."""
         update = map_chat_to_agent_update(part, self.agent_name)
         update.contents, update.message_id, update.agent_id = contents, message_id, self.agent_id
         update.role = part.role or "assistant"
@@ -97,7 +100,7 @@ class AgentUpdates:
     def own(
         self, contents: list[Content], role: Role, message_id: str, additional_properties: JsonObject | None = None
     ) -> AgentResponseUpdate:
-        """Return an update for contents that the loop created; the author is the agent, except for tool results."""
+        """Return an update for contents that the run loop created. The author is the agent, except for tool results."""
         author = None if role == "tool" else self.agent_name
         return AgentResponseUpdate(
             contents, role, author, message_id, agent_id=self.agent_id, additional_properties=additional_properties
@@ -106,12 +109,12 @@ class AgentUpdates:
 
 @dataclass(frozen=True, slots=True)
 class ChatUpdates:
-    """Creates the updates of a chat client's answer; response and conversation ids stay the provider's."""
+    """Creates the updates of a chat client that executes tool calls. Response and conversation ids of the model's provider are kept."""
 
     response_id: str
 
     def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> ChatResponseUpdate:
-        """Return a copy of the part in the run's message `message_id`."""
+        """Return a copy of `part`, an update of a model's answer, with `contents` and `message_id`."""
         update = copy.copy(part)  # a client may send the same objects again
         update.contents = contents
         update.message_id = message_id
@@ -120,5 +123,5 @@ class ChatUpdates:
     def own(
         self, contents: list[Content], role: Role, message_id: str, additional_properties: JsonObject | None = None
     ) -> ChatResponseUpdate:
-        """Return an update for contents that no model call produced."""
+        """Return an update for contents that the run loop created, such as tool results."""
         return ChatResponseUpdate(contents, role, message_id=message_id, additional_properties=additional_properties)

@@ -1,8 +1,8 @@
-"""`AgentSource`: the agents of agent files, as tools and, by their cards, as resources.
+"""`AgentSource`: provides the agents of agent files as MCP tools, and their cards (JSON descriptions) as resources.
 
-Entering the source reads the files. A file that cannot be used is listed in `problems`, and the others load. When files change, `app`
-creates a new source with `go_on_from(previous)`: it reuses what was created for unchanged files, and keeps the last usable version of a
-file that no longer loads.
+Entering the source reads the files. A file that cannot be used is listed in `problems`; the other files load. When files change, `app`
+creates a new source with `go_on_from(previous)`: it reuses the agents of unchanged files, and the last usable version of a file that no
+longer loads.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedAgent:
-    """A served agent file with the objects that were created for it."""
+    """The agent of one agent file, with the objects that were created for it."""
 
     definition: AgentDefinition
     remote: Remote | None
-    """Connection of an agent that runs elsewhere; the last source that uses it closes it."""
+    """Connection to the remote agent, if the agent runs elsewhere. The last source that uses the connection closes it."""
     providers: Sequence[ContextProvider]
     middleware: Sequence[object]
     around: Sequence[object]
     """Middleware that the configuration adds to all agents (`agents.middleware`)."""
     signature: Signature
     generation: int
-    """Number of times that the imported Python modules had been reloaded when this agent was loaded (`OwnModules.generation`)."""
+    """How often the Python modules that agent files import had been reloaded when this agent was loaded (`OwnModules.generation`)."""
 
     @property
     def name(self) -> str:
@@ -73,13 +73,13 @@ class LoadedAgent:
         return self.definition.file.name
 
     def is_current(self, signature: Signature, generation: int, around: Sequence[object]) -> bool:
-        """Return whether the file, the modules that it imports and the middleware of all agents are unchanged."""
+        """Return whether the agent file, the modules that it imports and the middleware of all agents (`around`) are unchanged."""
         same = signature is not None and signature == self.signature and around is self.around
         return same and (not self.definition.file.python_references or generation == self.generation)
 
 
 class AgentSource:
-    """A source of the agents in folders and files, sorted by name."""
+    """A source of tools: one tool for each agent file in the given folders and files, sorted by name."""
 
     def __init__(
         self,
@@ -96,8 +96,8 @@ class AgentSource:
         """Configure the source; entering it reads the files. The caller closes `models`.
 
         `environ` resolves secrets of remote agents. Python modules are imported from `base_dir` first. `settings` apply to every
-        agent. If `toolbox` is also a `ResourceBox`, attachments may link resources; if it is also a `ToolGuards`, tools that agents add
-        themselves pass the gate. Without `conversations` no agent has sessions.
+        agent. If `toolbox` is also a `ResourceBox`, attachments may link resources; if it is also a `ToolGuards`, policy checks calls
+        of tools that agents add themselves. Without `conversations` no agent has sessions.
         """
         self._paths = list(paths)
         self._base_dir = base_dir or Path.cwd()
@@ -115,39 +115,39 @@ class AgentSource:
         self._refusal: Callable[[RunEntry], str | None] = lambda entry: None
         self._rules = FunctionRules(lambda source: None)
         self.loaded: dict[Path, LoadedAgent] = {}
-        """The served agents, by file."""
+        """The agents that this source serves, by path of their agent file."""
         self.around: list[object] | None = None
-        """Middleware of all agents, or `None` until it is created."""
+        """Middleware that the configuration adds to all agents (`agents.middleware`); `None` until it is created."""
         modules = current_modules()
         self.generation = modules.generation if modules is not None else 0
         self._previous: AgentSource | None = None
         self._left: set[int] = set()
         self._tools: dict[str, AgentTool] = {}
         self.secrets: set[str] = set()
-        """Values to mask in all output."""
+        """Secret values, such as headers of remote agents, that must be masked in all output."""
         self.definitions: list[AgentDefinition] = []
-        """Agents that loaded."""
+        """Parsed agent files of the agents that loaded."""
         self.unloaded: list[AgentDefinition] = []
-        """Agents whose Python references or remote address cannot be used."""
+        """Parsed agent files whose Python references or remote address cannot be used."""
         self.problems: list[SourceProblem] = []
         """Files and keys that did not load; `moongate doctor` prints them."""
         self.is_waiting = False
-        """Whether a file is not loaded because a person has not accepted it yet."""
+        """Whether a file is not loaded because a person has not yet accepted the Python code that it names."""
         self.judged: dict[tuple[Path, Access], str | None] = {}
-        """By folder and kind of access: why models may not access the folder, or `None` if they may."""
+        """Maps a folder and a kind of access to the reason if models may not access the folder, or to `None` if access is allowed."""
         self.remarks: list[SourceProblem] = []
-        """Notes for the operator about agents that loaded."""
+        """Notes for the operator about the folders of agents that loaded."""
 
     def judge_folders(self, roots: RootJudge) -> None:
-        """Restrict models to folders that `roots` allows; call this before entering. Without this call, models may access every folder."""
+        """Restrict models to folders that `roots` allows; otherwise they may access every folder. Call this before entering the source."""
         self._shared = dataclasses.replace(self._shared, roots=roots)
 
     def judge_files(self, refusal: Callable[[RunEntry], str | None]) -> None:
-        """Do not import Python code of an entry for which `refusal` returns a reason. Call this before entering; `refusal` may block."""
+        """Do not import the Python code of a file for which `refusal` returns a reason. Call this before entering; `refusal` may block."""
         self._refusal = refusal
 
     def judge_code(self, rules: FunctionRules) -> None:
-        """Import and run only Python code that `rules` allow, and audit it. Call this before entering."""
+        """Import and run only the Python code that `rules` allow, and audit its use. Call this before entering the source."""
         self._rules = rules
 
     @property
@@ -156,11 +156,11 @@ class AgentSource:
         return "agent"
 
     def go_on_from(self, previous: AgentSource) -> None:
-        """Reuse what `previous`, a source with the same configuration, loaded for unchanged files and for files that no longer load."""
+        """Reuse the agents that `previous`, a source with the same configuration, loaded: of unchanged files and of files that now fail."""
         self._previous = previous
 
     async def __aenter__(self) -> AgentSource:
-        """Read all files."""
+        """Read all agent files and create their tools. Problems are logged and added to `problems`."""
         before = self._previous.loaded if self._previous is not None else {}
         around = await self._around_or_noted(before)
         found: dict[str, LoadedAgent] = {}
@@ -187,7 +187,7 @@ class AgentSource:
                 self._note(loaded.definition.path, error)
                 continue
             self.loaded[loaded.definition.path] = loaded
-            if self._previous is not None:  # so that it does not close what this source uses
+            if self._previous is not None:  # so that the previous source does not close a connection that this source uses
                 self._previous.give_up(loaded)
         for loaded in made:
             if self.loaded.get(loaded.definition.path) is not loaded:
@@ -207,7 +207,7 @@ class AgentSource:
         return self
 
     async def _around_or_noted(self, before: Mapping[Path, LoadedAgent]) -> list[object] | None:
-        """Return the middleware of all agents; `None` if it cannot be created; each line of the reason is then added to `problems`."""
+        """Return the middleware of all agents. If it cannot be created, return `None` and add each line of the reason to `problems`."""
         try:
             return await self._around(before)
         except AgentError as error:
@@ -218,7 +218,7 @@ class AgentSource:
             return None
 
     async def _around(self, before: Mapping[Path, LoadedAgent]) -> list[object]:
-        """Return the middleware of all agents, reused or created. Raises `AgentError`."""
+        """Return the middleware of all agents: the previous source's if nothing changed, or new. Raises `AgentError`."""
         written, known = self._shared.settings.middleware, self._previous
         if known is not None and known.generation == self.generation and known.around is not None:
             self.around = known.around
@@ -232,7 +232,7 @@ class AgentSource:
         return around
 
     async def _load(self, path: Path, known: LoadedAgent | None, around: Sequence[object]) -> LoadedAgent:
-        """Read one file and create the objects that it names. Raises `AgentError`."""
+        """Return `known` if the file is unchanged; otherwise read the file and create the objects that it names. Raises `AgentError`."""
         signature = await anyio.to_thread.run_sync(signature_of, path)
         if known is not None and known.is_current(signature, self.generation, around):
             return known
@@ -257,17 +257,17 @@ class AgentSource:
         return LoadedAgent(definition, remote, providers, own, around, signature, self.generation)
 
     def give_up(self, loaded: LoadedAgent) -> None:
-        """Hand `loaded` over to another source, so that leaving this source does not close it."""
+        """Hand `loaded` over to another source, so that leaving this source does not close the agent's connection."""
         self._left.add(id(loaded))
 
     async def _admit(self, entry: RunEntry | None, where: str) -> None:
-        """Raise `AgentError` if a person must accept the Python code that `entry` names before it is imported."""
+        """Raise `AgentError` if a person must accept the Python code that `entry` names before it may be imported."""
         if entry is not None and (refusal := await anyio.to_thread.run_sync(self._refusal, entry)) is not None:
             self.is_waiting = True
             raise AgentError(f"{where}: {refusal}")
 
     async def _check_roots(self, definition: AgentDefinition, providers: Sequence[ContextProvider]) -> None:
-        """Check every folder on disk that the agent's model accesses, and note remarks about folders that it only reads.
+        """Check every folder on disk that the agent's model can access, and add remarks about a folder that it can only read.
 
         Raises:
             AgentError: A folder is refused.
@@ -292,14 +292,14 @@ class AgentSource:
             raise AgentError(f"{where}: {refusal}")
 
     def _note(self, path: Path, error: AgentError, *, stays: bool = False) -> None:
-        """Log each line of the error's text and add it to `problems`. With `stays`, the text says that the last version is still served."""
+        """Log each line of the error's text and add it to `problems`. With `stays`, add that the file's last version is still served."""
         for line in str(error).splitlines():
             text = still_served(line) if stays else line
             self.problems.append(SourceProblem(str(path), text.removeprefix(f"{path}: ")))
             logger.warning("%s", text)
 
     def file_schemas(self) -> dict[str, dict[str, JsonValue]]:
-        """Return the input schemas of the agents' file tools, by source name in policies (`agent/<name>`) and tool name."""
+        """Return the input schemas of the agents' file tools, by source name that policies use (`agent/<name>`) and by tool name."""
         found: dict[str, dict[str, JsonValue]] = {}
         for definition in self.definitions:
             if (files := files_of(definition, self._shared)) is not None:
@@ -313,7 +313,7 @@ class AgentSource:
         return self._shared.conversations is not None and any(definition.file.history != "none" for definition in self.definitions)
 
     async def _load_code(self, source: str, reference: str, make: Callable[[object], object]) -> object:
-        """Import the object of `reference`, and return what `make` makes of it. Policy judges both before, under the id `source`.
+        """Import the object that `reference` names, and return `make(object)`. Policy for `source` checks the name and the object first.
 
         Raises:
             PolicyDenied: Policy does not allow the code. A name that policy denies is not imported.
@@ -331,9 +331,9 @@ class AgentSource:
             return make(found)
 
     async def _made(self, entries: Sequence[MiddlewareEntry], source: str, where: str, problems: list[str]) -> list[object]:
-        """Create the middleware that `entries` name: objects and functions as they are, classes with their arguments.
+        """Return the middleware that `entries` name: imported objects and functions, and instances of imported classes.
 
-        All lifecycle hooks are combined at the position of the first one, because their order among each other matters. Each entry that
+        All lifecycle hooks become one item at the position of the first hook, because their relative order matters. Each entry that
         cannot be imported or created, or is not middleware, adds a line to `problems`.
         """
         made: list[object] = []
@@ -358,9 +358,9 @@ class AgentSource:
         return [*made[:place], *_layers(hooks), *made[place:]] if hooks else made
 
     async def _providers_of(self, definition: AgentDefinition, problems: list[str]) -> list[ContextProvider]:
-        """Create the context providers that a file names: objects, or the results of calling factories.
+        """Return the context providers that an agent file names: imported objects, or the results of imported factories.
 
-        Each one that cannot be imported or created, or is not a context provider, adds a line to `problems`.
+        Each reference that cannot be imported or created, or is not a context provider, adds a line to `problems`.
         """
         made: list[ContextProvider] = []
         where = f"{definition.path}: context-providers"
@@ -381,12 +381,12 @@ class AgentSource:
         return made
 
     def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
-        """Return a tool that runs agent `name` on conversation `messages` with the caller's `tools`; `None` if there is no such agent."""
+        """Return a tool that runs agent `name` on the conversation `messages` with the caller's `tools`; `None` for an unknown agent."""
         agent = self._tools.get(name)
         return ConversationTool(agent, messages, tools) if agent is not None else None
 
     def _remote(self, definition: AgentDefinition) -> Remote | None:
-        """Return the connection of an agent that runs elsewhere; blocks if a secret is read from a file.
+        """Return the connection to a remote agent, or `None` for an agent of this process. Blocks if a secret is read from a file.
 
         Raises:
             AgentError: A reference to a secret cannot be resolved, or a package is missing.
@@ -422,11 +422,11 @@ class AgentSource:
         return list(self._tools.values())
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
-        """Return the agents' cards for kind `resources`, and nothing for other kinds."""
+        """Return the agents' cards as resources if `kind` is `resources`, and an empty list otherwise."""
         return [to_resource(definition) for definition in self.definitions] if kind == "resources" else []
 
     async def read(self, uri: str, ctx: CallContext) -> Finished:
-        """Return the card of an agent. Raises `NotFound`."""
+        """Return the card (JSON description) of the agent with this URI. Raises `NotFound`."""
         return Finished(to_contents(self._known(uri)))
 
     def _known(self, uri: str) -> AgentDefinition:
@@ -440,18 +440,18 @@ class AgentSource:
         raise NotFound("prompt", name)
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """Return no suggestions for arguments."""
+        """Return no suggestions: this source does not support completion of arguments."""
         return {"values": []}
 
     async def watch(self, uri: str) -> None:
-        """Accept a subscription to an agent's card, which never changes during this source's life. Raises `NotFound` for other URIs."""
+        """Accept a subscription to an agent's card, which never changes while this source exists. Raises `NotFound` for other URIs."""
         self._known(uri)
 
     async def unwatch(self, uri: str) -> None:
-        """Accept the end of a subscription."""
+        """Accept the end of a subscription; there is nothing to do."""
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Ignore the callback: this source does not change, because `app` replaces it."""
+        """Ignore the callback: this source never changes, because `app` replaces it by a new source when files change."""
 
 
 async def _close(remote: Remote | None) -> None:

@@ -1,7 +1,7 @@
-"""`AgentTool`: an agent file as a tool with the argument `task`; `ConversationTool`: the same on a given conversation.
+"""`AgentTool`: a tool with the argument `task` that runs the agent of one agent file. `ConversationTool` runs it on a whole conversation.
 
-Each call is a conversation of its own, or a turn of a session of its caller (`conversations`). The model is chosen per call, because
-`model: auto` may mean the caller's own. The agent's tools come from the catalog and are called with the caller's identity.
+Each call starts a new conversation, or is a turn of a session of its caller (`conversations`). The model is chosen for each call, because
+`model: auto` may select the caller's own model. The agent's tools come from the catalog and are called with the caller's identity.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _SESSION_ID: JsonObject = {
 
 
 class AgentTool:
-    """One agent file as a tool."""
+    """A tool that runs the agent of one agent file."""
 
     records_steps = True
-    """Inside a durable task the agent records its model calls, and the tools that it calls record themselves."""
+    """Tells a durable task (which continues after a restart) that the agent and its tools record their own steps in the task."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class AgentTool:
         remote: Remote | None = None,
         middleware: Sequence[object] = (),
     ) -> None:
-        """`remote` is the connection of an agent that runs elsewhere; the code that created the connection closes it."""
+        """Create the tool. `remote` is the connection to an agent that runs elsewhere; the code that created the connection closes it."""
         self._conversations = shared.conversations if definition.file.history != "none" else None
         self._setup = AgentSetup(definition, shared, tuple(context_providers), remote or Remote(), tuple(middleware), self._conversations)
         self._runs: AgentRuns | None = None
@@ -89,11 +89,11 @@ class AgentTool:
 
     @property
     def definition(self) -> ToolDefinition:
-        """Return the definition: `task`, `session_id` if sessions are kept, `attachments`, and the options that callers may set."""
+        """Return the tool's definition. Its arguments are `task` and, as the file allows, `session_id`, `attachments` and model options."""
         return self._definition
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run the agent on a task, alone or as the next turn of a session.
+        """Run the agent on the task in `arguments`: as a new conversation, or as the next turn of a session (`session_id`).
 
         Raises:
             ModelError: No model is available, or a model call failed; the text names the fix.
@@ -107,7 +107,9 @@ class AgentTool:
     async def converse(
         self, messages: Sequence[Message], tools: Sequence[Tool], ctx: CallContext, options: ChatOptions | None = None
     ) -> ToolOutcome:
-        """Run the agent on a conversation, with `tools` added to its own. A caller that is a `RunFollower` receives each update.
+        """Run the agent on a conversation, with the caller's `tools` added to the agent's own.
+
+        If the caller in `ctx` is a `RunFollower`, it receives each update of the run.
 
         Raises:
             ModelError: No model is available, or a model call failed; the text names the fix.
@@ -116,7 +118,7 @@ class AgentTool:
         return await (await self._running()).converse(messages, tools, ctx, options)
 
     async def _running(self) -> AgentRuns:
-        """Return the `AgentRuns` of this agent; its module is imported by the first call, so that the gateway starts quickly."""
+        """Return the object that runs this agent. The first call imports its module, so that the gateway starts quickly."""
         if self._runs is None:
             await load("gateway.agents.agent_runs")
             from gateway.agents.agent_runs import AgentRuns
@@ -126,19 +128,24 @@ class AgentTool:
 
 
 class ConversationTool:
-    """An agent's tool that runs on a given conversation instead of a task, for user interfaces that send the whole conversation."""
+    """A tool that runs an agent on a given conversation instead of a task, for user interfaces that send the whole conversation."""
 
     def __init__(self, agent: AgentTool, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
-        """`tools` belong to the caller: a call of one ends the run and is returned to the caller."""
+        """Create the tool. The caller executes `tools`: if the model calls one of them, the run ends and returns the call to the caller."""
         self._agent = agent
         self._messages = messages
         self._tools = tools
 
     @property
     def definition(self) -> ToolDefinition:
-        """The definition of the agent's `AgentTool`."""
+        """The tool's definition, equal to that of the agent's `AgentTool`."""
         return self._agent.definition
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run the agent on the conversation; `arguments` only serve the gate's checks. Raises the errors of `AgentTool.converse`."""
+        """Run the agent on the conversation. Only the gate (authorization, approvals, limits) uses `arguments`.
+
+        Raises:
+            ModelError: No model is available, or a model call failed; the text names the fix.
+            AgentError: Agents call each other too deeply, or a skill does not exist.
+        """
         return await self._agent.converse(self._messages, self._tools, ctx)

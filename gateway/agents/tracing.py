@@ -1,7 +1,7 @@
-"""OpenTelemetry spans and metrics of agent runs and tool calls, by the GenAI semantic conventions. Called if instrumentation is on.
+"""OpenTelemetry spans and metrics of agent runs and tool calls, by the GenAI semantic conventions. Used only if instrumentation is on.
 
-`chat.model_tracing` counts the tokens of each model call in `gen_ai.client.token.usage`. A run's sum is in its span and in the separate
-metric `agent.client.token.usage`, so that no token is counted twice.
+`chat.model_tracing` counts the tokens of each model call in the metric `gen_ai.client.token.usage`. The sum of a run is in the run's span
+and in the separate metric `agent.client.token.usage`, so that no metric counts a token twice.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from gateway.types.responses import AgentResponse, AgentResponseUpdate
 REQUESTS = "agent.client.request.count"
 TOKENS = "agent.client.token.usage"
 RUN_LABELS = (*LABELS, "gen_ai.agent.name")
-"""Span attributes that become labels of the run metrics."""
+"""Attributes of a run's span that become labels of the run's metrics."""
 
 
 def traced_run(
     agent: BaseAgent, context: AgentContext, updates: AsyncGenerator[AgentResponseUpdate, None]
 ) -> AsyncGenerator[AgentResponseUpdate, None]:
-    """Return a run's updates, traced as one span."""
+    """Return the updates of an agent's run; reading them records the run as one span."""
     operation = begin_run(agent, context.messages, context.session, context.options)
     return follow(operation, updates, lambda seen: finish_run(operation, AgentResponse.from_updates(seen)))
 
 
 def begin_run(agent: Any, messages: Sequence[Message], session: AgentSession | None, options: JsonMapping | ChatOptions) -> Operation:
-    """Start the span of a run of an agent of any class."""
+    """Start the span for an agent's run. `agent` can be of any class."""
     client, defaults = getattr(agent, "client", None), cast("JsonMapping", getattr(agent, "default_options", None) or {})
     name = agent.name or agent.id
     told = {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": agent.otel_provider_name or provider_of(client)}
@@ -58,7 +58,7 @@ def begin_run(agent: Any, messages: Sequence[Message], session: AgentSession | N
 
 
 def finish_run(operation: Operation, response: AgentResponse) -> None:
-    """End the span of a run; `response` is complete, or the part that the run produced before it failed."""
+    """End the span of an agent's run and update the metrics. `response` is the whole response, or its part if the run failed."""
     operation.add(answered(response.response_id, None, response.finish_reason, response.usage_details))
     if OBSERVABILITY_SETTINGS.enable_sensitive_data:
         operation.add({"gen_ai.output.messages": shown(response.messages, response.finish_reason)})
@@ -70,11 +70,11 @@ def finish_run(operation: Operation, response: AgentResponse) -> None:
 
 
 Failed = Callable[[BaseException | str], None]
-"""Receives the exception of a failed call, or the kind of failure as text."""
+"""Function that records a failed tool call; it receives the exception or the kind of failure as text."""
 
 
 async def traced_tool(tool: Tool | None, call: Content, run: Callable[[Failed], Awaitable[Content]]) -> Content:
-    """Execute one tool call inside a span. `run` calls its argument with each failure that it converts to a tool result."""
+    """Execute one tool call with `run` inside a span. `run` receives a function to call with each failure that it converts to a result."""
     name = call.name or "unknown"
     told = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
     operation = Operation(f"execute_tool {name}", {**told, "gen_ai.tool.call.id": call.call_id or ""}, metric=DURATION)

@@ -1,4 +1,4 @@
-"""Converts messages, tools and validation errors of AG-UI requests."""
+"""Converts messages and tools of AG-UI requests to Moongate's types, and validation errors of such requests to text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ Part = TextPart | ImagePart | AudioPart | VideoPart | DocumentPart
 
 
 def to_messages(wire: Sequence[WireMessage], context: Sequence[Context]) -> list[Message]:
-    """Convert an application's conversation, with its context as a first system message. Activities and reasoning are left out."""
+    """Convert the messages of an AG-UI request. The application's `context`, if any, becomes a system message before them.
+
+    Messages with activities or reasoning are left out.
+    """
     messages: list[Message] = []
     if context:
         notes = "\n".join(f"- {item.description}: {item.value}" for item in context)
@@ -73,7 +76,7 @@ def _part(part: Part) -> Content:
 
 
 def to_tools(wire: Sequence[WireTool]) -> list[FunctionTool[..., object]]:
-    """Convert the application's tools to declarations: a call of such a tool ends the run, and the application answers the call."""
+    """Convert the tools of an AG-UI request to declarations. A call of such a tool ends the run, and the application executes the tool."""
     return [
         FunctionTool(None, name=tool.name, description=tool.description, schema=cast("JsonObject", tool.parameters or {"type": "object"}))
         for tool in wire
@@ -86,6 +89,6 @@ def last_text(messages: Sequence[Message]) -> str:
 
 
 def problem_of(error: ValidationError) -> str:
-    """Return why a body is not a `RunAgentInput`: the path in it and the reason."""
+    """Return, as text, why the body of an AG-UI request is not a `RunAgentInput`: the path of the first invalid value, and the reason."""
     first = error.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(str(part) for part in first['loc']) or 'body'}: {first['msg']}."

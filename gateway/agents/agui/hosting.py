@@ -1,7 +1,7 @@
-"""Serves a program's own agent over AG-UI: `add_agent_framework_fastapi_endpoint` and `AgentFrameworkAgent`, as in agent-framework.
+"""Serves an agent of a program over AG-UI: `add_agent_framework_fastapi_endpoint` and `AgentFrameworkAgent`, as in agent-framework.
 
-The program provides the web application, its authentication and its server. The AG-UI client keeps the conversation and sends all of it
-with each run; its thread id is the id of the run's session. The gateway's own route is `server.agui_runs`.
+The program provides the web application, its authentication and its server. The AG-UI client stores the conversation and sends all of it
+with each run; the AG-UI thread id becomes the id of the run's session. `server.agui_runs` serves the agents of the gateway instead.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from gateway.types.messages import Message
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 10_000
-"""Maximum number of threads with open approval requests; the oldest is dropped."""
+"""Maximum number of AG-UI threads whose approval requests are stored; the oldest thread's requests are dropped."""
 
 _ANSWER: JsonObject = {"type": "object", "properties": {"approved": {"type": "boolean"}}, "required": ["approved"]}
 
 AgentFactory = Callable[[RunAgentInput], SupportsAgentRun | Awaitable[SupportsAgentRun]]
-"""Creates the agent for one request; needed for agents and workflows that execute one run at a time."""
+"""Function that creates the agent for one AG-UI request; needed for agents and workflows that can execute only one run at a time."""
 
 
 class WebApplication(Protocol):
-    """A Starlette or FastAPI application."""
+    """The part of a Starlette or FastAPI application that is used here."""
 
     def add_route(self, path: str, route: Any, methods: list[str] | None = None) -> None:
-        """Register a handler for a path."""
+        """Register the request handler `route` for a path."""
         ...
 
 
 class AgentFrameworkAgent:
-    """An agent, or a factory of agents, whose runs are streams of AG-UI events."""
+    """Adapter that runs an agent, or a new agent of a factory for each request, and yields the run as AG-UI events."""
 
     def __init__(self, agent: SupportsAgentRun | AgentFactory, name: str | None = None, description: str | None = None) -> None:
-        """The name and description default to the agent's.
+        """Wrap an agent or a function that creates agents. `name` and `description` default to those of the agent.
 
         Raises:
             TypeError: `agent` is neither an agent nor a function.
@@ -66,10 +66,10 @@ class AgentFrameworkAgent:
         self.name = name or getattr(agent, "name", None) or "agent"
         self.description = description or getattr(agent, "description", None) or ""
         self._waiting: OrderedDict[str, JsonObject] = OrderedDict()
-        """Approval state of threads with open requests, by thread id."""
+        """Approval state of AG-UI threads with open approval requests, by thread id."""
 
     async def run(self, request: RunAgentInput | JsonMapping) -> AsyncGenerator[BaseEvent, None]:
-        """Run the agent and yield all events of the run. Every error during the run becomes a `RunErrorEvent`.
+        """Run the agent for an AG-UI request and yield all events of the run. Every error during the run becomes a `RunErrorEvent`.
 
         Raises:
             ValidationError: The request is not a `RunAgentInput`.
@@ -82,7 +82,7 @@ class AgentFrameworkAgent:
         try:
             agent = await self._agent_for(wanted)
             session = agent.create_session(session_id=wanted.thread_id)
-            try:  # a ValueError here is about the request; a ValueError of the program's agent is logged and not shown
+            try:  # a ValueError here is the client's mistake and is sent to it; a ValueError of the program's agent is only logged
                 tools = _tools_for(agent, wanted)
                 messages = self._resumed(wanted, session)
             except ValueError as error:
@@ -101,7 +101,7 @@ class AgentFrameworkAgent:
             ending = events.interrupted({key: _question(request) for key, request in asked.items()}) if asked else events.finished()
         except GatewayError as error:
             ending = events.failed(text_for_caller(error), type(error).__name__)
-        except Exception:  # the boundary to the program's agent
+        except Exception:  # the program's agent may raise anything
             logger.exception("AG-UI run failed agent=%s", self.name)
             ending = events.failed("The run failed with an internal error; see the log of the application.", "internal")
         for event in ending:
@@ -117,10 +117,10 @@ class AgentFrameworkAgent:
         return agent
 
     def _resumed(self, wanted: RunAgentInput, session: AgentSession) -> list[Message]:
-        """Return the conversation of the request; answers to approval requests are added to it as a user message.
+        """Return the conversation of an AG-UI request; its answers to approval requests (`resume`) become a user message at the end.
 
         Raises:
-            ValueError: An answer matches no open request of the thread; the requests stay open.
+            ValueError: An answer matches no open approval request of the thread; the requests stay open.
         """
         messages = to_messages(wanted.messages, wanted.context or ())
         state = self._waiting.get(wanted.thread_id)
@@ -149,7 +149,7 @@ class AgentFrameworkAgent:
 def add_agent_framework_fastapi_endpoint(
     app: WebApplication, agent: SupportsAgentRun | AgentFactory | AgentFrameworkAgent, path: str = "/"
 ) -> None:
-    """Serve an agent at a path of a FastAPI or Starlette application, which is responsible for access control."""
+    """Serve an agent over AG-UI at a path of a FastAPI or Starlette application. The application is responsible for access control."""
     hosted = agent if isinstance(agent, AgentFrameworkAgent) else AgentFrameworkAgent(agent)
 
     async def serve(request: Request) -> Response:
@@ -163,7 +163,7 @@ def add_agent_framework_fastapi_endpoint(
 
 
 class _HostedRun(EventStream):
-    """The HTTP response that streams one run of the program's agent."""
+    """HTTP response that streams one run of a program's agent as AG-UI events."""
 
     def __init__(self, hosted: AgentFrameworkAgent, wanted: RunAgentInput) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class _HostedRun(EventStream):
 
 
 def _tools_for(agent: SupportsAgentRun, wanted: RunAgentInput) -> dict[str, Any]:
-    """Return the application's tools as an argument of the agent's `run`.
+    """Return keyword arguments for the agent's `run` with the tools of the AG-UI request, if it has any.
 
     Raises:
         ValueError: The agent's `run` accepts no tools.
@@ -194,14 +194,14 @@ def _tools_for(agent: SupportsAgentRun, wanted: RunAgentInput) -> dict[str, Any]
 
 
 def _question(request: Content) -> JsonObject:
-    """Return an approval request as a question for the AG-UI client: a message and the schema of the answer."""
+    """Convert an approval request to a request for input that the AG-UI client receives: a message and the schema of the answer."""
     call = request.function_call
     name = call.name if call is not None else ""
     return {"method": "tool_approval", "params": {"message": f"May the tool {name!r} be called?", "requestedSchema": _ANSWER}}
 
 
 def _is_yes(payload: object) -> bool:
-    """Return whether an answer approves; any answer that is not clearly positive rejects."""
+    """Return whether the answer to an approval request is `true` or `{"approved": true}`; every other answer rejects the tool call."""
     if isinstance(payload, dict):
         return cast("JsonObject", payload).get("approved") is True
     return payload is True

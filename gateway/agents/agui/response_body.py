@@ -1,4 +1,4 @@
-"""`EventStream`: an HTTP response with the AG-UI events of a run as server-sent events. Used by `server.agui_runs` and `hosting`."""
+"""`EventStream`: an HTTP response that sends the AG-UI events of a run as server-sent events. Used by `server.agui_runs` and `hosting`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from starlette.types import Receive, Scope, Send
 from gateway.wire.sse import encode_comment
 
 KEEP_ALIVE_SECONDS = 15
-"""Seconds without an event after which a comment is sent: proxies close silent streams, and writing detects a lost client."""
+"""Seconds without an event after which an SSE comment is sent, because proxies close idle streams, and writing detects a lost client."""
 
 SEND_SECONDS = 30
-"""Seconds after which a client that reads nothing is considered lost."""
+"""Time limit, in seconds, for one write of the response; a client that does not read for longer is considered lost."""
 
 
 class EventStream(Response, ABC):
-    """Streams one run; the run is cancelled if the client disconnects."""
+    """HTTP response that executes one run of an agent and streams its AG-UI events. If the client disconnects, the run is cancelled."""
 
     def __init__(self) -> None:
         super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
@@ -29,10 +29,10 @@ class EventStream(Response, ABC):
 
     @abstractmethod
     async def run(self, channel: Channel) -> None:
-        """Execute the run and send all of its events."""
+        """Execute the agent's run and send all of its AG-UI events to `channel`."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response."""
+        """Send the response as an ASGI application: the head, then the events of the run until it ends or the client disconnects."""
         channel = Channel(send)
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with anyio.create_task_group() as tasks:
@@ -50,7 +50,7 @@ class EventStream(Response, ABC):
 
 
 class Channel:
-    """Writes the response body, one write at a time and with a deadline for each."""
+    """Writes AG-UI events to the body of an HTTP response. Writes are serialized, and each has the deadline `SEND_SECONDS`."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -59,7 +59,7 @@ class Channel:
         self._wrote = anyio.Event()
 
     async def send(self, events: Sequence[BaseEvent]) -> None:
-        """Write events.
+        """Write AG-UI events to the response body.
 
         Raises:
             TimeoutError: The client does not read.
@@ -68,7 +68,7 @@ class Channel:
             await self._write("".join(map(self._encoder.encode, events)).encode())
 
     async def keep_alive(self) -> None:
-        """Write a comment after each interval without an event, until cancelled."""
+        """Write an SSE comment after each `KEEP_ALIVE_SECONDS` without an event, until cancelled."""
         while True:
             self._wrote = anyio.Event()
             with anyio.move_on_after(KEEP_ALIVE_SECONDS):
@@ -77,7 +77,7 @@ class Channel:
             await self._write(encode_comment("still here"))
 
     async def end(self) -> None:
-        """Complete the body."""
+        """End the response body."""
         await self._write(b"", more=False)
 
     async def _write(self, body: bytes, *, more: bool = True) -> None:
@@ -88,5 +88,5 @@ class Channel:
 
 
 def refusal(status: int, message: str) -> JSONResponse:
-    """Return the response to a request that starts no run."""
+    """Return the JSON error response to an AG-UI request that is rejected before a run starts."""
     return JSONResponse({"error": "not_found" if status == 404 else "invalid_request", "message": message}, status)

@@ -1,6 +1,6 @@
 """`RunEvents`: converts one agent run to AG-UI 1.0 events in the required order (https://docs.ag-ui.com).
 
-It uses no transport. At most one text, reasoning passage or tool call is open at a time; starting the next one closes it.
+It sends nothing itself. At most one text, reasoning passage or tool call is open at a time; starting the next one closes it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _USAGE = {
 
 
 class RunEvents:
-    """Creates the events of one run. Each method returns the events to send now."""
+    """Creates the AG-UI events of one agent run. Each method returns the events to send now, in order."""
 
     def __init__(self, request: RunAgentInput) -> None:
         self._request = request
@@ -74,7 +74,7 @@ class RunEvents:
         ]
 
     def update(self, update: AgentResponseUpdate) -> list[BaseEvent]:
-        """Return the events for one update of the run."""
+        """Return the AG-UI events for one update of the run."""
         events: list[BaseEvent] = []
         for content in update.contents:
             match content.type:
@@ -95,11 +95,11 @@ class RunEvents:
         return events
 
     def finished(self) -> list[BaseEvent]:
-        """Return the events for a completed run. They name the tool calls without a result, which the application answers."""
+        """Return the events for a completed run. The last event lists the tool calls without a result, which the application executes."""
         return self._ended(RunFinishedSuccessOutcome(pending_tool_call_ids=list(self._unanswered) or None))
 
     def interrupted(self, asks: Mapping[str, JsonObject]) -> list[BaseEvent]:
-        """Return the events for a run that waits for a person; `asks` maps the id of each answer to its MCP request."""
+        """Return the events for a run that waits for a person. `asks` maps ids to MCP requests for input; an answer refers to the id."""
         return self._ended(RunFinishedInterruptOutcome(interrupts=[_interrupt(key, ask) for key, ask in asks.items()]))
 
     def _ended(self, outcome: RunFinishedSuccessOutcome | RunFinishedInterruptOutcome) -> list[BaseEvent]:
@@ -108,11 +108,11 @@ class RunEvents:
         return [*self.closed(), RunFinishedEvent(thread_id=request.thread_id, run_id=request.run_id, outcome=outcome, usage=usage)]
 
     def failed(self, message: str, code: str) -> list[BaseEvent]:
-        """Return the events for a failed run."""
+        """Return the events for a failed run; `message` and `code` describe the error."""
         return [*self.closed(), RunErrorEvent(message=message, code=code)]
 
     def closed(self) -> list[BaseEvent]:
-        """Return the end events of the text, reasoning passage or tool call that is open."""
+        """Return the events that end the currently open text, reasoning passage or tool call, if any."""
         events = self._close()
         self._open_id, self._close = None, list[BaseEvent]
         return events
@@ -141,7 +141,7 @@ class RunEvents:
     def _call(self, message_id: str | None, call: Content) -> list[BaseEvent]:
         call_id = call.call_id or self._wire_id
         if call.user_input_request and call_id in self._unanswered:
-            return []  # already sent; this update only hands the call over to the caller
+            return []  # the call was already sent; this update only says that the caller must execute it
         opened = f"call {call_id}"
         events: list[BaseEvent] = []
         if self._open_id != opened:

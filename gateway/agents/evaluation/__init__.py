@@ -1,1 +1,1 @@
-"""Evaluation of agents: items, checks and evaluators with agent-framework's names, and case files for `moongate eval`."""
+"""Evaluation of agents: checks and evaluators that judge answers, with agent-framework's names, and case files for `moongate eval`."""

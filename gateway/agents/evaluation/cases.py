@@ -1,7 +1,7 @@
-"""Case files for `moongate eval`: questions to an agent with expectations, each of which becomes a check. Used by `cli.evaluate`.
+"""Case files for `moongate eval`: questions to an agent, with expectations for the answers. Used by `cli.evaluate`.
 
-A file is JSON Lines: `{"id", "input", "expect": {"contains", "notContains", "regex", "schema", "judge"}}`. A case passes if all of its
-expectations are met.
+A file is JSON Lines: `{"id", "input", "expect": {"contains", "notContains", "regex", "schema", "judge"}}`. Each expectation becomes a
+check; a case passes if all of its expectations are met.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.schema_check import SchemaCheck, measure
 
 Judge = Callable[[str, str, Sequence[str]], Awaitable[tuple[bool, str]]]
-"""Receives input, answer and criteria; returns whether the answer meets all criteria, and the reason if not."""
+"""Async function that judges an answer. It receives the agent's input, the answer and criteria.
+
+It returns whether the answer meets all criteria, and the reason if not.
+"""
 
 
 class Expectations(FileModel):
-    """Expectations for an answer."""
+    """Expectations for an agent's answer in a case file of `moongate eval`; the key `expect` of a case."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -53,7 +56,7 @@ class Expectations(FileModel):
 
 
 class Case(FileModel):
-    """One question to an agent, with expectations."""
+    """One line of a case file of `moongate eval`: a question to an agent (`input`), with expectations for its answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -63,7 +66,7 @@ class Case(FileModel):
 
 
 def read_cases(text: str, *, name: str) -> list[Case]:
-    """Parse a JSON Lines file; the id of a case defaults to its line number.
+    """Parse the text of a case file (JSON Lines). The id of a case defaults to its line number; `name` is the file's name in errors.
 
     Raises:
         ConfigError: A line is not a case, two cases have the same id, or the file has no cases; the text names the file and line.
@@ -87,9 +90,9 @@ def read_cases(text: str, *, name: str) -> list[Case]:
 
 
 def to_checks(case: Case, structured: JsonValue, judge: Judge | None) -> list[EvalCheck]:
-    """Return one check per expectation of a case, to run on an answer. A failed check has a reason, unless its name is enough.
+    """Return one check per expectation of a case, to judge an agent's answer. The checks `schema` and `judge` give reasons if they fail.
 
-    `structured` is the structured answer, or `None`.
+    `structured` is the agent's structured answer, or `None`. `judge` judges criteria with a model.
 
     Raises:
         ConfigError: The case has criteria for a judge, and no judge is given.

@@ -1,4 +1,7 @@
-"""Checks: functions that judge one `EvalItem` locally. Common checks, and `evaluator` to create a check from any function."""
+"""Checks: functions that judge one `EvalItem` (a conversation of an agent) without a service.
+
+The module contains common checks, and `evaluator`, which creates a check from any function.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from gateway.agents.evaluation.items import EvalItem
 from gateway.json_types import JsonMapping, JsonObject
 
 PASSING_SCORE = 0.5
-"""Minimum score that passes if the check returns no threshold; the value is agent-framework's."""
+"""Minimum score with which an item passes a check that returns a score without a threshold; the value is agent-framework's."""
 
 
 @dataclass
 class CheckResult:
-    """Result of one check for one item."""
+    """Result of one check of one `EvalItem`."""
 
     passed: bool
     reason: str
@@ -25,14 +28,14 @@ class CheckResult:
 
 
 EvalCheck = Callable[[EvalItem], CheckResult | Awaitable[CheckResult]]
-"""Judges an item, synchronously or asynchronously."""
+"""Sync or async function that judges an `EvalItem` (a conversation of an agent) and returns a `CheckResult`."""
 
 _PARAMETERS = ("query", "response", "expected_output", "expected_tool_calls", "conversation", "tools", "context")
-"""Parameter names that functions wrapped by `evaluator` may have."""
+"""Names that the parameters of functions passed to `evaluator` may have; each is a value of an `EvalItem`."""
 
 
 def keyword_check(*keywords: str, case_sensitive: bool = False) -> EvalCheck:
-    """Return a check that the response contains all keywords."""
+    """Return a check that passes if the agent's response contains all keywords."""
 
     def check(item: EvalItem) -> CheckResult:
         text = item.response if case_sensitive else item.response.lower()
@@ -43,7 +46,7 @@ def keyword_check(*keywords: str, case_sensitive: bool = False) -> EvalCheck:
 
 
 def tool_called_check(*tool_names: str, mode: Literal["all", "any"] = "all") -> EvalCheck:
-    """Return a check that all of these tools were called, or with `mode="any"` at least one of them."""
+    """Return a check that passes if the agent called all of these tools, or with `mode="any"` at least one of them."""
 
     def check(item: EvalItem) -> CheckResult:
         called = {name for name, _ in _calls_of(item)}
@@ -59,7 +62,7 @@ def tool_called_check(*tool_names: str, mode: Literal["all", "any"] = "all") -> 
 
 
 def tool_calls_present(item: EvalItem) -> CheckResult:
-    """Check that every expected tool was called, in any order; other calls are allowed."""
+    """Check that the agent called every expected tool of the item, in any order; other calls are allowed."""
     expected = [call.name for call in item.expected_tool_calls or ()]
     if not expected:
         return CheckResult(True, "No expected tool calls specified.", "tool_calls_present")
@@ -70,7 +73,7 @@ def tool_calls_present(item: EvalItem) -> CheckResult:
 
 
 def tool_call_args_match(item: EvalItem) -> CheckResult:
-    """Check that every expected call was made with at least the expected arguments."""
+    """Check that the agent made every expected tool call of the item, with at least the expected arguments."""
     expected = item.expected_tool_calls or []
     if not expected:
         return CheckResult(True, "No expected tool calls specified.", "tool_call_args_match")
@@ -102,13 +105,13 @@ def evaluator(*, name: str | None = None) -> Callable[[Callable[..., Any]], Eval
 def evaluator(
     fn: Callable[..., Any] | None = None, *, name: str | None = None
 ) -> EvalCheck | Callable[[Callable[..., Any]], EvalCheck]:
-    """Create a check from a function, which receives values of the item by its parameter names (`query`, `response`, …).
+    """Create a check from a function whose parameters are named like the item's values that they receive (`query`, `response`, …).
 
-    The function may be async. It returns a bool, a score (0.5 passes), `{"score" | "passed", "threshold", "reason"}`, or a
+    The function may be async. It returns a bool, a score (at least 0.5 passes), `{"score" | "passed", "threshold", "reason"}`, or a
     `CheckResult`. `evaluator` can be used as a decorator, with or without arguments.
 
     Raises:
-        TypeError: The function has a required parameter that items do not have.
+        TypeError: The function has a required parameter that is not a value of items.
     """
 
     def wrap(function: Callable[..., Any]) -> EvalCheck:
@@ -139,7 +142,7 @@ def _of(item: EvalItem, parameter: str) -> object:
 
 
 def _to_result(value: object, name: str) -> CheckResult:
-    """Convert the return value of a function to a result.
+    """Convert the return value of a function that `evaluator` wraps to a `CheckResult`.
 
     Raises:
         TypeError: The value has an unsupported type.
@@ -173,7 +176,7 @@ def _number(value: object, name: str) -> float:
 
 
 def _calls_of(item: EvalItem) -> list[tuple[str, JsonObject | None]]:
-    """Return names and arguments of the conversation's calls; the arguments are `None` if they are not an object."""
+    """Return the name and arguments of each tool call in the item's conversation; the arguments are `None` if they are not an object."""
     calls: list[tuple[str, JsonObject | None]] = []
     for content in (content for message in item.conversation for content in message.contents):
         if content.type != "function_call" or not content.name:

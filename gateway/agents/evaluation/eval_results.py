@@ -1,4 +1,4 @@
-"""`EvalResults`: the results of one evaluator, item by item, with assertions for tests."""
+"""`EvalResults`: the results of one evaluator, which judged conversations of an agent, item by item; with assertions for tests."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from gateway.errors import GatewayError
 from gateway.json_types import JsonObject
 
 MAX_NAMED = 5
-"""Maximum number of items that an assertion error names; it counts the others."""
+"""Maximum number of items that the text of `EvalNotPassedError` names; further items are only counted."""
 
 
 class EvalNotPassedError(GatewayError):
-    """An evaluation failed an assertion."""
+    """The results of an evaluation do not meet an assertion of `EvalResults`."""
 
 
 @dataclass(frozen=True)
 class RubricScore:
-    """The score of one dimension of a rubric."""
+    """The score of one dimension (criterion) of a rubric by which a judge scores an answer."""
 
     id: str
     score: int | None
-    """`None` if the dimension does not apply."""
+    """Score of the dimension; `None` if the dimension does not apply to the answer."""
     applicable: bool
     weight: int
     reason: str
@@ -31,19 +31,19 @@ class RubricScore:
 
 @dataclass
 class EvalScoreResult:
-    """Result of one evaluator or check for one item."""
+    """Result of one evaluator or check of one judged item."""
 
     name: str
     score: float
     passed: bool | None = None
     sample: JsonObject | None = None
-    """Output of the evaluator; `{"reason": …}` for local checks."""
+    """Further output of the evaluator; `{"reason": …}` for local checks."""
     dimensions: list[RubricScore] | None = None
 
 
 @dataclass
 class EvalItemResult:
-    """Result of one item."""
+    """Result of one judged item, with the scores of all checks."""
 
     item_id: str
     status: str
@@ -64,18 +64,18 @@ class EvalItemResult:
 
     @property
     def is_passed(self) -> bool:
-        """Whether every evaluator passed the item."""
+        """Whether the item passed all checks."""
         return self.status == "pass"
 
     @property
     def is_failed(self) -> bool:
-        """Whether at least one evaluator failed the item."""
+        """Whether the item failed at least one check."""
         return self.status == "fail"
 
 
 @dataclass(kw_only=True)
 class EvalResults:
-    """Results of one evaluator for a batch; for a workflow, `sub_results` contains the results of each agent."""
+    """Results of one evaluator for a batch of items. For a workflow, `sub_results` contains the results of each agent, by its name."""
 
     provider: str
     eval_id: str = ""
@@ -83,7 +83,7 @@ class EvalResults:
     status: str = "completed"
     """`completed`, `failed`, `canceled`, `timeout` or `partial`."""
     result_counts: dict[str, int] | None = None
-    """Counts under `passed`, `failed` and `errored`."""
+    """Number of items that `passed`, `failed` and `errored` (could not be judged)."""
     report_url: str | None = None
     error: str | None = None
     per_evaluator: dict[str, dict[str, int]] = field(default_factory=lambda: cast("dict[str, dict[str, int]]", {}))
@@ -92,22 +92,25 @@ class EvalResults:
 
     @property
     def passed(self) -> int:
-        """Number of items that passed."""
+        """Number of judged items that passed."""
         return self._count("passed")
 
     @property
     def failed(self) -> int:
-        """Number of items that failed."""
+        """Number of judged items that failed."""
         return self._count("failed")
 
     @property
     def total(self) -> int:
-        """Number of items that were judged."""
+        """Number of items that were judged: those that passed and those that failed."""
         return self.passed + self.failed
 
     @property
     def all_passed(self) -> bool:
-        """Whether the run completed, judged at least one item, and nothing in it or its sub-results failed."""
+        """Whether the evaluation completed, judged at least one item, and no item failed or could not be judged.
+
+        The same must be true for all `sub_results`. A result that has only `sub_results` needs no items of its own.
+        """
         clean = self.failed == 0 and self._count("errored") == 0 and self.total > 0
         if self.sub_results:
             clean = (clean or not self.result_counts) and all(sub.all_passed for sub in self.sub_results.values())
@@ -153,7 +156,9 @@ class EvalResults:
         require_applicable: bool = False,
         msg: str | None = None,
     ) -> None:
-        """Assert the scores of a rubric's dimension; items without it are skipped unless `require_applicable` is set.
+        """Assert that every score of a rubric's dimension is at least `min_score`.
+
+        Items for which the dimension has no score are skipped, unless `require_applicable` is set.
 
         Raises:
             EvalNotPassedError: A score is lower, or a required score is missing.

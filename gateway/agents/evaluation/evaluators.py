@@ -1,6 +1,6 @@
-"""`evaluate_agent` and `LocalEvaluator`: ask an agent questions, and judge its answers by checks and evaluators.
+"""`evaluate_agent` asks an agent questions and judges its answers with evaluators; `LocalEvaluator` judges them with check functions.
 
-This module calls no service. An evaluator that uses a service implements the protocol `Evaluator`.
+This module calls no evaluation service. An evaluator that uses a service implements the protocol `Evaluator`.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from gateway.types.responses import AgentResponse
 
 @runtime_checkable
 class Evaluator(Protocol):
-    """Judges items, locally or with a service."""
+    """Interface of evaluators, which judge items (conversations of an agent) locally or with a service."""
 
     name: str
 
     async def evaluate(self, items: Sequence[EvalItem], *, eval_name: str) -> EvalResults:
-        """Judge a batch of items; `eval_name` is its display name."""
+        """Judge a batch of items. `eval_name` is the display name of the evaluation."""
         ...
 
 
 Evaluators = Evaluator | Callable[..., Any] | Sequence[Evaluator | Callable[..., Any]]
-"""One evaluator or check, or several; adjacent checks are combined to one `LocalEvaluator`."""
+"""An evaluator, a check function, or a sequence of these; adjacent checks are combined to one `LocalEvaluator`."""
 
 
 class LocalEvaluator:
-    """Judges items by local checks; an item passes if all checks pass."""
+    """Evaluator that judges items with check functions in this process. An item passes if it passes all checks."""
 
     def __init__(self, *checks: EvalCheck) -> None:
         self.name = "Local"
@@ -101,9 +101,10 @@ async def evaluate_agent(
     conversation_split: ConversationSplitter | Callable[[list[Message]], Split] | None = None,
     num_repetitions: int = 1,
 ) -> list[EvalResults]:
-    """Ask an agent the `queries`, or take its existing `responses` to them, and judge each; return one result per evaluator.
+    """Ask an agent the `queries` and judge its responses. Return one result per evaluator.
 
-    Each list of expectations has one entry per query. With `num_repetitions` each query is asked several times, in new conversations.
+    If `responses` are given, the agent is not run; they must be its responses to `queries`. `expected_output` and `expected_tool_calls`
+    have one entry per query. With `num_repetitions` each query is asked several times, in new conversations.
 
     Raises:
         ValueError: The lists differ in length, or there is nothing to judge.
@@ -133,7 +134,7 @@ async def run_evaluators(evaluators: Evaluators, items: Sequence[EvalItem], *, e
 
 
 def to_evaluators(given: Evaluators) -> list[Evaluator]:
-    """Convert to evaluators: adjacent checks become one `LocalEvaluator`.
+    """Convert evaluators and check functions to a list of evaluators; adjacent checks become one `LocalEvaluator`.
 
     Raises:
         TypeError: An item is neither an evaluator nor a check.
@@ -153,7 +154,7 @@ def to_evaluators(given: Evaluators) -> list[Evaluator]:
 
 
 def to_eval_item(query: str | Sequence[Message], response: AgentResponse, agent: object = None, *, context: str | None = None) -> EvalItem:
-    """Return a question and its answer as one item, with the function tools of the agent."""
+    """Return an item to judge, with the query and the agent's response as its conversation, and with the agent's function tools."""
     asked = [Message("user", [query])] if isinstance(query, str) else list(query)
     tools: dict[str, FunctionTool[..., object]] = {}
     for one in cast("Sequence[object]", getattr(agent, "tools", None) or ()):

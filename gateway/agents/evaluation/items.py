@@ -1,4 +1,4 @@
-"""`EvalItem`: a conversation to judge, with expectations; plain data.
+"""`EvalItem`: data class with a conversation of an agent to judge, and expectations for it.
 
 A splitter divides the conversation into query and response: after the last user message, after the first, or by a custom function.
 """
@@ -19,7 +19,7 @@ Split = tuple[list[Message], list[Message]]
 
 @runtime_checkable
 class ConversationSplitter(Protocol):
-    """Divides a conversation into the query and the response to judge."""
+    """Function that divides a conversation into the query and the response to judge."""
 
     def __call__(self, conversation: list[Message]) -> Split:
         """Return the messages up to and including the query, and the messages after it, which are the response."""
@@ -27,7 +27,7 @@ class ConversationSplitter(Protocol):
 
 
 class ConversationSplit(StrEnum):
-    """The predefined splitters; each is callable."""
+    """The predefined splitters: callables that divide a conversation into the query and the response to judge."""
 
     LAST_TURN = "last_turn"
     """Split after the last user message, to judge the answer to the newest question."""
@@ -35,7 +35,7 @@ class ConversationSplit(StrEnum):
     """Split after the first user message, to judge the whole conversation."""
 
     def __call__(self, conversation: list[Message]) -> Split:
-        """Split the conversation; without a user message all of it is the response."""
+        """Return the messages of the query and those of the response. Without a user message, the whole conversation is the response."""
         asked = [index + 1 for index, message in enumerate(conversation) if message.role == "user"]
         at = (asked[-1] if self is ConversationSplit.LAST_TURN else asked[0]) if asked else 0
         return list(conversation[:at]), list(conversation[at:])
@@ -43,39 +43,39 @@ class ConversationSplit(StrEnum):
 
 @dataclass
 class ExpectedToolCall:
-    """A tool call that is expected; the check defines how arguments are compared."""
+    """A tool call that the agent is expected to make. The check that uses it defines how arguments are compared."""
 
     name: str
     arguments: JsonObject | None = None
-    """`None` if any arguments are accepted."""
+    """Arguments that the call must have; `None` accepts any arguments."""
 
 
 @dataclass
 class EvalItem:
-    """One conversation to judge."""
+    """One conversation of an agent to judge, with expectations for it."""
 
     conversation: list[Message]
     tools: list[FunctionTool[..., object]] | None = None
     """Functions that the agent could call."""
     context: str | None = None
-    """A document that the answer should be based on."""
+    """Text of a document that the agent's answer should be based on."""
     expected_output: str | None = None
     expected_tool_calls: list[ExpectedToolCall] | None = None
     split_strategy: ConversationSplitter | Callable[[list[Message]], Split] | None = None
-    """The splitter; `None` is `ConversationSplit.LAST_TURN`."""
+    """Function that divides the conversation into query and response; `None` means `ConversationSplit.LAST_TURN`."""
 
     @property
     def query(self) -> str:
-        """Text of the user messages in the query part of the split conversation."""
+        """Text of the user messages in the query, the first part of the split conversation."""
         return _said_by("user", self.split_messages()[0])
 
     @property
     def response(self) -> str:
-        """Text of the assistant messages in the response part of the split conversation."""
+        """Text of the assistant messages in the response, the second part of the split conversation."""
         return _said_by("assistant", self.split_messages()[1])
 
     def split_messages(self, split: ConversationSplitter | Callable[[list[Message]], Split] | None = None) -> Split:
-        """Return query and response messages, split by `split` or the item's own splitter."""
+        """Return the messages of the query and those of the response, divided by `split` or by the item's own splitter."""
         return (split or self.split_strategy or ConversationSplit.LAST_TURN)(self.conversation)
 
     @staticmethod

@@ -1,1 +1,1 @@
-"""Files of agents: stores, text search, and the provider of the file tools."""
+"""Files that agents read and write: stores, text search, and the context provider that adds the file tools."""

@@ -1,4 +1,4 @@
-"""`FileSystemAgentFileStore`: an agent's files in a folder on disk; no path and no link leads out of the folder."""
+"""`FileSystemAgentFileStore`: stores an agent's files in a folder on disk. No path and no symbolic link leads out of the folder."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 class FileSystemAgentFileStore(AgentFileStore):
-    """Files below one folder. Symbolic links are neither followed nor listed."""
+    """Store of text files below one folder on disk, for agents. Symbolic links are neither followed nor listed."""
 
     def __init__(self, root_directory: str | os.PathLike[str], *, search_timeout_seconds: float = SEARCH_SECONDS) -> None:
-        """Create the folder if it does not exist.
+        """Use the folder `root_directory`, and create it if it does not exist.
 
         Raises:
             ValueError: The path is empty.
@@ -32,16 +32,16 @@ class FileSystemAgentFileStore(AgentFileStore):
 
     @property
     def folder(self) -> Path:
-        """The absolute path of the folder; the same as `root_path`."""
+        """The absolute path of the folder with the files; equal to `root_path`."""
         return self._folder.root
 
     @property
     def root_path(self) -> Path:
-        """The absolute path of the folder."""
+        """The absolute path of the folder with the files."""
         return self._folder.root
 
     async def write_file(self, path: str, content: str, *, overwrite: bool = True) -> None:
-        """Replace a file atomically."""
+        """Create a text file, or replace it atomically if `overwrite` is true."""
         data = content.encode()
         if len(data) > MAX_FILE_BYTES:
             raise ValueError(f"The text has {len(data)} bytes; the limit per file is {MAX_FILE_BYTES}.")
@@ -62,11 +62,11 @@ class FileSystemAgentFileStore(AgentFileStore):
         return await anyio.to_thread.run_sync(self._folder.delete, path)
 
     async def list_files(self, directory: str = "") -> list[str]:
-        """Return the names of the files directly in a folder."""
+        """Return the names of the files directly in `directory`."""
         return (await anyio.to_thread.run_sync(self._folder.children, directory))[0]
 
     async def list_directories(self, directory: str = "") -> list[str]:
-        """Return the names of the folders directly in a folder."""
+        """Return the names of the folders directly in `directory`."""
         return (await anyio.to_thread.run_sync(self._folder.children, directory))[1]
 
     async def file_exists(self, path: str) -> bool:
@@ -76,7 +76,7 @@ class FileSystemAgentFileStore(AgentFileStore):
     async def search_files(
         self, directory: str, regex_pattern: str, file_pattern: str | None = None, *, recursive: bool = False
     ) -> list[FileSearchResult]:
-        """Return files with a matching line; the time limit includes reading the files."""
+        """Return the files with a line that matches the regular expression. The time limit includes reading the files."""
         check_pattern(regex_pattern)
         deadline = time.monotonic() + self._search_timeout_seconds
         collect = partial(self._collect, directory, file_pattern, recursive, deadline)
@@ -84,11 +84,11 @@ class FileSystemAgentFileStore(AgentFileStore):
         return await search_texts(regex_pattern, files, timeout_seconds=max(0.0, deadline - time.monotonic()))
 
     async def create_directory(self, path: str) -> None:
-        """Create a folder."""
+        """Create a folder below the store's folder, if it does not exist."""
         await anyio.to_thread.run_sync(self._folder.make_folder, path)
 
     def _collect(self, directory: str, glob: str | None, recursive: bool, deadline: float) -> list[tuple[str, str]]:
-        """Return names and texts of the files to search. It blocks, so it runs in a worker thread."""
+        """Return the names and texts of the files to search. This blocks and must run in a worker thread."""
         found: list[tuple[str, str]] = []
         total = 0
         base = split_path(directory, is_folder=True)

@@ -1,4 +1,4 @@
-"""`FileAccessProvider`: adds tools for the files of a store to an agent's runs. Names are those of agent-framework 1.9."""
+"""`FileAccessProvider`: adds tools with which an agent reads and writes files of a store. Names are those of agent-framework 1.9."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ The `file_access_*` tools read and write files in a folder that is kept between 
 
 
 class FileAccessProvider(ContextProvider):
-    """Gives an agent six tools for a store. Errors such as bad paths and missing files are returned as text for the model."""
+    """Context provider that adds up to six tools for the files of a store to an agent's runs.
+
+    Errors such as bad paths and missing files are returned as text for the model.
+    """
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class FileAccessProvider(ContextProvider):
         require_delete_approval: bool = True,
         access: Access = "delete",
     ) -> None:
-        """`access` limits the tools: `read` only reads, `write` also saves, `delete` also saves and deletes.
+        """Create the provider. `access` selects the tools: `read` for reading only, `write` for reading and saving, `delete` for all.
 
         Deleting needs a person's approval unless `require_delete_approval` is false.
         """
@@ -51,11 +54,11 @@ class FileAccessProvider(ContextProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The folders on disk that the model can write to: the store's folder, if the store has one and `access` permits saving."""
+        """The folders on disk to which the model can write: the store's folder, if the store is on disk and `access` permits saving."""
         return () if self.store.folder is None or self.access == "read" else (self.store.folder,)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add instructions and tools."""
+        """Add the instructions and the file tools to the run."""
         context.extend_instructions(self.source_id, [self.instructions])
         context.extend_tools(
             self.source_id, file_tools(self.store, access=self.access, require_delete_approval=self.require_delete_approval)
@@ -63,7 +66,7 @@ class FileAccessProvider(ContextProvider):
 
 
 def file_tools(store: AgentFileStore, *, access: Access = "delete", require_delete_approval: bool = True) -> list[FunctionTool[..., Any]]:
-    """Return the tools for a store that `access` allows."""
+    """Return the tools for the files of a store that `access` permits."""
     tools = _FileTools(store)
     reading: list[Callable[..., Any]] = [
         tools.file_access_read_file,
@@ -81,7 +84,7 @@ def file_tools(store: AgentFileStore, *, access: Access = "delete", require_dele
 
 
 class _FileTools:
-    """The functions of the tools; models see their names and docstrings."""
+    """The functions of the file tools. Models receive their names and docstrings."""
 
     def __init__(self, store: AgentFileStore) -> None:
         self._store = store
@@ -166,5 +169,5 @@ class _FileTools:
 
 
 def _reason(error: Exception) -> str:
-    """Return the text of an error without paths of this machine."""
+    """Return the text of an error for the model, without paths of this machine."""
     return (error.strerror or type(error).__name__) if isinstance(error, OSError) else str(error)

@@ -1,8 +1,8 @@
-"""Searches texts for a regular expression. It runs as a process of its own, because a regular expression can take unlimited time.
+"""Program that searches texts for a regular expression, in a process of its own, because a regular expression can take unlimited time.
 
 Python's `re` holds the interpreter lock while it backtracks: in a thread it would block the whole gateway and could not be cancelled.
-`text_search` starts this file and kills it at the time limit. The file imports only the standard library. Input and output are one JSON
-value each: `{"pattern", "files": [[name, text], …], "maxBytes"}`, and
+`text_search` starts this file and kills the process at the time limit. The file imports only the standard library. Stdin is the JSON value
+`{"pattern", "files": [[name, text], …], "maxBytes"}`; stdout is
 `{"results": [{"file_name", "snippet", "matching_lines": [{"line_number", "line"}]}]}` or `{"error"}`.
 """
 
@@ -14,14 +14,14 @@ import sys
 from typing import Any
 
 SNIPPET_RADIUS = 50
-"""Characters of a snippet on either side of a file's first match."""
+"""Number of characters before and after a file's first match that its snippet contains."""
 
 MAX_MEMORY_BYTES = 1_073_741_824
-"""Limit of this process's address space, on platforms that support it."""
+"""Maximum address space of the search process, on platforms that support such a limit."""
 
 
 def scan(pattern: str, files: list[list[str]], max_bytes: int) -> list[dict[str, Any]]:
-    """Return the files that match, with their matching lines.
+    """Return the files with a line that matches `pattern`, ignoring case: name, snippet and matching lines of each.
 
     Raises:
         ValueError: The pattern is invalid, or more than `max_bytes` of lines match.

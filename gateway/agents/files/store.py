@@ -1,6 +1,6 @@
-"""`AgentFileStore`: storage of an agent's files, and an implementation in memory. Names and methods are agent-framework's.
+"""`AgentFileStore`: interface for storing the files of agents, and an implementation in memory. Names are agent-framework's.
 
-A store is one folder of text files, which all sessions and agents with that store share. Paths are relative, with forward slashes.
+A store is one folder of text files, which all agents and sessions that use the store share. Paths are relative, with forward slashes.
 """
 
 from __future__ import annotations
@@ -12,23 +12,26 @@ from gateway.agents.files.text_search import SEARCH_SECONDS, FileSearchResult, c
 from gateway.storage.contained_folder import split_path
 
 MAX_FILE_BYTES = 8_388_608
-"""Maximum size of a file that is written, read or searched; texts for a model are far smaller."""
+"""Maximum size of a file that agents may write, read or search; texts for a model are far smaller."""
 
 MAX_STORE_BYTES = 67_108_864
-"""Maximum size of all files of a store in memory."""
+"""Maximum total size of the files of an `InMemoryAgentFileStore`, in characters."""
 
 
 class AgentFileStore(ABC):
-    """A folder of text files. Every method raises `ValueError` for a path that is absolute or leads out of the folder."""
+    """Interface of stores: a folder of text files for agents.
+
+    Every method raises `ValueError` for a path that is absolute or leads out of the folder.
+    """
 
     @property
     def folder(self) -> Path | None:
-        """The folder on disk that contains the files, if there is one."""
+        """The folder on disk that contains the files; `None` if they are not on disk."""
         return None
 
     @abstractmethod
     async def write_file(self, path: str, content: str, *, overwrite: bool = True) -> None:
-        """Write a file, and create its folders.
+        """Write a text file, and create its folders if necessary.
 
         Raises:
             FileExistsError: The file exists and `overwrite` is false. Of two concurrent writers, one gets this error.
@@ -62,10 +65,11 @@ class AgentFileStore(ABC):
     async def search_files(
         self, directory: str, regex_pattern: str, file_pattern: str | None = None, *, recursive: bool = False
     ) -> list[FileSearchResult]:
-        """Return the files in `directory` with a line that matches, ignoring case; with `recursive`, also in folders below it.
+        """Return the files in `directory` with a line that matches the regular expression, ignoring case.
 
-        `file_pattern` is a glob for paths relative to `directory`, like the names in the results; its `*` also matches slashes. Files
-        that are not UTF-8 text are skipped.
+        With `recursive`, files in folders below `directory` are searched, too. `file_pattern` is a glob that paths relative to `directory`
+        must match; its `*` also matches slashes. Names in the results are relative to `directory`. Files that are not UTF-8 text are
+        skipped.
 
         Raises:
             ValueError: The expression is invalid, too much text would be searched or matches, or the time limit has passed.
@@ -77,15 +81,18 @@ class AgentFileStore(ABC):
 
 
 class InMemoryAgentFileStore(AgentFileStore):
-    """Files in memory, lost when the process ends. Listed names keep their case; paths are compared ignoring case."""
+    """Store of text files in memory, for agents. The files are lost when the process ends.
+
+    Listed names keep their case; paths are compared ignoring case.
+    """
 
     def __init__(self, *, search_timeout_seconds: float = SEARCH_SECONDS) -> None:
-        """Create an empty store."""
+        """Create an empty store. `search_timeout_seconds` limits each search."""
         self._files: dict[str, tuple[str, str]] = {}
         self._search_timeout_seconds = search_timeout_seconds
 
     async def write_file(self, path: str, content: str, *, overwrite: bool = True) -> None:
-        """Write a file."""
+        """Create a text file, or replace it if `overwrite` is true."""
         name = "/".join(split_path(path))
         if not overwrite and name.lower() in self._files:
             raise FileExistsError(f"File already exists: {path!r}")
@@ -106,11 +113,11 @@ class InMemoryAgentFileStore(AgentFileStore):
         return self._files.pop("/".join(split_path(path)).lower(), None) is not None
 
     async def list_files(self, directory: str = "") -> list[str]:
-        """Return the names of the files directly in a folder."""
+        """Return the names of the files directly in `directory`, sorted."""
         return sorted(rest for rest, _ in self._below(directory) if "/" not in rest)
 
     async def list_directories(self, directory: str = "") -> list[str]:
-        """Return the names of the folders directly in a folder."""
+        """Return the names of the folders directly in `directory`, sorted."""
         by_key = {rest.split("/", 1)[0].lower(): rest.split("/", 1)[0] for rest, _ in self._below(directory) if "/" in rest}
         return sorted(by_key.values())
 
@@ -121,7 +128,7 @@ class InMemoryAgentFileStore(AgentFileStore):
     async def search_files(
         self, directory: str, regex_pattern: str, file_pattern: str | None = None, *, recursive: bool = False
     ) -> list[FileSearchResult]:
-        """Return files with a matching line."""
+        """Return the files with a line that matches the regular expression, ignoring case."""
         check_pattern(regex_pattern)
         chosen = [
             (rest, text) for rest, text in self._below(directory) if (recursive or "/" not in rest) and matches_glob(rest, file_pattern)
@@ -129,7 +136,7 @@ class InMemoryAgentFileStore(AgentFileStore):
         return await search_texts(regex_pattern, chosen, timeout_seconds=self._search_timeout_seconds)
 
     async def create_directory(self, path: str) -> None:
-        """Check the path and store nothing: folders exist only as parts of file names."""
+        """Check the path and do nothing else, because in memory folders exist only as parts of file names."""
         split_path(path, is_folder=True)
 
     def _below(self, directory: str) -> list[tuple[str, str]]:

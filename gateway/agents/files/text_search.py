@@ -1,4 +1,4 @@
-"""Searches texts by regular expression with a time limit that holds for any expression; and the result types of a search."""
+"""Searches the texts of files for a regular expression, with a time limit that any expression obeys. Also has the result types."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.processes import seal_descriptors
 
 MAX_PATTERN_CHARS = 256
-"""Maximum length of a regular expression."""
+"""Maximum length of the regular expression of a search, in characters."""
 
 SEARCH_SECONDS = 10.0
-"""Time limit of a search."""
+"""Default time limit of a search, in seconds."""
 
 MAX_SEARCHED_BYTES = 67_108_864
-"""Maximum size of all texts that one search reads; with more files, a search needs a file pattern."""
+"""Maximum total size of the texts that one search reads; a search over more files must be narrowed with a file pattern."""
 
 MAX_FOUND_BYTES = 4_194_304
-"""Maximum total length of matching lines in one search."""
+"""Maximum total length of the matching lines of one search."""
 
 _SCANNER = Path(__file__).with_name("scan.py")
 
 
 @dataclass(slots=True)
 class FileSearchMatch:
-    """One matching line."""
+    """One line of a file that matches a search."""
 
     line_number: int
     """Line number, from 1."""
@@ -43,12 +43,12 @@ class FileSearchMatch:
             raise ValueError("line_number must be at least 1.")
 
     def to_dict(self) -> JsonObject:
-        """Return the JSON form."""
+        """Return the match as a JSON object."""
         return {"line_number": self.line_number, "line": self.line}
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> FileSearchMatch:
-        """Create the match from its JSON form.
+        """Create a match from the JSON object that `to_dict` returned.
 
         Raises:
             ValueError: A value is missing or has a wrong type.
@@ -61,22 +61,22 @@ class FileSearchMatch:
 
 @dataclass(slots=True)
 class FileSearchResult:
-    """The matches in one file."""
+    """The lines of one file that match a search."""
 
     file_name: str
     """Path relative to the searched folder, with forward slashes."""
     snippet: str = ""
-    """Text around the first match."""
+    """Text around the first match in the file."""
     matching_lines: list[FileSearchMatch] = field(default_factory=lambda: list[FileSearchMatch]())
 
     def to_dict(self) -> JsonObject:
-        """Return the JSON form."""
+        """Return the result as a JSON object."""
         lines = [match.to_dict() for match in self.matching_lines]
         return {"file_name": self.file_name, "snippet": self.snippet, "matching_lines": lines}
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> FileSearchResult:
-        """Create the result from its JSON form.
+        """Create a result from the JSON object that `to_dict` returned.
 
         Raises:
             ValueError: A value has a wrong type.
@@ -88,7 +88,7 @@ class FileSearchResult:
 
 
 def check_pattern(pattern: str) -> None:
-    """Reject a regular expression that is too long before any file is read; only the search process (`scan`) compiles it.
+    """Reject a regular expression that is too long, before any file is read. Only the search process (`scan`) compiles the expression.
 
     Raises:
         ValueError: The expression is too long.
@@ -103,7 +103,7 @@ def matches_glob(name: str, glob: str | None) -> bool:
 
 
 async def search_texts(pattern: str, files: Sequence[tuple[str, str]], *, timeout_seconds: float) -> list[FileSearchResult]:
-    """Search texts, given as pairs of name and text, line by line and ignoring case.
+    """Search the texts of `files` (pairs of name and text) for a regular expression, line by line and ignoring case, in a new process.
 
     Raises:
         ValueError: The expression is invalid, too much text matches, or the search took longer than `timeout_seconds`.

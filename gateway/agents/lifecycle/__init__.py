@@ -1,5 +1,6 @@
-"""Lifecycle hooks: middleware as one class with a method per step of a run, implemented over the three kinds of middleware.
+"""Lifecycle hooks: classes with one method for each step of an agent's run, such as `before_iteration` (before a model call).
 
-`before` hooks run in registration order; `after` and error hooks run in reverse order. Of several wrapping hooks, the last registered one
-is the outermost, unlike in middleware lists. `docs/middleware.md` describes each hook and its context.
+The hooks are implemented as agent, chat and function middleware. `before_*` hooks run in registration order; `after_*` hooks and `on_error`
+run in reverse order. If several hooks wrap a call (`wrap_*`), the last registered hook is the outermost, whereas in a list of middleware
+the first item is. `docs/middleware.md` describes each hook and its context.
 """

@@ -1,4 +1,7 @@
-"""`lifecycle_middleware`: converts hooks to one middleware of each kind; the only module that uses `Turn`, which calls the hooks."""
+"""`lifecycle_middleware`: converts lifecycle hooks to agent, chat and function middleware.
+
+This is the only module that uses `Turn`, the object that calls the hooks of one run.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +46,14 @@ RequestT = TypeVar("RequestT")
 ResultT = TypeVar("ResultT")
 
 CLEAN_UP_SECONDS = 5.0
-"""Time limit for `after` hooks of a run that was cancelled or abandoned."""
+"""Time limit, in seconds, for the `after_*` hooks of a run that was cancelled or whose stream was not read to its end."""
 
 
 @experimental(feature_id=ExperimentalFeature.LIFECYCLE_HOOKS)
 def lifecycle_middleware(*hooks: LifecycleHooks, events: HookEvents | None = None) -> list[object]:
-    """Return middleware of all three kinds for these hooks; add all of it to an agent's `middleware`, one after the other.
+    """Return one agent, one chat and one function middleware that call these hooks; add all three, adjacent, to an agent's `middleware`.
+
+    `events` receives the events that the hooks send to the program.
 
     Raises:
         MiddlewareException: An argument is not an instance of a `LifecycleHooks` class, or has a hook that is not async.
@@ -78,9 +83,9 @@ class _AgentLayer(AgentMiddleware):
     async def _steps(
         self, context: AgentContext, call_next: CallNext, changed: list[AgentResponse]
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Run the agent with the hooks of a turn, and yield the updates of a streamed run; a run without streaming yields nothing.
+        """Run the agent and call the hooks of the run. Yield the updates of a streamed run; without streaming, yield nothing.
 
-        The response is added to `changed` if a hook may have changed it.
+        If a hook may have changed the run's response, the response is appended to `changed`.
         """
         key, turn = self._turns.open(_facts(context))
         hook_context = _turn_context(context, turn)
@@ -97,7 +102,7 @@ class _AgentLayer(AgentMiddleware):
                         yield update
             except MiddlewareTermination as stop:
                 stopped = stop
-            except Exception as error:  # `on_error` receives every exception; it is raised unless a hook ends the run
+            except Exception as error:  # `on_error` receives every exception; `report` raises it again unless a hook ends the run
                 set_fields(hook_context, error=error)
                 reason = await turn.report("message_turn", error)
                 context.result = AgentResponse(messages=[Message("assistant", [reason])])
@@ -118,7 +123,7 @@ class _AgentLayer(AgentMiddleware):
 
 
 async def _end_turn(turn: Turn, hook_context: MessageTurnContext) -> AgentResponse | None:
-    """Call the hooks for the end of the turn. Return the response if they may have changed it, else `None`."""
+    """Call the hooks `after_message_turn` at the end of a run. Return the run's response if a hook may have changed it, else `None`."""
     given = None if hook_context.response is None else hook_context.response.messages
     before = [] if given is None else [*given]
     if given is not None:
@@ -135,10 +140,10 @@ async def _end_turn(turn: Turn, hook_context: MessageTurnContext) -> AgentRespon
 async def _run_inner(
     context: AgentContext, call_next: CallNext, hook_context: MessageTurnContext
 ) -> AsyncGenerator[AgentResponseUpdate, None]:
-    """Run the rest of the chain, store its response in `hook_context`, and yield the updates of a streamed run.
+    """Run the inner middleware and the agent, store the response in `hook_context`, and yield the updates of a streamed run.
 
     Raises:
-        MiddlewareTermination: Inner middleware ended the run; its response is stored.
+        MiddlewareTermination: Inner middleware ended the run; the response that it set is stored.
     """
     own = context.result if context.stream else None
     stopped: MiddlewareTermination | None = None
@@ -197,7 +202,7 @@ class _ChatLayer(ChatMiddleware):
             return answer
         except MiddlewareTermination:
             raise
-        except Exception as error:  # see `_AgentLayer`
+        except Exception as error:  # `on_error` receives every exception; `report` raises it again unless a hook ends the run
             reason = await turn.report(source, error)
             return _reply(reason)
 
@@ -229,7 +234,7 @@ class _ChatLayer(ChatMiddleware):
                 yield update
         except MiddlewareTermination:
             raise
-        except Exception as error:  # see `_AgentLayer`
+        except Exception as error:  # `on_error` receives every exception; `report` raises it again unless a hook ends the run
             reason = await turn.report(source, error)
             yield ChatResponseUpdate(contents=[Content.from_text(reason)], role="assistant")
 
@@ -261,7 +266,7 @@ class _FunctionLayer(FunctionMiddleware):
             await self._call(turn, hook_context, context, call_next)
         except (MiddlewareTermination, MiddlewareFailure, UserInputRequired):
             raise
-        except Exception as error:  # see `_AgentLayer`
+        except Exception as error:  # `on_error` receives every exception; `report` raises it again unless a hook ends the run
             set_fields(hook_context, error=error)
             reason = await turn.report("tool_call", error)
             raise MiddlewareTermination(reason, result=reason) from error
@@ -320,7 +325,7 @@ def _turn_context(context: AgentContext, turn: Turn) -> MessageTurnContext:
 
 
 def _apply_input(context: AgentContext, hook_context: MessageTurnContext, loaded: Mapping[str, Sequence[Message]]) -> None:
-    """Apply the hooks' changes of history and user message to the run."""
+    """Apply the changes that hooks made to the history and the user's message to the run (`context`)."""
     index = _newest_of_user(context.messages)
     newest = [] if index is None else [context.messages[index]]
     if hook_context.user_message != (newest[0].text if newest else ""):
@@ -333,10 +338,11 @@ def _apply_input(context: AgentContext, hook_context: MessageTurnContext, loaded
 def _split(
     history: Sequence[Message], loaded: Mapping[str, Sequence[Message]], given: Sequence[Message]
 ) -> tuple[dict[str, list[Message]], list[Message]]:
-    """Split a changed history into the messages of each loaded history and the input of the run, which is stored.
+    """Split a history that hooks may have changed into loaded messages, by the id of their history provider, and input of the run.
 
-    A message that a hook added belongs to the history of the next loaded message after it, or to the last history if none follows; it is
-    sent to the model and not stored. After a message of the run's own input, or without a loaded history, the added message is input.
+    `loaded` has the messages that each history provider loaded, and `given` the run's own input. A message that a hook added counts as
+    loaded by the provider of the next loaded message after it, or of the last provider if no loaded message follows. It is sent to the
+    model and not stored. If the added message follows the run's own input, or no provider loaded messages, it is input and is stored.
     """
     homes = {id(message): source for source, messages in loaded.items() for message in messages}
     own = {id(message) for message in given}
@@ -364,7 +370,7 @@ def _newest_of_user(messages: list[Message]) -> int | None:
 
 
 async def _begin(turn: Turn, context: ChatContext) -> tuple[ModelRequest, ChatResponse | None]:
-    """Call `before_iteration`. Return the model request with the hooks' changes, and the answer if a hook set one itself."""
+    """Call the hooks `before_iteration`. Return the changed model request, and the response if a hook replaced the model call."""
     hook_context = await turn.begin_iteration(list(context.messages), cast("ChatOptions", dict(context.options)))
     model = hook_context.options.get("model") or getattr(context.client, "model", None)
     request = ModelRequest(
@@ -418,7 +424,10 @@ def _stream_sender(context: ChatContext, call_next: CallNext) -> ModelStreamHand
 
 
 def _stream_wrapped(hook: LifecycleHooks, inner: ModelStreamHandler) -> ModelStreamHandler:
-    """Wrap one hook around a streamed model call: its `wrap_model_call_streaming`, or else its `wrap_model_call` if it has one."""
+    """Return the streamed model call `inner` wrapped by the hook's `wrap_model_call_streaming`.
+
+    If that method returns `None`, the hook's `wrap_model_call` wraps the call, if the hook overrides it.
+    """
 
     def call(request: ModelRequest) -> AsyncIterator[ChatResponseUpdate]:
         own = hook.wrap_model_call_streaming(request, inner)
@@ -454,7 +463,7 @@ def _without_calls(contents: Sequence[Content]) -> list[Content]:
 
 
 def _toolkit(tool: Tool) -> str | None:
-    """Return the name of the context provider that added a tool, or else of the tool's source in the gateway, or `None`."""
+    """Return the id of the context provider that added a tool, or else the id of the tool's source in the gateway, or `None`."""
     properties = getattr(tool, "additional_properties", None)
     marked = cast("dict[str, JsonValue]", properties).get("context_source") if isinstance(properties, dict) else None
     source: object = marked or getattr(tool, "source", None)

@@ -1,4 +1,8 @@
-"""State and events of hooks: `StateCell` and `TurnState` within a turn, `HookEvents` between hooks and the program."""
+"""State and events of lifecycle hooks.
+
+`StateCell` and `TurnState` store the state that hooks share during a turn (one run of an agent). `HookEvents` sends events from hooks to
+the program that runs the agent.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +21,25 @@ from gateway.json_types import JsonMapping, JsonValue
 StateT = TypeVar("StateT")
 
 MAX_OPEN_REQUESTS = 100
-"""Maximum number of requests that wait for a response."""
+"""Maximum number of requests of one `HookEvents` that wait for the program's response at the same time."""
 
 REQUEST_SECONDS = 3600.0
-"""Default time limit for a response to a request."""
+"""Default time limit, in seconds, for the program's response to `HookEvents.request`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnState:
-    """An immutable snapshot of a turn's state."""
+    """Immutable state that the lifecycle hooks of a turn (one run of an agent) share; a change creates a new `TurnState`."""
 
     iteration: int = -1
     """Number of the current model call, from 0; -1 before the first call."""
     is_terminated: bool = False
     termination_reason: str = ""
     own: Mapping[type, object] = field(default_factory=lambda: MappingProxyType(cast("dict[type, object]", {})))
-    """Values that hooks store for each other, by the type of the value."""
+    """Values that hooks store for other hooks; maps the type of a value to the value."""
 
     def get(self, kind: type[StateT]) -> StateT:
-        """Return the value that a hook stored under this type, or a new instance of the type if there is none."""
+        """Return the value of type `kind` that a hook stored, or a new `kind()` if no hook stored a value of this type."""
         found = self.own.get(kind)
         return found if isinstance(found, kind) else kind()
 
@@ -44,29 +48,29 @@ class TurnState:
         return replace(self, own=MappingProxyType({**self.own, type(value): value}))
 
     def terminated(self, reason: str) -> TurnState:
-        """Return a copy of the state that marks the turn as terminated, for this reason."""
+        """Return a copy of the state that ends the run before its next model call, with `reason` as the run's answer."""
         return replace(self, is_terminated=True, termination_reason=reason)
 
 
 class StateCell:
-    """Holds the current state of a turn, which all hooks of the turn share and may replace."""
+    """Stores the current `TurnState` of one run; all hooks of the run share the cell and may replace its state."""
 
     def __init__(self) -> None:
         self._value = TurnState()
 
     @property
     def value(self) -> TurnState:
-        """The current state."""
+        """The current state of the run."""
         return self._value
 
     def get(self, kind: type[StateT]) -> StateT:
-        """Return the value that a hook stored under this type, or a new instance of the type if there is none."""
+        """Return the value of type `kind` that a hook stored, or a new `kind()` if no hook stored a value of this type."""
         return self._value.get(kind)
 
     def update(self, change: Callable[[TurnState], TurnState]) -> TurnState:
-        """Replace the state by `change(state)`; if `change` raises, the state stays as it is. Return the new state.
+        """Replace the state of the run by `change(state)`, and return the new state. If `change` raises, the state does not change.
 
-        A state that is `terminated` ends the run before its next model call, with the reason as the answer.
+        If the new state `is_terminated`, the run ends before its next model call, with the termination reason as its answer.
 
         Raises:
             MiddlewareFailure: `change` did not return a `TurnState`, or changed `iteration`, which only the run may do.
@@ -80,7 +84,7 @@ class StateCell:
         return value
 
     def begin_iteration(self) -> int:
-        """Increase the iteration number and return it. Called by the run, not by hooks."""
+        """Increase the number of the current model call by one and return it. Called by the run, not by hooks."""
         self._value = replace(self._value, iteration=self._value.iteration + 1)
         return self._value.iteration
 
@@ -91,19 +95,22 @@ class StateCell:
 
 @dataclass(frozen=True, slots=True)
 class HookEvent:
-    """An event that a hook sends to the program."""
+    """An event that a lifecycle hook sends to the program that runs the agent."""
 
     name: str
     data: JsonMapping = field(default_factory=lambda: cast("JsonMapping", {}))
     request_id: str | None = None
-    """Set if the hook waits for a response: pass it to `HookEvents.respond`."""
+    """Id to pass to `HookEvents.respond` if the hook waits for a response; otherwise `None`."""
 
 
 EventListener = Callable[[HookEvent], Awaitable[None] | None]
 
 
 class HookEvents:
-    """Sends events from hooks to the program, and responses back. One object can serve many runs."""
+    """Sends events from lifecycle hooks to the program that runs the agent, and responses from the program to hooks.
+
+    One object can serve many runs.
+    """
 
     def __init__(self, listener: EventListener | None = None) -> None:
         """`listener` receives every event. It must not raise and should return quickly."""
@@ -118,7 +125,7 @@ class HookEvents:
                 await done
 
     async def request(self, name: str, data: JsonMapping | None = None, *, timeout_seconds: float = REQUEST_SECONDS) -> JsonValue:
-        """Send a request to the listener and wait for its response.
+        """Send a request to the program's listener, and wait for the response that the program passes to `respond`.
 
         Raises:
             AskUnavailable: The program has no listener, or too many requests are waiting.
@@ -140,7 +147,7 @@ class HookEvents:
         raise AskExpired(f"Request {name!r} received no response within {timeout_seconds:g} s.")
 
     def respond(self, request_id: str, answer: JsonValue) -> bool:
-        """Send the response to a request; return false if the request is not waiting: unknown, answered or expired."""
+        """Send the program's response to the hook that waits in `request`. Return false if the request is unknown, answered or expired."""
         found = self._open.get(request_id)
         if found is None or found[1]:
             return False

@@ -30,13 +30,13 @@ class TurnFacts:
     agent_name: str
     """The agent's name, or its id if it has none."""
     conversation_id: str | None
-    """The session's id, or without a session the conversation id of the model's provider, or `None`."""
+    """The id of the run's session. Without a session: the id of the conversation that the model's provider stores, or `None`."""
     run_options: JsonMapping
-    """The options of this run, for reading."""
+    """The options that were passed to this run, read-only."""
 
 
 class _HasTurnFacts(Sealed):
-    """Has the values of `TurnFacts` as properties."""
+    """Base class with a property for each value of `TurnFacts`, which do not change during a run."""
 
     __slots__ = ()
 
@@ -49,26 +49,26 @@ class _HasTurnFacts(Sealed):
 
     @property
     def conversation_id(self) -> str | None:
-        """The session's id, or without a session the conversation id of the model's provider, or `None`."""
+        """The id of the run's session. Without a session: the id of the conversation that the model's provider stores, or `None`."""
         return self.facts.conversation_id
 
     @property
     def run_options(self) -> JsonMapping:
-        """The options of this run, for reading."""
+        """The options that were passed to this run, read-only."""
         return self.facts.run_options
 
 
 @dataclass(slots=True, kw_only=True)
 class HookContext(_HasTurnFacts):
-    """Base class of hook contexts."""
+    """Base class of the contexts that lifecycle hooks receive."""
 
     state: StateCell
-    """State that all hooks of the turn share."""
+    """State that all hooks share during a turn (one run of an agent)."""
     events: HookEvents
     facts: TurnFacts = field(repr=False)
 
     def __post_init__(self) -> None:
-        """From now on, fields can be assigned only while a hook runs."""
+        """Reject assignments to fields from now on, except by a running hook."""
         seal(self)
 
 
@@ -77,30 +77,33 @@ class MessageTurnContext(HookContext):
     """Context of one run. `before_message_turn` may assign `user_message` and `history`; `after_message_turn` may assign `turn_history`."""
 
     user_message: str
-    """Text of the user's newest message."""
+    """Text of the user's newest message; empty if the run has no user message."""
     history: list[Message]
-    """The conversation before the newest message: the messages that history providers load, then the rest of the run's input.
+    """The conversation before the user's newest message: the messages that history providers load, then the rest of the run's input.
 
-    Changes apply to this turn only: stored messages stay as they are, and added messages are not stored. A message that is added after
-    the run's own input, or for an agent without a loading history provider, becomes input of the run and is stored with it.
+    Changes apply to this run only: stored messages do not change, and added messages are not stored. A message that is added after the
+    run's own input, or if no history provider loads messages, becomes input of the run and is stored with it.
     """
     message: Message | None = None
-    """The user's newest message with all its contents, for reading."""
+    """The user's newest message with all its contents; hooks must not change it."""
     response: AgentResponse | None = None
-    """The response, set after the run; `None` if the run failed."""
+    """The run's response, set after the run; `None` if the run failed."""
     turn_history: list[Message] = field(default_factory=lambda: FixedList[Message]((), "turn_history"))
     """Messages that the run added, set after the run. Changes apply to the response, not to messages already streamed or stored."""
     error: Exception | None = None
 
     @property
     def options(self) -> JsonMapping:
-        """The options of this run, for reading."""
+        """The options that were passed to this run, read-only."""
         return self.run_options
 
 
 @dataclass(slots=True, kw_only=True)
 class IterationContext(HookContext):
-    """Context of one model call and its tool calls. `before_iteration` may assign `messages` and `options`."""
+    """Context of an iteration: one model call and the tool calls of its answer.
+
+    `before_iteration` may assign `messages`, `options`, `skip_llm_call` and `override_response`.
+    """
 
     iteration: int
     """Number of the model call, from 0."""
@@ -110,12 +113,12 @@ class IterationContext(HookContext):
     """Set by `before_iteration` to use `override_response` instead of calling the model."""
     override_response: ChatResponse | None = None
     tool_results: Sequence[Content] = ()
-    """Results of the tool calls, set at the end of the iteration."""
+    """Results of the tool calls in call order, set before `after_iteration` is called."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ToolExecutionContext(HookContext):
-    """Context of an answer with tool calls, before any of them is executed."""
+    """Context of `before_tool_execution`: a model answer with tool calls, before any of the calls is executed."""
 
     iteration: int
     response: ChatResponse
@@ -126,7 +129,7 @@ class ToolExecutionContext(HookContext):
 
 @dataclass(slots=True, kw_only=True)
 class ParallelBatchContext(HookContext):
-    """Context of a batch of several tool calls, before any of them is executed."""
+    """Context of `before_parallel_batch`: several tool calls of one model answer, before any of the calls is executed."""
 
     iteration: int
     calls: Sequence[Content]
@@ -136,28 +139,28 @@ class ParallelBatchContext(HookContext):
 
 @dataclass(slots=True, kw_only=True)
 class FunctionContext(HookContext):
-    """Context of one tool call."""
+    """Context of `before_function` and `after_function`: one tool call."""
 
     iteration: int
     function: NamedTool
     function_name: str
     call_id: str
     arguments: JsonMapping
-    """Validated arguments, for reading; `FunctionRequest.override` changes them."""
+    """Validated arguments of the call, read-only. To change them, a hook uses `FunctionRequest.override` in `wrap_function_call`."""
     toolkit: str | None
     """Name of the provider, server or skill that the tool belongs to, if known."""
     block_execution: bool = False
     """Set by `before_function` to use `override_result` instead of executing the call."""
     override_result: JsonValue = None
     result: JsonValue = None
-    """Result of the call, set after it."""
+    """Result of the call, set before `after_function` is called."""
     error: Exception | None = None
-    """Exception of the call, set after it."""
+    """Exception with which the call failed, set before `after_function` is called."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ErrorContext(HookContext):
-    """Context of an error during a turn (one run of an agent)."""
+    """Context of `on_error`: an exception during a turn (one run of an agent), and the step that it failed (`source`)."""
 
     source: ErrorSource
     error: Exception
@@ -169,7 +172,7 @@ class ErrorContext(HookContext):
 
 @dataclass(slots=True, kw_only=True)
 class ModelRequest(_HasTurnFacts):
-    """A model call that is about to be made."""
+    """The model call that a hook wraps with `wrap_model_call`, before it is made. The request is immutable."""
 
     model: str | None
     messages: tuple[Message, ...]
@@ -179,7 +182,7 @@ class ModelRequest(_HasTurnFacts):
     facts: TurnFacts = field(repr=False)
 
     def __post_init__(self) -> None:
-        """From now on, fields cannot be assigned; `override` returns a changed copy."""
+        """Make the request immutable; `override` returns a changed copy."""
         seal(self)
 
     def override(
@@ -196,7 +199,7 @@ class ModelRequest(_HasTurnFacts):
 
 @dataclass(slots=True, kw_only=True)
 class FunctionRequest(_HasTurnFacts):
-    """A tool call that is about to be executed."""
+    """The tool call that a hook wraps with `wrap_function_call`, before it is executed. The request is immutable."""
 
     function: NamedTool
     function_name: str
@@ -208,7 +211,7 @@ class FunctionRequest(_HasTurnFacts):
     facts: TurnFacts = field(repr=False)
 
     def __post_init__(self) -> None:
-        """From now on, fields cannot be assigned; `override` returns a changed copy."""
+        """Make the request immutable; `override` returns a changed copy."""
         seal(self)
 
     def override(self, *, arguments: JsonMapping) -> FunctionRequest:
@@ -222,46 +225,49 @@ FunctionHandler = Callable[[FunctionRequest], Awaitable[JsonValue]]
 
 
 class LifecycleHooks:
-    """Base class whose hooks do nothing. An exception in a hook fails the step that the hook belongs to."""
+    """Base class of lifecycle hooks: methods that are called at the steps of an agent's run. The methods of this class change nothing.
+
+    An exception in a hook fails the step that the hook belongs to.
+    """
 
     async def before_message_turn(self, context: MessageTurnContext) -> None:
-        """Called before a run."""
+        """Called before a run of the agent."""
 
     async def after_message_turn(self, context: MessageTurnContext) -> None:
-        """Called after a run, also if it failed."""
+        """Called after a run of the agent, including a run that failed."""
 
     async def before_iteration(self, context: IterationContext) -> None:
         """Called before each model call."""
 
     async def wrap_model_call(self, request: ModelRequest, handler: ModelHandler) -> ChatResponse:
-        """Wrap each model call: await `handler` once, several times or never."""
+        """Called to make each model call. A hook awaits `handler`, which calls the model, once, several times or never."""
         return await handler(request)
 
     def wrap_model_call_streaming(self, request: ModelRequest, handler: ModelStreamHandler) -> AsyncIterator[ChatResponseUpdate] | None:
-        """Wrap each streamed model call. Return `None` to use `wrap_model_call` instead."""
+        """Called to make each streamed model call; `handler` streams the model's answer. Return `None` to use `wrap_model_call` instead."""
         return None
 
     async def before_tool_execution(self, context: ToolExecutionContext) -> None:
         """Called if the model's answer has tool calls, before any of them is executed."""
 
     async def before_parallel_batch(self, context: ParallelBatchContext) -> None:
-        """Called once before a batch of several tool calls; not called for a single call."""
+        """Called if the model's answer has several tool calls, before any of them is executed; not called for a single tool call."""
 
     async def before_function(self, context: FunctionContext) -> None:
         """Called before each tool call."""
 
     async def wrap_function_call(self, request: FunctionRequest, handler: FunctionHandler) -> JsonValue:
-        """Wrap each tool call: await `handler` once, several times or never."""
+        """Called to make each tool call. A hook awaits `handler`, which executes the tool, once, several times or never."""
         return await handler(request)
 
     async def after_function(self, context: FunctionContext) -> None:
-        """Called after each tool call, also if it failed."""
+        """Called after each tool call, including a call that failed."""
 
     async def after_iteration(self, context: IterationContext) -> None:
-        """Called after the tool calls of an iteration, or after a model call without tool calls; also after a failure."""
+        """Called after each model call and the tool calls of its answer, including calls that failed."""
 
     async def on_error(self, context: ErrorContext) -> None:
-        """Called once for each error of the turn, at the innermost step that fails because of it."""
+        """Called once for each exception of the run, at the innermost step that fails because of the exception."""
 
 
 def check_hooks(hook: object) -> None:
@@ -284,4 +290,4 @@ def overrides(hook: LifecycleHooks, name: str) -> bool:
 
 
 _AWAITED = tuple(MAY_ASSIGN)
-"""Names of the hooks that are awaited and return nothing; the wrapping hooks are not among them."""
+"""Names of the hooks that must be async and return nothing. The hooks that wrap a call (`wrap_*`) are not included."""

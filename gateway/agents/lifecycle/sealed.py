@@ -1,6 +1,6 @@
-"""Restricts what hooks may assign: `MAY_ASSIGN` lists the fields by hook, and the classes here reject any other change at once.
+"""Restricts which fields of its context a lifecycle hook may change. `MAY_ASSIGN` lists them; the classes here reject any other change.
 
-An assignment without effect fails the run, because a hook that guards something must not be ignored silently.
+A change that would have no effect fails the run, because a hook that protects something must not be ignored silently.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ MAY_ASSIGN: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "after_message_turn": ("turn_history",),
     }
 )
-"""Fields of the context that each hook may assign."""
+"""Maps the name of each lifecycle hook to the fields of the hook's context that it may assign."""
 
 
 class Sealed:
-    """Base class of hook contexts and requests, whose fields can be assigned only by the running hook."""
+    """Base class of the contexts and requests that lifecycle hooks receive. Only the running hook can assign fields (`MAY_ASSIGN`)."""
 
     __slots__ = ("_hook",)
 
     _hook: str | None
-    """The running hook; `None` outside hooks and in requests; unset while the object is being constructed."""
+    """Name of the running hook. `None` if no hook is running, and always in requests; unset while the object is being constructed."""
 
     def __setattr__(self, name: str, value: object) -> None:
         """Assign a field. Raises `MiddlewareFailure` if the running hook may not assign it."""
@@ -65,12 +65,12 @@ class Sealed:
 
 
 def seal(sealed: Sealed, hook: str | None = None) -> None:
-    """From now on, allow assignments only to the fields that the hook named `hook` may assign; with `None`, to no field."""
+    """Allow assignments to `sealed` only for the fields that the hook named `hook` may assign; with `None`, for no field."""
     object.__setattr__(sealed, "_hook", hook)
 
 
 def set_fields(sealed: Sealed, **values: object) -> None:
-    """Set fields for the hooks to read, also those that no hook may assign."""
+    """Set fields of a hook context or request from outside a hook, including fields that no hook may assign."""
     for name, value in values.items():
         object.__setattr__(sealed, name, value)
 
@@ -94,7 +94,7 @@ _FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = MappingProxyType(
 
 
 def check_forms(sealed: Sealed, hook: str) -> None:
-    """Raise `MiddlewareFailure` if `hook` assigned a value of a wrong type, which would be sent to the model."""
+    """Raise `MiddlewareFailure` if the hook named `hook` assigned a value of a wrong type, because the value would be sent to the model."""
     for name in MAY_ASSIGN[hook]:
         if name in _FORMS and not _FORMS[name][0](getattr(sealed, name)):
             raise MiddlewareFailure(f"{hook} set `{name}` to a value of a wrong type; it must be {_FORMS[name][1]}.")
@@ -128,7 +128,7 @@ class FixedList(list[ValueT]):
     __slots__ = ("_name",)
 
     def __init__(self, values: Iterable[ValueT], name: str) -> None:
-        """Create the list with these values; `name` is the context's field that the errors name."""
+        """Create a read-only list of `values`; error messages contain `name`, the field of the hook's context that has the list."""
         super().__init__(values)
         self._name = name
 
@@ -149,7 +149,7 @@ class FixedDict(dict[KeyT, ValueT]):
     __slots__ = ("_name",)
 
     def __init__(self, values: Mapping[KeyT, ValueT], name: str) -> None:
-        """Create the dict with these values; `name` is the context's field that the errors name."""
+        """Create a read-only dict of `values`; error messages contain `name`, the field of the hook's context that has the dict."""
         super().__init__(values)
         self._name = name
 
@@ -166,7 +166,10 @@ class FixedDict(dict[KeyT, ValueT]):
 
 
 def fixed(value: Any, name: str) -> Any:
-    """Return a JSON value with read-only lists and dicts, nested ones included."""
+    """Return a copy of a JSON value whose lists and dicts, including nested ones, are read-only (`FixedList`, `FixedDict`).
+
+    `name` is the field of the hook's context that error messages contain.
+    """
     if type(value) is dict:
         return FixedDict({key: fixed(part, name) for key, part in cast("dict[str, JsonValue]", value).items()}, name)
     if type(value) is list:
@@ -175,7 +178,7 @@ def fixed(value: Any, name: str) -> Any:
 
 
 def free(value: Any) -> Any:
-    """Return a JSON value with ordinary lists and dicts instead of read-only ones."""
+    """Return a copy of a JSON value with ordinary lists and dicts in place of `FixedList` and `FixedDict`, which are read-only."""
     if type(value) in (dict, FixedDict):
         return {key: free(part) for key, part in cast("dict[str, JsonValue]", value).items()}
     if type(value) in (list, FixedList):

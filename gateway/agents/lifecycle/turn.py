@@ -1,4 +1,7 @@
-"""`Turn`: the state that the three middleware layers of a run share, and the order in which hooks are called."""
+"""`Turn`: one run of an agent, as lifecycle hooks see it.
+
+A `Turn` stores the state that the run's agent, chat and function middleware share, and calls the hooks in order.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from gateway.types.responses import ChatResponse
 
 
 class Turn:
-    """Calls the hooks of one run: `before` hooks in registration order, all others in reverse order."""
+    """Calls the lifecycle hooks of one run of an agent: `before_*` hooks in registration order, all other hooks in reverse order."""
 
     def __init__(self, hooks: Sequence[LifecycleHooks], events: HookEvents, facts: TurnFacts) -> None:
         self.hooks = tuple(hooks)
@@ -36,7 +39,7 @@ class Turn:
         self.facts = facts
         self.state = StateCell()
         self.blocked: dict[str, str] = {}
-        """Maps a call id to the text that replaces the call's result, set by `before_parallel_batch`."""
+        """Tool calls that a `before_parallel_batch` hook blocked: maps the call id to the text that the model receives as the result."""
         self._iteration: IterationContext | None = None
         self._results: list[Content] = []
         self._order: dict[str, int] = {}
@@ -45,29 +48,29 @@ class Turn:
 
     @property
     def iteration(self) -> int:
-        """Number of the current model call."""
+        """Number of the run's current model call, from 0; -1 before the first call."""
         return self.state.value.iteration
 
     @property
     def sees_history(self) -> bool:
-        """Whether a hook may read the earlier conversation, so that it must be loaded before the run."""
+        """Whether a hook can read the earlier conversation; if so, the agent's history must be loaded before the hooks are called."""
         return self._overrides("before_message_turn", "after_message_turn")
 
     @property
     def changes_response(self) -> bool:
-        """Whether a hook may change the messages of the response."""
+        """Whether a hook can change the messages of the run's response: true if a hook overrides `after_message_turn`."""
         return self._overrides("after_message_turn")
 
     @property
     def holds_calls(self) -> bool:
-        """Whether streamed tool calls must be held back until hooks have seen the model's whole answer."""
+        """Whether tool calls in a streamed model answer must be withheld until hooks have received the whole answer and may remove them."""
         return self._overrides("before_tool_execution", "before_parallel_batch")
 
     def _overrides(self, *names: str) -> bool:
         return any(overrides(hook, name) for hook in self.hooks for name in names)
 
     async def begin(self, context: MessageTurnContext) -> None:
-        """Call `before_message_turn`."""
+        """Call the hooks `before_message_turn`. Raises `MiddlewareFailure` if a hook changed the user's newest message in place."""
         newest = context.message
         given = None if newest is None else (newest.role, newest.text)
         await self._call("before_message_turn", context)
@@ -75,7 +78,11 @@ class Turn:
             raise refusal("message")
 
     async def end(self, context: MessageTurnContext) -> None:
-        """End the current iteration and call `after_message_turn`."""
+        """End the current iteration (a model call and its tool calls) and call the hooks `after_message_turn`.
+
+        Raises:
+            MiddlewareFailure: A hook assigned `turn_history` although the run failed and has no response.
+        """
         await self.end_iteration()
         set_fields(context, history=FixedList(context.history, "history"))
         await self._call("after_message_turn", context)
@@ -83,7 +90,11 @@ class Turn:
             raise MiddlewareFailure("after_message_turn assigned turn_history, but the run failed and has no response to change.")
 
     async def begin_iteration(self, messages: list[Message], options: ChatOptions) -> IterationContext:
-        """End the previous iteration and call `before_iteration`."""
+        """End the previous iteration (a model call and its tool calls), call the hooks `before_iteration` and return their context.
+
+        Raises:
+            MiddlewareFailure: A hook set `override_response` without `skip_llm_call`.
+        """
         await self.end_iteration()
         context = IterationContext(
             state=self.state,
@@ -100,7 +111,11 @@ class Turn:
         return context
 
     async def end_iteration(self) -> None:
-        """Call `after_iteration` for the current iteration, if it has not been called."""
+        """Call the hooks `after_iteration` with the tool results of the current iteration, unless the iteration has already ended.
+
+        Raises:
+            MiddlewareFailure: A hook changed a tool result in place.
+        """
         context, self._iteration = self._iteration, None
         if context is None:
             return
@@ -117,10 +132,10 @@ class Turn:
             raise refusal("tool_results")
 
     async def lets_tools_run(self, response: ChatResponse, *, is_streamed: bool = False) -> bool:
-        """Call the hooks before tool execution. Return false if a hook removed all calls.
+        """Call the hooks `before_tool_execution` and, for several calls, `before_parallel_batch`. Return false if a hook removed the calls.
 
         Raises:
-            MiddlewareFailure: A hook changed a streamed answer, of which parts are sent already, or blocked a call that does not exist.
+            MiddlewareFailure: A hook changed an answer that was already streamed, or blocked a call id that the answer does not contain.
         """
         calls = tuple(content for message in response.messages for content in message.contents if content.type == "function_call")
         self._order = {call.call_id or "": place for place, call in enumerate(calls)}
@@ -145,18 +160,22 @@ class Turn:
         return True
 
     async def begin_function(self, context: FunctionContext) -> None:
-        """Call `before_function`. Raises `MiddlewareFailure` if a hook set `override_result` without `block_execution`."""
+        """Call the hooks `before_function` for a tool call.
+
+        Raises:
+            MiddlewareFailure: A hook set `override_result` without `block_execution`.
+        """
         await self._call("before_function", context)
         if context.override_result is not None and not context.block_execution:
             raise _without("before_function", "override_result", "block_execution")
 
     async def end_function(self, context: FunctionContext, result: Content) -> None:
-        """Record the result of a tool call and call `after_function`."""
+        """Record the result of a tool call for `after_iteration`, and call the hooks `after_function`."""
         self._results.append(result)
         await self._call("after_function", context)
 
     async def report(self, source: ErrorSource, error: Exception) -> str:
-        """Call `on_error` once per error. Return the reason if a hook ends the run; otherwise raise the error again."""
+        """Call the hooks `on_error`, once per exception. If a hook ends the run, return its reason; otherwise raise `error` again."""
         if error is self._reported:
             raise error
         self._reported = error
@@ -172,12 +191,12 @@ class Turn:
 
     @property
     def ended_because(self) -> str | None:
-        """The reason if a hook ended the turn through its state; `None` while the turn continues."""
+        """The reason that a hook stored with `TurnState.terminated` to end the run; `None` if no hook ended the run."""
         state = self.state.value
         return (state.termination_reason or _ENDED) if state.is_terminated else None
 
     async def _call(self, name: str, context: HookContext) -> None:
-        """Call the hook `name` of all hook objects. They can assign fields of `context` only during these calls."""
+        """Call the method `name` of all hook objects in order. Only during these calls can hooks assign fields of `context`."""
         hooks = self.hooks if name.startswith("before_") else self.hooks[::-1]
         seal(context, name)
         try:
@@ -193,7 +212,10 @@ def _forms_of(results: Sequence[Content]) -> list[object]:
 
 
 def _parts_of(response: ChatResponse) -> list[object]:
-    """Return comparable forms of an answer's contents; of tool calls only the `id()`, because hooks may change their arguments."""
+    """Return a value that changes if the contents of a model's answer change.
+
+    Of a tool call it contains only the `id()`, because hooks may change the call's arguments.
+    """
     return [
         (message.role, [id(content) if content.type == "function_call" else content.to_dict() for content in message.contents])
         for message in response.messages
@@ -208,7 +230,7 @@ def _without(hook: str, name: str, needed: str) -> MiddlewareFailure:
 
 
 class OpenTurns:
-    """The running turns of one set of hooks, by run."""
+    """The `Turn` objects (state for lifecycle hooks) of all running agent runs that use one set of hooks."""
 
     def __init__(self, hooks: Sequence[LifecycleHooks], events: HookEvents) -> None:
         self._hooks = tuple(hooks)
@@ -216,18 +238,18 @@ class OpenTurns:
         self._open: dict[int, tuple[AgentRunContext | None, Turn]] = {}
 
     def open(self, facts: TurnFacts) -> tuple[int, Turn]:
-        """Start a turn for the current run. Return a key for `close`, and the turn."""
+        """Create the `Turn` for the current agent run. Return the key to pass to `close`, and the turn."""
         run = current_run_context()
         turn = Turn(self._hooks, self._events, facts)
         self._open[id(run)] = (run, turn)
         return id(run), turn
 
     def close(self, key: int) -> None:
-        """Remove a turn that has ended, by the key that `open` returned."""
+        """Remove the `Turn` of a run that has ended; `open` returned the key."""
         self._open.pop(key, None)
 
     @property
     def current(self) -> Turn | None:
-        """The turn of the current run; `None` if these hooks do not wrap that run."""
+        """The `Turn` of the agent run that the current code is part of; `None` if that run does not use these hooks."""
         found = self._open.get(id(current_run_context()))
         return None if found is None else found[1]

@@ -1,1 +1,1 @@
-"""Middleware that is included: approvals, agent loops, limits, caches, retries, redaction and information flow."""
+"""Ready-made middleware for agents: approvals, agent loops, limits, caches, retries, redaction and information flow."""

@@ -1,7 +1,7 @@
-"""`ToolApprovalMiddleware`: standing approval rules, and one approval request at a time. Its names are agent-framework's.
+"""`ToolApprovalMiddleware`: approves tool calls by rules, and shows a person one approval request at a time. Names are agent-framework's.
 
-It needs runs with a session, which stores rules, open requests and answers (`approval_state`). A tool's `approval_mode` decides whether
-its calls need approval; this middleware decides which of the requests a person sees.
+The middleware needs runs with a session, which stores rules, open requests and answers (`approval_state`). A tool's `approval_mode` decides
+whether its calls need approval; the middleware decides which of the approval requests a person sees.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from gateway.types.streams import ResponseStream
 DEFAULT_TOOL_APPROVAL_SOURCE_ID = "tool_approval"
 
 MAX_CONTINUED_RUNS = 40
-"""Maximum number of runs that continue because rules approved all requests; after that, a person is asked."""
+"""Maximum number of consecutive runs in which rules approve all approval requests; after that, a person is asked."""
 
 ToolApprovalRuleCallback = Callable[[Content], bool | Awaitable[bool]]
-"""Receives a `function_call`; true approves it."""
+"""Sync or async function that receives a tool call (content of type `function_call`) and returns whether it is approved."""
 
 
 class ToolApprovalMiddleware(AgentMiddleware):
-    """Approves tool calls by rules, and shows a person the other requests one at a time."""
+    """Agent middleware that approves tool calls by rules, and shows a person the remaining approval requests one at a time."""
 
     def __init__(
         self,
@@ -41,12 +41,17 @@ class ToolApprovalMiddleware(AgentMiddleware):
         source_id: str = DEFAULT_TOOL_APPROVAL_SOURCE_ID,
         auto_approval_rules: Sequence[ToolApprovalRuleCallback] | None = None,
     ) -> None:
-        """`auto_approval_rules` are called after the session's own rules; the first that returns true approves the call."""
+        """Create the middleware. A call that no rule of the session approves is approved if one of `auto_approval_rules` returns true.
+
+        `source_id` is the key of the approval state in the session's state.
+        """
         self.source_id = source_id
         self.auto_approval_rules = tuple(auto_approval_rules or ())
 
     async def process(self, context: AgentContext, call_next: CallNext) -> None:
-        """Collect answers, then show the next open request, or run the agent again while rules approve all requests.
+        """Collect a person's answers, then end the run with the next queued approval request, or run the agent if no request is queued.
+
+        The agent runs again while rules approve all of its approval requests.
 
         Raises:
             RuntimeError: The run has no session.
@@ -55,7 +60,7 @@ class ToolApprovalMiddleware(AgentMiddleware):
             raise RuntimeError("ToolApprovalMiddleware needs a session: run the agent with session=.")
         state = ToolApprovalState.load(context.session, self.source_id)
         context.messages = _take_answers(context.messages, state)
-        # New rules may approve requests that were queued before.
+        # The answers may have created rules that approve queued requests.
         state.queued_approval_requests = await self._without_approved(state.queued_approval_requests, state)
         if state.queued_approval_requests:
             shown = state.queued_approval_requests.pop(0)
@@ -91,7 +96,7 @@ class ToolApprovalMiddleware(AgentMiddleware):
     async def _streamed(
         self, context: AgentContext, session: AgentSession, call_next: CallNext, state: ToolApprovalState
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Yield the updates of the runs. Approval requests are held back until it is clear which of them a person must see."""
+        """Run the agent while rules approve all requests, and yield the updates. Of its approval requests, yield only the one to show."""
         for number in range(1, MAX_CONTINUED_RUNS + 1):
             self._hand_over(context, session, state)
             await call_next()
@@ -117,7 +122,7 @@ class ToolApprovalMiddleware(AgentMiddleware):
             context.messages, context.result = [], None
 
     def _hand_over(self, context: AgentContext, session: AgentSession, state: ToolApprovalState) -> None:
-        """Put the collected answers (as one user message) and the messages held back earlier before the run's messages."""
+        """Put the collected answers (as one user message) and the messages stored by earlier runs before the run's messages."""
         if not state.collected_approval_responses and not state.held_messages:
             return
         answers = [Message("user", list(state.collected_approval_responses))] if state.collected_approval_responses else []
@@ -127,14 +132,14 @@ class ToolApprovalMiddleware(AgentMiddleware):
         state.save(session, self.source_id)
 
     async def _sort(self, requests: Sequence[Content], state: ToolApprovalState, *, may_approve: bool) -> list[Content]:
-        """Approve requests by rules, show the first of the others and queue the rest. Return the shown request, if any."""
+        """Approve requests by rules. Of the other requests, return the first to show it to a person, and queue the rest."""
         open_requests = await self._without_approved(requests, state) if may_approve else [*requests]
         state.show(open_requests[:1])
         state.queued_approval_requests += open_requests[1:]
         return open_requests[:1]
 
     async def _without_approved(self, requests: Sequence[Content], state: ToolApprovalState) -> list[Content]:
-        """Collect the answers to requests that rules approve, and return the other requests."""
+        """Add an approving answer to the state for each request that a rule approves, and return the other requests."""
         waiting: list[Content] = []
         for request in requests:
             if await self._is_approved(request, state):
@@ -159,7 +164,7 @@ class ToolApprovalMiddleware(AgentMiddleware):
 
 
 def _take_answers(messages: Sequence[Message], state: ToolApprovalState) -> list[Message]:
-    """Move the approval responses from the messages into the state, and return the messages without them, leaving out empty messages."""
+    """Move the approval responses from the messages into the state. Return the other contents as messages, without empty messages."""
     kept: list[Message] = []
     for message in messages:
         answers = [content for content in message.contents if content.type == RESPONSE]
@@ -174,7 +179,7 @@ def _take_answers(messages: Sequence[Message], state: ToolApprovalState) -> list
 
 
 def _keep_only(messages: list[Message], shown: Sequence[Content]) -> None:
-    """Remove requests that are not shown from a response's messages, and messages that become empty."""
+    """Remove the approval requests that are not in `shown` from the messages, and remove messages that become empty."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         rest = [content for content in message.contents if content.type != REQUEST or any(content is one for one in shown)]

@@ -1,6 +1,6 @@
-"""State of `ToolApprovalMiddleware` in a session: standing rules, open requests and collected answers.
+"""State of `ToolApprovalMiddleware` in a session: approval rules, open approval requests and collected answers.
 
-The state is JSON, so that a conversation can continue in another process between a request and its answer.
+The state is stored as JSON, so that a conversation can continue in another process between a request and its answer.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from gateway.types.messages import Message
 logger = logging.getLogger(__name__)
 
 ALWAYS_APPROVE_PROPERTY = "tool_approval"
-"""Property of an approval response that also creates a standing rule; removed before the run loop receives the response."""
+"""Key in `additional_properties` of an approval response that also creates a rule for later calls.
+
+The key is removed before the agent's run receives the response.
+"""
 
 ALWAYS_APPROVE_SCOPE_PROPERTY = "always_approve"
 ALWAYS_APPROVE_TOOL = "tool"
 ALWAYS_APPROVE_TOOL_WITH_ARGUMENTS = "tool_with_arguments"
 
 MAX_PENDING = 100
-"""Maximum number of shown requests per session that wait for an answer."""
+"""Maximum number of approval requests per session that a person has seen and not answered."""
 
 REQUEST = "function_approval_request"
 RESPONSE = "function_approval_response"
@@ -35,7 +38,7 @@ RESPONSE = "function_approval_response"
 
 @dataclass(slots=True)
 class ToolApprovalRule:
-    """A standing rule that approves calls of one tool.
+    """A rule that approves calls of one tool without asking a person.
 
     Raises:
         ValueError: The name is empty.
@@ -43,9 +46,9 @@ class ToolApprovalRule:
 
     tool_name: str
     arguments: Mapping[str, str] | None = None
-    """Maps argument names to values as canonical JSON: `None` matches every call of the tool, `{}` only calls without arguments."""
+    """Arguments that a call must have, by name, as canonical JSON. `None` matches every call; `{}` matches calls without arguments."""
     server_label: str | None = field(default=None, kw_only=True)
-    """MCP server of the tool if the model's provider executes it, else `None`. A rule never matches a tool of another server."""
+    """Label of the tool's MCP server if the model's provider executes the tool, else `None`. A rule matches no other server's tools."""
 
     def __post_init__(self) -> None:
         self.tool_name = self.tool_name.strip()
@@ -54,17 +57,17 @@ class ToolApprovalRule:
 
     @classmethod
     def for_call(cls, call: Content, *, with_arguments: bool) -> ToolApprovalRule:
-        """Return the rule that approves this call's tool, or with `with_arguments` only calls with the same arguments."""
+        """Return a rule that approves every call of the tool that `call` names, or with `with_arguments` only calls with its arguments."""
         return cls(call.name or "", canonical_arguments(call) if with_arguments else None, server_label=server_label(call))
 
     def fits(self, call: Content) -> bool:
-        """Return whether the rule approves a `function_call`."""
+        """Return whether the rule approves the tool call `call`, a content of type `function_call`."""
         if call.name != self.tool_name or server_label(call) != self.server_label:
             return False
         return self.arguments is None or canonical_arguments(call) == self.arguments
 
     def to_dict(self) -> JsonObject:
-        """Return the JSON form."""
+        """Return the rule as a JSON object."""
         data: JsonObject = {"type": "tool_approval_rule", "tool_name": self.tool_name}
         if self.arguments is not None:
             data["arguments"] = dict(self.arguments)
@@ -74,7 +77,7 @@ class ToolApprovalRule:
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> ToolApprovalRule:
-        """Create the rule from its JSON form.
+        """Create a rule from the JSON object that `to_dict` returned.
 
         Raises:
             ValueError: A value is missing or has a wrong type.
@@ -87,7 +90,7 @@ class ToolApprovalRule:
 
 
 class ToolApprovalState:
-    """Rules, requests and answers of one session."""
+    """Approval rules, approval requests and answers of one session."""
 
     __slots__ = ("collected_approval_responses", "held_messages", "pending_approval_requests", "queued_approval_requests", "rules")
 
@@ -102,40 +105,41 @@ class ToolApprovalState:
     ) -> None:
         self.rules = [rule if isinstance(rule, ToolApprovalRule) else ToolApprovalRule.from_dict(rule) for rule in rules or ()]
         self.queued_approval_requests = _contents(queued_approval_requests)
-        """Requests that have not been shown; one is shown per run."""
+        """Approval requests that no person has seen; one of them is shown per run."""
         self.collected_approval_responses = _contents(collected_approval_responses)
-        """Answers that the run loop has not received."""
+        """Answers that the agent's run has not yet received."""
         self.pending_approval_requests = _contents(pending_approval_requests)
-        """Requests that were shown and not answered; only these accept an answer."""
+        """Approval requests that a person has seen and not answered; only these requests accept an answer."""
         self.held_messages = [item if isinstance(item, Message) else Message.from_dict(item) for item in held_messages or ()]
-        """Messages that arrived with an answer while more requests were open; the model receives them with the last answer."""
+        """Input messages of runs that only showed a queued request; the model receives them in the next run that calls it."""
 
     def to_dict(self) -> JsonObject:
-        """Return the JSON form."""
+        """Return the state as a JSON object."""
         return {name: [item.to_dict() for item in getattr(self, name)] for name in self.__slots__}
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> ToolApprovalState:
-        """Create the state from its JSON form.
+        """Create the state from the JSON object that `to_dict` returned.
 
         Raises:
-            ValueError: A rule is damaged.
+            ValueError: A rule has a missing or wrong value.
         """
         return cls(**{name: data.get(name) for name in cls.__slots__})
 
     def add_rule(self, rule: ToolApprovalRule) -> None:
-        """Add a rule unless an equal rule exists."""
+        """Add an approval rule, unless an equal rule exists."""
         if rule not in self.rules:
             self.rules.append(rule)
 
     def show(self, requests: Sequence[Content]) -> None:
-        """Record requests that a person now sees; beyond `MAX_PENDING` open requests, the oldest are dropped."""
+        """Record approval requests that a person now sees. Beyond `MAX_PENDING` unanswered requests, the oldest are dropped."""
         self.pending_approval_requests = [*self.pending_approval_requests, *requests][-MAX_PENDING:]
 
     def take_answer(self, response: Content) -> bool:
-        """Collect the answer to a shown request. Return false for any other answer, which is dropped.
+        """Collect the answer to an approval request that a person has seen, and add the rule that the answer creates, if any.
 
-        The approved call is the recorded one, not the call in the answer.
+        Return false, and drop the answer, if it matches no such request. The call that is approved is the call in the recorded request, not
+        the call in the answer.
         """
         asked = next((request for request in self.pending_approval_requests if _answers(response, request)), None)
         call = None if asked is None else call_of(asked)
@@ -167,24 +171,27 @@ class ToolApprovalState:
         return cls.from_dict(cast("JsonMapping", stored or {}))
 
     def save(self, session: AgentSession, source_id: str) -> None:
-        """Store the state in the session, without removing other values under the same key."""
+        """Store the approval state in the session under `source_id`; other values in that object are kept."""
         stored: object = session.state.get(source_id)
         others: JsonMapping = cast("JsonMapping", stored) if isinstance(stored, Mapping) else {}
         session.state[source_id] = {**others, **self.to_dict()}
 
 
 def create_always_approve_tool_response(request: Content, *, reason: str | None = None) -> Content:
-    """Return an approval response that approves the request and every later call of its tool in this session."""
+    """Return an approval response that approves the requested tool call, and every later call of the tool in this session."""
     return _always(request, ALWAYS_APPROVE_TOOL, reason)
 
 
 def create_always_approve_tool_with_arguments_response(request: Content, *, reason: str | None = None) -> Content:
-    """Return an approval response for the request and every later call of its tool with exactly these arguments in this session."""
+    """Return a response that approves the requested tool call, and every later call of the tool with equal arguments in this session."""
     return _always(request, ALWAYS_APPROVE_TOOL_WITH_ARGUMENTS, reason)
 
 
 def canonical_arguments(call: Content) -> dict[str, str] | None:
-    """Map a call's argument names to values as canonical JSON; `None`, which no rule with arguments matches, if they are not an object."""
+    """Return the arguments of a tool call as a map of names to values in canonical JSON.
+
+    Return `None`, which no rule with arguments matches, if the arguments are not a JSON object.
+    """
     try:
         arguments: JsonMapping = read_arguments(call.arguments)
     except ValueError:
@@ -193,19 +200,19 @@ def canonical_arguments(call: Content) -> dict[str, str] | None:
 
 
 def call_of(request: Content) -> Content | None:
-    """Return the `function_call` for which an approval request or response stands."""
+    """Return the tool call (content of type `function_call`) that an approval request or response is about, or `None`."""
     call = request.function_call
     return call if isinstance(call, Content) and call.type == "function_call" and call.name else None
 
 
 def server_label(call: Content) -> str | None:
-    """Return the label of the MCP server on which the model's provider executes the call; `None` for other tools."""
+    """Return the label of the MCP server on which the model's provider executes a tool call; `None` for calls executed here."""
     label = call.additional_properties.get("server_label")
     return label if isinstance(label, str) else None
 
 
 def always_approve_scope(response: Content) -> str | None:
-    """Return what the standing rule that a response creates covers (a tool, or one set of arguments); `None` if it creates no rule."""
+    """Return which later calls an approval response also approves: `tool`, `tool_with_arguments`, or `None` for no later calls."""
     note: JsonValue = response.additional_properties.get(ALWAYS_APPROVE_PROPERTY)
     scope: object = cast("JsonMapping", note).get(ALWAYS_APPROVE_SCOPE_PROPERTY) if isinstance(note, Mapping) else None
     return scope if scope in (ALWAYS_APPROVE_TOOL, ALWAYS_APPROVE_TOOL_WITH_ARGUMENTS) else None
@@ -221,7 +228,7 @@ def _always(request: Content, scope: str, reason: str | None) -> Content:
 
 
 def _answers(response: Content, request: Content) -> bool:
-    """Return whether a response has the id of this request and is about the same tool and arguments."""
+    """Return whether an approval response has the id of `request` and is about the same tool and arguments."""
     asked, answered = call_of(request), call_of(response)
     if response.id != request.id or asked is None or answered is None:
         return False

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class _Cache(Generic[T]):
-    """Least-recently-used cache with a time to live."""
+    """Cache with a time to live that drops the least recently used entries."""
 
     def __init__(self, ttl_seconds: float, max_entries: int) -> None:
         if ttl_seconds <= 0 or max_entries < 1:
@@ -35,7 +35,7 @@ class _Cache(Generic[T]):
         self._entries: OrderedDict[str, tuple[float, T]] = OrderedDict()
 
     def get(self, key: str) -> T | None:
-        """Return a copy of the value, so that callers cannot change the cached one."""
+        """Return a copy of the cached value, which the caller may change, or `None` if the value is missing or has expired."""
         found = self._entries.get(key)
         if found is None or found[0] < anyio.current_time():
             self._entries.pop(key, None)
@@ -44,7 +44,7 @@ class _Cache(Generic[T]):
         return copy.deepcopy(found[1])
 
     def put(self, key: str, value: T) -> None:
-        """Store a copy of the value."""
+        """Store a copy of `value`, and drop the least recently used entries beyond the maximum."""
         self._entries[key] = (anyio.current_time() + self._ttl, copy.deepcopy(value))
         self._entries.move_to_end(key)
         while len(self._entries) > self._max:
@@ -52,21 +52,22 @@ class _Cache(Generic[T]):
 
 
 class ToolCacheMiddleware(FunctionMiddleware):
-    """Returns the cached result of an earlier call with the same tool, arguments and caller.
+    """Function middleware that returns the cached result of an earlier call with the same tool, arguments and caller.
 
-    It covers tools that match the globs `tools`, and with `trust_annotations` also tools with a `readOnlyHint`. Errors are not cached.
+    It covers tools whose names match one of the globs `tools`, and with `trust_annotations` also tools with a `readOnlyHint` or
+    `idempotentHint`. Error results are not cached.
     """
 
     def __init__(
         self, tools: Sequence[str] = (), *, trust_annotations: bool = False, ttl_seconds: float = 300.0, max_entries: int = 256
     ) -> None:
-        """`tools` are globs over tool names. Raises `ValueError` for a time or size that is not positive."""
+        """Configure the cache; `tools` are globs over tool names. Raises `ValueError` for a time or size that is not positive."""
         self._tools = tuple(tools)
         self._trust_annotations = trust_annotations
         self._cache: _Cache[JsonValue] = _Cache(ttl_seconds, max_entries)
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Return the cached result, or execute the call and cache its result."""
+        """Set the cached result of the tool call, or execute the call and cache its result."""
         if not covers(self._tools, context.function, trust_annotations=self._trust_annotations):
             await call_next()
             return
@@ -81,14 +82,17 @@ class ToolCacheMiddleware(FunctionMiddleware):
 
 
 class ModelCacheMiddleware(ChatMiddleware):
-    """Returns the cached response of an earlier model call with the same messages and options; for tests and fixed prompts."""
+    """Chat middleware that returns the cached response of an earlier model call with the same messages and options.
+
+    It is meant for tests and fixed prompts.
+    """
 
     def __init__(self, *, ttl_seconds: float = 3600.0, max_entries: int = 256) -> None:
-        """Raises `ValueError` for a time or size that is not positive."""
+        """Configure the cache of responses. Raises `ValueError` for a time or size that is not positive."""
         self._cache: _Cache[ChatResponse] = _Cache(ttl_seconds, max_entries)
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Return the cached response, or call the model and cache its response; a stream is cached once it was read completely."""
+        """Set the cached response, or call the model and cache its response; a stream is cached once it was read completely."""
         key = _request_key(context)
         found = self._cache.get(key)
         if found is not None:

@@ -20,7 +20,7 @@ from gateway.types.streams import ResponseStream
 
 
 class _Backoff:
-    """Exponential backoff with random pauses, so that many callers do not retry at the same time."""
+    """Exponential backoff between attempts, with random pauses so that many callers do not retry at the same time."""
 
     def __init__(self, attempts: int, base_seconds: float, max_seconds: float) -> None:
         if attempts < 1:
@@ -32,23 +32,23 @@ class _Backoff:
         self._max = max_seconds
 
     async def pause(self, attempt: int, wanted: float | None = None) -> None:
-        """Wait before attempt `attempt + 1`, at least the seconds that the peer requested, up to the maximum."""
+        """Wait between `attempt` and the next attempt: at least `wanted`, the seconds that the peer requested, up to the maximum."""
         longest = min(self._max, self._base * 2 ** (attempt - 1))
         await anyio.sleep(max(random.uniform(0, longest), min(wanted or 0.0, self._max)))
 
 
 class ModelRetryMiddleware(ChatMiddleware):
-    """Retries model calls that failed temporarily (`ModelError.retryable`).
+    """Chat middleware that retries model calls that failed temporarily (`ModelError.retryable`).
 
-    A streamed answer is retried only before its first update was yielded. Clients that retry by themselves do so within each attempt.
+    A streamed call is retried only before its first update was yielded. A chat client that retries by itself does so within each attempt.
     """
 
     def __init__(self, *, attempts: int = 3, base_seconds: float = 0.5, max_seconds: float = 20.0) -> None:
-        """`attempts` includes the first one. Raises `ValueError` for attempts below 1 or negative seconds."""
+        """Configure retries; `attempts` includes the first attempt. Raises `ValueError` for attempts below 1 or negative seconds."""
         self._backoff = _Backoff(attempts, base_seconds, max_seconds)
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Call the model until it answers or the attempts are used up."""
+        """Call the model until a call succeeds or the attempts are used up."""
         if context.stream:
             context.result = ResponseStream(self._streamed(context, call_next), ChatResponse.from_updates)
             return
@@ -94,14 +94,14 @@ class ModelRetryMiddleware(ChatMiddleware):
 
 
 _FINAL = (PolicyDenied, ArgumentsRefused, UserInputRequired, MiddlewareException)
-"""Errors that another attempt cannot change."""
+"""Errors of a tool call for which `ToolRetryMiddleware` does not retry, because another attempt would fail in the same way."""
 
 
 class ToolRetryMiddleware(FunctionMiddleware):
-    """Retries calls that raised an exception, for tools that may be called more than once.
+    """Function middleware that retries tool calls that raised an exception, if the tool may be called more than once.
 
-    These are tools that match the globs `tools`, and with `trust_annotations` also tools with a `readOnlyHint` or `idempotentHint`.
-    Refusals by policy and error results are not retried: the model reacts to them.
+    A tool may be called again if its name matches one of the globs `tools`, or with `trust_annotations` if it has a `readOnlyHint` or
+    `idempotentHint`. Refusals by policy and error results are not retried, because the model reacts to them.
     """
 
     def __init__(
@@ -113,13 +113,13 @@ class ToolRetryMiddleware(FunctionMiddleware):
         base_seconds: float = 0.5,
         max_seconds: float = 20.0,
     ) -> None:
-        """`tools` are globs over tool names. Raises `ValueError` for attempts below 1 or negative seconds."""
+        """Configure retries of tools whose names match the globs `tools`. Raises `ValueError` for attempts below 1 or negative seconds."""
         self._tools = tuple(tools)
         self._trust_annotations = trust_annotations
         self._backoff = _Backoff(attempts, base_seconds, max_seconds)
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Execute the call; retry it if the tool may be called again."""
+        """Execute the tool call, and retry it after an exception if the tool may be called again."""
         attempt = 0
         may_repeat = covers(self._tools, context.function, trust_annotations=self._trust_annotations)
         while True:
@@ -136,6 +136,6 @@ class ToolRetryMiddleware(FunctionMiddleware):
 
 
 def covers(globs: Sequence[str], tool: Tool, *, trust_annotations: bool) -> bool:
-    """Return whether a tool's name matches a glob, or with `trust_annotations` its annotations allow a repeated call."""
+    """Return whether a tool's name matches one of the globs, or with `trust_annotations` whether its annotations allow a repeated call."""
     definition = tool.definition
     return is_idempotent(definition.name, definition.annotations, idempotent=globs, trust_annotations=trust_annotations)

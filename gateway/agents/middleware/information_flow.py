@@ -1,7 +1,7 @@
-"""Middleware that labels tool results and allows or refuses later calls by the labels; `SecureAgentConfig` adds it to an agent.
+"""Information-flow control: labels tool results, and allows or refuses later calls by the labels. `SecureAgentConfig` adds it to an agent.
 
-A label says how far content is trusted and who may see it. The label of a conversation combines those of all its tool results; its session
-stores it. `policy.labels` decides about calls. Names are those of agent-framework, whose content-hiding variables do not exist here.
+A label states whether content is trusted and who may see it. The label of a conversation combines the labels of all its tool results, and
+is stored in the session. `policy.labels` judges the calls. Names are agent-framework's; its variables that hide content do not exist here.
 """
 
 from __future__ import annotations
@@ -38,17 +38,20 @@ from gateway.types.content import Content
 logger = logging.getLogger(__name__)
 
 STATE_KEY = "security"
-"""Key in a session's state: the conversation's label."""
+"""Key in a session's state: the security label of the conversation."""
 
 CONTEXT_LABEL_KEY = "context_label"
-"""Key in a call's metadata: the conversation's label before the call."""
+"""Key in the metadata of a tool call: the security label of the conversation before the call."""
 
 MAX_AUDIT_ENTRIES = 1000
-"""Maximum number of violations in `get_audit_log`; the log file has all of them."""
+"""Maximum number of violations that `get_audit_log` returns, the newest; the log contains all."""
 
 
 class LabelTrackingFunctionMiddleware(FunctionMiddleware):
-    """Labels each tool result and maintains the label of the conversation. List it before `PolicyEnforcementFunctionMiddleware`."""
+    """Function middleware that labels each tool result (trust, confidentiality) and updates the label of the conversation.
+
+    List it before `PolicyEnforcementFunctionMiddleware`, which checks calls by that label.
+    """
 
     def __init__(
         self,
@@ -57,12 +60,18 @@ class LabelTrackingFunctionMiddleware(FunctionMiddleware):
         *,
         rules: FlowRules | None = None,
     ) -> None:
-        """`rules` label the results of tools; without rules, tools label their results in `additional_properties`."""
+        """Create the middleware. `rules` label the results of tools; a tool may declare labels in its `additional_properties`.
+
+        Without rules, the two defaults apply to tools that declare no label.
+        """
         self.rules = rules or FlowRules(default_integrity=default_integrity, default_confidentiality=default_confidentiality)
         self._without_session: PerRun[ContentLabel] = PerRun(ContentLabel)
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Execute the call and combine its result's label with the conversation's; also for an error, because its text is content too."""
+        """Execute a tool call, and combine the label of its result with the conversation's label.
+
+        This includes a failed call, because the text of its error is content, too; but not a call that policy refused.
+        """
         before = self.label_of(context)
         context.metadata[CONTEXT_LABEL_KEY] = before
         called = False
@@ -81,7 +90,7 @@ class LabelTrackingFunctionMiddleware(FunctionMiddleware):
                 self._keep(context, combine_labels(self.label_of(context), label))
 
     def label_of(self, context: FunctionInvocationContext) -> ContentLabel:
-        """Return the current label of the conversation."""
+        """Return the current security label of the conversation to which a tool call belongs."""
         if context.session is not None:
             stored = context.session.state.get(STATE_KEY)
             return ContentLabel.from_dict(cast("JsonMapping", stored)) if isinstance(stored, Mapping) else ContentLabel()
@@ -95,7 +104,10 @@ class LabelTrackingFunctionMiddleware(FunctionMiddleware):
 
 
 class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
-    """Checks each call by the rules for the conversation's label; a call that violates them is refused or needs a person's approval."""
+    """Function middleware that checks each tool call against the security label of the conversation.
+
+    A call that violates the rules is refused, needs a person's approval, or is only logged.
+    """
 
     def __init__(
         self,
@@ -107,9 +119,10 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
         rules: FlowRules | None = None,
         may_end_run: bool = True,
     ) -> None:
-        """`approval_on_violation` asks a person instead of refusing. Without it and `block_on_violation`, violations are only logged.
+        """Create the middleware. With `approval_on_violation`, a person is asked to approve a call that violates the rules.
 
-        If no person can be asked during the run, the run ends with the approval request; without `may_end_run` the call is refused instead.
+        Otherwise the call is refused, or without `block_on_violation` only logged. If no person can be asked during the run, the run ends
+        with the approval request; without `may_end_run` the call is refused instead.
         """
         given = rules or FlowRules()
         allowed = (*given.accepts_untrusted, *(allow_untrusted_tools or ()))
@@ -121,7 +134,7 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
         self._audit_log: list[JsonObject] = []
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Check the call by the rules for the conversation's label, then execute or refuse it.
+        """Check a tool call by the rules for the conversation's security label, then execute or refuse it.
 
         Raises:
             PolicyDenied: The call is refused; the model receives the reason.
@@ -140,11 +153,11 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
         await call_next()
 
     def get_audit_log(self) -> list[JsonObject]:
-        """Return the violations in this process, oldest first."""
+        """Return the calls that violated the rules in this process, oldest first, at most `MAX_AUDIT_ENTRIES`."""
         return list(self._audit_log)
 
     async def _violated(self, context: FunctionInvocationContext, verdict: Reject, label: ContentLabel) -> None:
-        """Refuse a call that violates the rules; return if a person approves it or violations are only logged."""
+        """Handle a call that violates the rules: raise `PolicyDenied`, or return if a person approves it or violations are only logged."""
         name = context.function.definition.name
         approved = getattr(context.metadata.get("approval_response"), "approved", False) is True
         if not approved and self.approval_on_violation:
@@ -162,7 +175,7 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
 
 @experimental(feature_id=ExperimentalFeature.SECURITY)
 class SecureAgentConfig(ContextProvider):
-    """A context provider that adds label tracking and enforcement to the tools of an agent's runs."""
+    """Context provider that adds information-flow control to an agent's runs: labels of tool results restrict later tool calls."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "secure_agent"
 
@@ -176,7 +189,7 @@ class SecureAgentConfig(ContextProvider):
         may_end_run: bool = True,
         source_id: str | None = None,
     ) -> None:
-        """`rules` label the tools; the other arguments are those of `PolicyEnforcementFunctionMiddleware`."""
+        """Create both middleware. `rules` label and check tools; the other arguments are those of `PolicyEnforcementFunctionMiddleware`."""
         super().__init__(source_id or self.DEFAULT_SOURCE_ID)
         self.label_tracker = LabelTrackingFunctionMiddleware(rules=rules)
         self.policy_enforcer = PolicyEnforcementFunctionMiddleware(
@@ -184,25 +197,25 @@ class SecureAgentConfig(ContextProvider):
         )
 
     def get_middleware(self) -> list[FunctionMiddleware]:
-        """Return both middleware in the required order, for agents without context providers."""
+        """Return the labelling and the enforcing middleware in the required order, for agents without context providers."""
         return [self.label_tracker, self.policy_enforcer]
 
     def get_audit_log(self) -> list[JsonObject]:
-        """Return the violations in this process, oldest first."""
+        """Return the calls that violated the rules in this process, oldest first, at most `MAX_AUDIT_ENTRIES`."""
         return self.policy_enforcer.get_audit_log()
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add the middleware to the run."""
+        """Add the labelling and the enforcing middleware to the run."""
         context.extend_middleware(self.source_id, self.get_middleware())
 
 
 async def _ask(context: FunctionInvocationContext, verdict: Reject, label: ContentLabel, *, may_end_run: bool) -> bool:
-    """Return whether a person approves a call that violates the rules.
+    """Ask a person to approve a tool call that violates the rules, and return whether the person approves it.
 
-    The gateway or the caller's client asks the person. If neither can, return false, or with `may_end_run` end the run with the request.
+    The gateway or the caller's client asks the person. If neither can, return false, or with `may_end_run` end the run.
 
     Raises:
-        MiddlewareTermination: The run ends; `context.result` is the request, and a later run may contain the answer.
+        MiddlewareTermination: The run ends; `context.result` is the approval request, and a later run may contain the answer.
     """
     name = context.function.definition.name
     guard = context.ctx.run.tool_guard
@@ -231,7 +244,7 @@ async def _ask(context: FunctionInvocationContext, verdict: Reject, label: Conte
 
 
 def flow_tool(tool: Tool) -> FlowTool:
-    """Return the facts about a tool that flow rules use: its names, its source, and properties that a plain function declares."""
+    """Return the facts about a tool that information-flow rules use: names, source, and the `additional_properties` that it declares."""
     properties = getattr(tool, "additional_properties", None)
     source = getattr(tool, "source", None)
     return FlowTool(
@@ -243,7 +256,7 @@ def flow_tool(tool: Tool) -> FlowTool:
 
 
 def _as_json(arguments: JsonObject) -> JsonObject:
-    """Convert arguments such as dates to JSON values, because the approval request is stored as JSON."""
+    """Convert arguments to JSON values (for example dates to text), because the approval request is stored as JSON."""
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(arguments, fallback=repr)

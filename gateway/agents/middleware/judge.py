@@ -1,4 +1,4 @@
-"""The judge of an agent loop: a second model that decides whether the request was answered, with its reasons."""
+"""The judge of an agent loop (`AgentLoopMiddleware`): a second model that decides whether the user's request was answered, and why."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse
 
 CRITERIA_PLACEHOLDER = "{{criteria}}"
-"""Placeholder for the criteria in a judge's instructions."""
+"""Placeholder in a judge's instructions that is replaced by the criteria for the answer."""
 
 VERDICT_DONE = "VERDICT: DONE"
 VERDICT_MORE = "VERDICT: MORE"
-"""Last lines of the answer of a judge model without structured output; neither text contains the other."""
+"""Last line of the answer of a judge model without structured output if work is missing (`VERDICT_DONE`: if the request is answered).
+
+Neither text contains the other.
+"""
 
 DEFAULT_JUDGE_INSTRUCTIONS = (
     "You judge the work of an agent. You see what a user asked for and what the agent answered last. "
@@ -37,9 +40,10 @@ class JudgeVerdict(BaseModel):
 
 
 def judge_predicate(client: object, instructions: str) -> Callable[..., Awaitable[tuple[bool, str | None]]]:
-    """Return a predicate for `AgentLoopMiddleware`: continue while the judge finds the request unanswered, with its reasons as feedback.
+    """Return a predicate for `AgentLoopMiddleware` that is true while the judge model finds that the user's request was not answered.
 
-    The judge receives the original messages unchanged, so images and files reach it. It has no tools and no session.
+    The judge's reasons are the feedback. The judge receives the original messages unchanged, including images and files. It has no tools
+    and no session.
     """
     judge = cast("SupportsChatGetResponse", client)
 
@@ -60,7 +64,7 @@ def judge_predicate(client: object, instructions: str) -> Callable[..., Awaitabl
 
 
 def read_verdict(text: str) -> JudgeVerdict:
-    """Parse the judge's answer as JSON, or by its last line; any other answer counts as not answered."""
+    """Parse the answer of a judge model as JSON, or else by the text `VERDICT: …` in it. Any other answer means "not answered"."""
     try:
         found: JsonObject = json.loads(text)
         return JudgeVerdict.model_validate(found)
@@ -70,17 +74,17 @@ def read_verdict(text: str) -> JudgeVerdict:
 
 
 def criteria_for_judge(criteria: Sequence[str] | None) -> str:
-    """Return the criteria as text for the judge's instructions; empty without criteria."""
+    """Return the criteria for the agent's answer as text for the judge's instructions, or an empty string without criteria."""
     return "" if not criteria else "\n\nThe answer must meet all of these criteria:\n" + "\n".join(f"- {item}" for item in criteria)
 
 
 def criteria_for_agent(criteria: Sequence[str]) -> str:
-    """Return the criteria as text for the agent."""
+    """Return the criteria for the agent's answer as text for the agent's instructions."""
     return "Your answer must meet all of these criteria:\n" + "\n".join(f"- {item}" for item in criteria)
 
 
 def next_message_after_verdict(*, feedback: str | None = None) -> str | None:
-    """Return the agent's next input after a verdict; `None` if the judge gave no reasons."""
+    """Return the agent's next input after the judge found its answer incomplete, with the judge's reasons; `None` without reasons."""
     if not feedback:
         return None
     return (

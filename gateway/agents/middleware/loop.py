@@ -1,7 +1,7 @@
-"""`AgentLoopMiddleware`: runs an agent repeatedly until it is done. Names are agent-framework's.
+"""`AgentLoopMiddleware`: runs an agent repeatedly until its task is done. Names are agent-framework's.
 
-A predicate decides whether the agent is done: a function, a judge (`with_judge`), a todo list or background tasks. Each round adds an
-entry to a progress log, which the next round receives.
+A predicate decides whether to run again: a function, a judge model (`with_judge`), a todo list or background tasks. Each run adds an entry
+to a progress log, which the next run receives.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
 
 DEFAULT_MAX_ITERATIONS = 10
-"""Default maximum number of runs."""
+"""Default maximum number of runs of the agent in one loop."""
 
 DEFAULT_JUDGE_MAX_ITERATIONS = 5
-"""Default maximum number of runs with a judge; each run costs calls of two models."""
+"""Default maximum number of runs of the agent in a loop with a judge model; it is low, because each run costs calls of two models."""
 
 DEFAULT_NEXT_MESSAGE = "Go on with the task. If it is complete, say so."
 
 LoopCallable = Callable[..., Any]
-"""A function, sync or async, that receives those of the loop's keyword arguments that it declares.
+"""A sync or async function that an agent loop calls after a run. It receives the keyword arguments that its signature declares.
 
-`iteration` (runs so far), `last_result`, `messages` (of the last run), `original_messages`, `session`, `agent`, `progress` (a copy of
-the log) and `feedback` (of the predicate, after this run).
+The arguments are `iteration` (runs so far), `last_result`, `messages` (of the last run), `original_messages`, `session`, `agent`,
+`progress` (a copy of the progress log) and `feedback` (the text that the predicate returned after this run).
 """
 
 
 @dataclass(slots=True)
 class _LoopState:
-    """State of one loop."""
+    """State of one loop of runs of an agent."""
 
     original: list[Message]
     snapshot: JsonObject | None
-    """The session before the loop; each run starts from it if `fresh_context` is set."""
+    """JSON form of the session before the loop. With `fresh_context`, each run starts from this session; otherwise it is `None`."""
     iteration: int = 0
     progress: list[str] = field(default_factory=lambda: list[str]())
     feedback: str | None = None
 
 
 class AgentLoopMiddleware(AgentMiddleware):
-    """Repeats the run that it wraps while `should_continue` returns true. A request for input from a person ends the loop."""
+    """Agent middleware that repeats the agent's run while `should_continue` returns true. A request for input to a person ends the loop."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class AgentLoopMiddleware(AgentMiddleware):
 
         `should_continue` returns a bool, or a bool and a text that the other callables receive as `feedback`. `next_message` returns the
         input of the next run, or `None` for the same messages. `record_feedback` returns the entry for the progress log; by default the
-        entry is the response's text. The log is added to the next input as a user message: the whole log, or with a session, which has
-        the earlier entries, the last entry. With `fresh_context` each run starts from the original messages and the session as it was
-        before the loop, so that only the log is carried over. `return_final_only` omits earlier rounds from the response; a stream
-        contains all rounds, and its final response is that of the last round. `additional_instructions` are put before the original
+        entry is the response's text. With `inject_progress`, the next input begins with a user message with the whole log, or only its last
+        entry if a session contains the earlier ones. With `fresh_context`, each run starts from the original messages and the session as it
+        was before the loop, so that only the log is carried over. `return_final_only` omits earlier runs from the response; a stream
+        contains all runs, and its final response is that of the last run. `additional_instructions` are put before the original
         messages as a system message.
 
         Raises:
@@ -108,10 +108,10 @@ class AgentLoopMiddleware(AgentMiddleware):
         next_message: LoopCallable | None = None,
         fresh_context: bool = False,
     ) -> Self:
-        """Return a loop that ends when a second chat client finds that the request was answered.
+        """Return a loop that repeats an agent's run until a judge, a second chat client, finds that the user's request was answered.
 
         The agent receives `criteria`, and so does the judge if its `instructions` contain `{{criteria}}`. The judge's reasons are the
-        next run's input unless `next_message` supplies it.
+        input of the next run, unless `next_message` returns that input.
         """
         told = (instructions or DEFAULT_JUDGE_INSTRUCTIONS).replace(CRITERIA_PLACEHOLDER, criteria_for_judge(criteria))
 
@@ -127,7 +127,7 @@ class AgentLoopMiddleware(AgentMiddleware):
         )
 
     async def process(self, context: AgentContext, call_next: CallNext) -> None:
-        """Run the agent until the loop ends."""
+        """Run the agent, and repeat the run until the loop ends."""
         if self.additional_instructions is not None:
             context.messages = [Message("system", [self.additional_instructions]), *context.messages]
         session = context.session
@@ -161,7 +161,7 @@ class AgentLoopMiddleware(AgentMiddleware):
     async def _streamed(
         self, context: AgentContext, call_next: CallNext, at: _LoopState, last: list[AgentResponse]
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Yield the updates of all rounds and, between rounds, the next round's input messages; `last` receives each round's response."""
+        """Yield the updates of all runs and, between runs, the next run's input messages. Append each run's response to `last`."""
         while True:
             try:
                 await call_next()
@@ -175,7 +175,7 @@ class AgentLoopMiddleware(AgentMiddleware):
                 finally:
                     await inner.aclose()
             except MiddlewareTermination:
-                return  # the chain has returned already, so nothing can handle the termination; the emitted updates stand
+                return  # outer middleware has returned already and cannot handle the exception; the stream ends with the emitted updates
             if not await self._goes_on(context, at, last[-1]):
                 return
             context.messages = await self._next_messages(context, at, last[-1])
@@ -186,7 +186,7 @@ class AgentLoopMiddleware(AgentMiddleware):
                 )
 
     async def _goes_on(self, context: AgentContext, at: _LoopState, result: AgentResponse) -> bool:
-        """Decide whether to run again (request for input, limit, predicate), then record the progress."""
+        """Return whether to run the agent again, as decided by a request for input, the limit or the predicate, and record the progress."""
         at.iteration += 1
         at.feedback = None
         goes_on = False
@@ -206,7 +206,7 @@ class AgentLoopMiddleware(AgentMiddleware):
         return goes_on
 
     async def _next_messages(self, context: AgentContext, at: _LoopState, result: AgentResponse) -> list[Message]:
-        """Return the next run's input. With `fresh_context`, first restore the session to its state before the loop."""
+        """Return the input of the next run. With `fresh_context`, first restore the session to its state before the loop."""
         if at.snapshot is not None and context.session is not None:
             restored = AgentSession.from_dict(at.snapshot)
             context.session.service_session_id = restored.service_session_id
@@ -225,7 +225,7 @@ class AgentLoopMiddleware(AgentMiddleware):
 
 
 def todos_remaining(provider: Any) -> LoopCallable:
-    """Return a predicate that continues while the session's todo list of this `TodoProvider` has open items."""
+    """Return a predicate for `AgentLoopMiddleware` that is true while the session's todo list of this `TodoProvider` has open items."""
 
     async def goes_on(*, session: AgentSession | None = None) -> bool:
         if session is None:
@@ -237,7 +237,10 @@ def todos_remaining(provider: Any) -> LoopCallable:
 
 
 def background_tasks_running(provider: Any) -> LoopCallable:
-    """Return a predicate that continues while the session has running tasks of this `BackgroundAgentsProvider`; set a limit too."""
+    """Return a predicate for `AgentLoopMiddleware` that is true while the session has running tasks of this `BackgroundAgentsProvider`.
+
+    Set `max_iterations`, too.
+    """
 
     def goes_on(*, session: AgentSession | None = None) -> bool:
         state: JsonObject = {} if session is None else session.state.get(provider.source_id) or {}

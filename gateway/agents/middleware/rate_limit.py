@@ -1,4 +1,7 @@
-"""Rate-limiting middleware: calls per minute with bursts. A call waits for its turn, or fails if it would wait too long."""
+"""Rate-limiting middleware for model calls and tool calls: a number of calls per minute, with bursts.
+
+A call waits until the rate permits it, or fails if it would have to wait too long.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,13 @@ from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddlewa
 
 
 class TokenBucket:
-    """A token bucket: `per_minute` tokens are added, at most `burst` are kept, and each call takes one. For one event loop."""
+    """Rate limiter (token bucket): `per_minute` tokens are added, at most `burst` are stored, and each call takes a token.
+
+    It must be used in one event loop only.
+    """
 
     def __init__(self, per_minute: float, burst: int) -> None:
-        """The bucket is full at first. Raises `ValueError` for a rate or burst that is not positive."""
+        """Create a full bucket. Raises `ValueError` for a rate or burst that is not positive."""
         if per_minute <= 0 or burst < 1:
             raise ValueError("per_minute must be more than 0, and burst at least 1")
         self._per_second = per_minute / 60
@@ -27,9 +33,10 @@ class TokenBucket:
         self._at: float | None = None
 
     async def take(self, max_wait_seconds: float) -> float | None:
-        """Take a token, waiting for it if necessary. If the wait would exceed the limit, return its seconds and take no token.
+        """Take a token, waiting for it if necessary, and return `None`.
 
-        Callers are served in order. A caller that is cancelled while it waits returns its token.
+        If the wait would exceed `max_wait_seconds`, take no token and return the seconds that the wait would take. Callers are served in
+        order. A caller that is cancelled while it waits gives its token back.
         """
         now = anyio.current_time()
         if self._at is not None:
@@ -49,15 +56,15 @@ class TokenBucket:
 
 
 class ModelRateLimitMiddleware(ChatMiddleware):
-    """Limits model calls over all runs that share this object."""
+    """Chat middleware that limits the rate of model calls over all agent runs that share this object."""
 
     def __init__(self, per_minute: float, *, burst: int = 1, max_wait_seconds: float = 60.0) -> None:
-        """Raises `ValueError` for a rate or burst that is not positive."""
+        """Set the limit in model calls per minute. Raises `ValueError` for a rate or burst that is not positive."""
         self._bucket = TokenBucket(per_minute, burst)
         self._max_wait_seconds = max_wait_seconds
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Wait until the limit permits this call, then call the model.
+        """Wait until the rate limit permits this model call, then call the model.
 
         Raises:
             ModelError: The call would wait too long.
@@ -69,16 +76,20 @@ class ModelRateLimitMiddleware(ChatMiddleware):
 
 
 class ToolRateLimitMiddleware(FunctionMiddleware):
-    """Limits calls of some tools over all runs that share this object."""
+    """Function middleware that limits the rate of calls of some tools over all agent runs that share this object."""
 
     def __init__(self, per_minute: float, *, tools: Sequence[str] = ("*",), burst: int = 1, max_wait_seconds: float = 60.0) -> None:
-        """`tools` are globs over tool names, which share one limit. Raises `ValueError` for a rate or burst that is not positive."""
+        """Limit the calls per minute of the tools whose names match the globs `tools`; these tools share one limit.
+
+        Raises:
+            ValueError: The rate or burst is not positive.
+        """
         self._bucket = TokenBucket(per_minute, burst)
         self._tools = tuple(tools)
         self._max_wait_seconds = max_wait_seconds
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Wait until the limit permits this call, then execute it.
+        """Wait until the rate limit permits this tool call, then execute it.
 
         Raises:
             ToolFailed: The call would wait too long; the model receives the wait in seconds.

@@ -1,7 +1,7 @@
-"""`RedactionMiddleware`: removes personal data from model requests and restores it in the answers.
+"""`RedactionMiddleware`: replaces personal data in model requests by placeholders, and restores it in the answers.
 
-A detector finds personal data. The default is the package `datafog-core` (extra `pii`): compiled patterns and check digits, linear time,
-no network access. Names and addresses need a detector with a language model; any function that returns findings can be used.
+A detector function finds personal data. The default uses the package `datafog-core` (extra `pii`): compiled patterns and check digits,
+linear time, no network access. To find names and addresses, pass a detector that uses a language model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_ENTITIES = ("EMAIL", "PHONE", "SSN", "CREDIT_CARD", "IP_ADDRESS", "JWT",
 """Entity types that the default detector finds; dates and postal codes are excluded, because most texts need them."""
 
 MAX_PLACEHOLDER = 40
-"""Maximum length of text that is held back at the end of a streamed part, because a placeholder may continue in the next part."""
+"""Maximum number of characters withheld at the end of a streamed text, because a placeholder may continue in the next update."""
 
 
 class Finding(NamedTuple):
@@ -35,14 +35,14 @@ class Finding(NamedTuple):
     start: int
     end: int
     kind: str
-    """Entity type, such as `EMAIL`; part of the placeholder."""
+    """Entity type of the personal data, such as `EMAIL`; the placeholder contains it."""
 
 
 Detector = Callable[[str], Sequence[Finding]]
 
 
 def datafog_detector(entities: Sequence[str] = DEFAULT_ENTITIES, *, locale: str | None = None) -> Detector:
-    """Return a detector of the `datafog-core` package.
+    """Return a function that finds personal data of the given types in a text with the package `datafog-core`.
 
     Raises:
         ConfigError: The package is not installed.
@@ -61,7 +61,7 @@ def datafog_detector(entities: Sequence[str] = DEFAULT_ENTITIES, *, locale: str 
 
 
 class RedactionMiddleware(ChatMiddleware):
-    """Replaces personal data in messages, tool results and instructions by placeholders such as `[EMAIL_1]`.
+    """Chat middleware that replaces personal data in messages, tool results and instructions by placeholders such as `[EMAIL_1]`.
 
     A value has the same placeholder throughout a request. Placeholders in the answer and in tool arguments are replaced by the values,
     so users and tools see the original data; `restore=False` leaves the placeholders. The stored history is not redacted. Images, audio
@@ -69,7 +69,7 @@ class RedactionMiddleware(ChatMiddleware):
     """
 
     def __init__(self, detector: Detector | None = None, *, restore: bool = True) -> None:
-        """Use `detector`, or `datafog_detector()` by default.
+        """Create the middleware. `detector` finds personal data in a text; the default is `datafog_detector()`.
 
         Raises:
             ConfigError: The package of the default detector is not installed.
@@ -78,7 +78,7 @@ class RedactionMiddleware(ChatMiddleware):
         self._restore = restore
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Redact the request and restore the response."""
+        """Replace personal data in the model request by placeholders, call the model, and restore the data in the response."""
         values = _Values(self._detect)
         context.messages = [values.hide_in_message(message) for message in context.messages]
         if instructions := context.options.get("instructions"):
@@ -95,7 +95,7 @@ class RedactionMiddleware(ChatMiddleware):
 
 @dataclass(slots=True)
 class _Values:
-    """Placeholders and values of one request."""
+    """The placeholders of one model request and the personal data that they replace."""
 
     detect: Detector
     by_placeholder: dict[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
@@ -128,14 +128,17 @@ class _Values:
         return text
 
     def show_in_content(self, content: Content) -> Content:
-        """Return the content with placeholders replaced by the original values."""
+        """Return a copy of a text or tool call with placeholders replaced by the original values; return other contents unchanged."""
         return self._changed(content, self.show, ("text", "function_call"))
 
     def _hide_in_content(self, content: Content) -> Content:
         return self._changed(content, self.hide, ("text", "text_reasoning", "function_call", "function_result"))
 
     def _changed(self, content: Content, change: Callable[[str], str], kinds: Sequence[str]) -> Content:
-        """Return a copy of the content with its strings changed, if it has one of the kinds; JSON texts are changed value by value."""
+        """Apply `change` to all strings in a content and return a changed copy, or the content itself if nothing changed.
+
+        Contents whose type is not in `kinds` are not changed. Tool arguments that are JSON text are changed value by value.
+        """
         if content.type not in kinds:
             return content
         key = {"function_call": "arguments", "function_result": "result"}.get(content.type, "text")
@@ -157,7 +160,7 @@ class _Values:
 
 
 def _in_values(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
-    """Return a JSON value with every string in it changed, except keys."""
+    """Return a copy of a JSON value with `change` applied to every string in it, except keys."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -168,7 +171,7 @@ def _in_values(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
 
 
 def _in_json_text(text: str, change: Callable[[str], str]) -> str:
-    """Change the strings in JSON arguments that a model wrote; text that is not JSON is changed as a whole."""
+    """Apply `change` to the strings in tool arguments that a model wrote as JSON text; text that is not JSON is changed as a whole."""
     try:
         decoded: JsonValue = json.loads(text)
     except ValueError:
@@ -178,10 +181,10 @@ def _in_json_text(text: str, change: Callable[[str], str]) -> str:
 
 
 async def _restored(inner: ChatStream, values: _Values) -> AsyncGenerator[ChatResponseUpdate, None]:
-    """Yield the updates of a stream with placeholders replaced by the original values.
+    """Yield the updates of a model's stream with placeholders replaced by the original values.
 
-    The end of a text that may begin a placeholder is held back until the next part. Tool calls, whose arguments are streamed in pieces, are
-    yielded complete at the end.
+    The end of a text that may be the start of a placeholder is withheld until the next update. Tool calls, whose arguments are streamed in
+    pieces, are yielded complete at the end.
     """
     held = ""
     calls: list[ChatResponseUpdate] = []
@@ -211,6 +214,6 @@ async def _restored(inner: ChatStream, values: _Values) -> AsyncGenerator[ChatRe
 
 
 def _safe_length(text: str) -> int:
-    """Return the length of the text's beginning that cannot end in an incomplete placeholder."""
+    """Return how many characters of the text can be sent now without cutting a placeholder that may continue in the next update."""
     start = text.rfind("[")
     return start if start >= 0 and "]" not in text[start:] and len(text) - start < MAX_PLACEHOLDER else len(text)

@@ -12,13 +12,14 @@ from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddlewa
 
 
 class RepeatedCallMiddleware(FunctionMiddleware):
-    """Refuses a call after `max_repeats` calls with the same arguments in one run; ends the run at call number `end_after`.
+    """Function middleware that refuses a tool call after `max_repeats` calls with the same arguments in one run of an agent.
 
-    The refusal is a text for the model. Calls are counted whatever their results; list polling tools in `except_tools`.
+    The model receives the refusal as text. Call number `end_after` ends the run. Calls are counted whatever their results; list polling
+    tools in `except_tools`.
     """
 
     def __init__(self, max_repeats: int = 3, *, end_after: int | None = 6, except_tools: tuple[str, ...] = ()) -> None:
-        """`end_after` may be `None` to never end the run. Raises `ValueError` if it is not greater than `max_repeats`."""
+        """Set the limits. With `end_after=None` the run is never ended. Raises `ValueError` if `end_after` is not above `max_repeats`."""
         if max_repeats < 1 or (end_after is not None and end_after <= max_repeats):
             raise ValueError("max_repeats must be at least 1, and end_after more than max_repeats")
         self._max_repeats = max_repeats
@@ -27,7 +28,7 @@ class RepeatedCallMiddleware(FunctionMiddleware):
         self._counts: PerRun[Counter[str]] = PerRun(Counter)
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Count the call, then execute or refuse it.
+        """Count a tool call, then execute or refuse it.
 
         Raises:
             ToolFailed: The call was repeated too often; the model receives the reason.

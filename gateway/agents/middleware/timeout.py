@@ -18,16 +18,20 @@ from gateway.types.streams import ResponseStream
 
 
 class ModelTimeoutMiddleware(ChatMiddleware):
-    """Fails a model call that takes too long, with a retryable `ModelError`."""
+    """Chat middleware that fails a model call that takes too long, with a retryable `ModelError`."""
 
     def __init__(self, seconds: float) -> None:
-        """`seconds` limit the whole call; for a stream, the time until its end, without the pauses between reads."""
+        """Limit each model call to `seconds`. For a stream, this is the time to its end, without pauses in which the caller does not read.
+
+        Raises:
+            ValueError: `seconds` is not positive.
+        """
         if seconds <= 0:
             raise ValueError("seconds must be more than 0")
         self._seconds = seconds
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Call the model within the time limit."""
+        """Call the model, and raise a retryable `ModelError` if it does not answer within the time limit."""
         with anyio.move_on_after(self._seconds):
             started = anyio.current_time()
             await call_next()
@@ -59,16 +63,28 @@ class ModelTimeoutMiddleware(ChatMiddleware):
 
 
 class ToolTimeoutMiddleware(FunctionMiddleware):
-    """Fails a tool call that takes too long; the model receives the error. Time that the call waits for a person does not count."""
+    """Function middleware that fails a tool call that takes too long. The model receives the error as the call's result.
+
+    Time for which the call waits for a person does not count.
+    """
 
     def __init__(self, seconds: float, *, tools: Mapping[str, float] | None = None) -> None:
-        """`tools` maps globs over tool names to other limits; the first glob that matches applies. `seconds` limits all other tools."""
+        """Limit tool calls to `seconds`. `tools` maps globs over tool names to other limits; the first glob that matches applies.
+
+        Raises:
+            ValueError: A limit is not positive.
+        """
         self._tools = {**(tools or {}), "*": seconds}
         if any(limit <= 0 for limit in self._tools.values()):
             raise ValueError("seconds must be more than 0")
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Execute the call within the time limit."""
+        """Execute the tool call within its time limit.
+
+        Raises:
+            ToolFailed: The call did not finish in time and was cancelled.
+            AskExpired: A person did not answer the call's request for input in time.
+        """
         name = context.function.definition.name
         seconds = next(limit for glob, limit in self._tools.items() if fnmatchcase(name, glob))
         clock = CallClock(seconds)

@@ -1,1 +1,1 @@
-"""Context providers that are included: todo list, modes, background agents, memory, search and Redis history."""
+"""Ready-made context providers for agents: todo list, modes, background agents, memory, search and Redis history."""

@@ -1,6 +1,6 @@
-"""`AzureAISearchContextProvider`: adds documents of an Azure AI Search index to a run, over the REST API.
+"""`AzureAISearchContextProvider`: adds documents of an Azure AI Search index to an agent's run, over the REST API.
 
-It needs no Azure package, except for a `credential` of `azure-identity` (extra `foundry`).
+It needs no Azure package, unless a `credential` of `azure-identity` (extra `foundry`) is used.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ if TYPE_CHECKING:
 
 API_VERSION = "2024-07-01"
 SCOPE = "https://search.azure.com/.default"
-"""OAuth scope of the token that is requested from a `credential`."""
+"""OAuth scope of the access token that is requested from a `credential`."""
 
 SEARCH_SECONDS = 30.0
-"""Time limit for one search."""
+"""Time limit, in seconds, for one search request."""
 
 TEXT_FIELDS = ("content", "chunk", "text", "body")
-"""Index fields that are used as a document's text; the first one that exists."""
+"""Fields of an index that can contain a document's text; the first field that the document has is used."""
 
 Embed = Callable[[str], Awaitable[Sequence[float]] | Sequence[float]]
-"""Returns the vector of a text, synchronously or asynchronously."""
+"""Sync or async function that returns the embedding vector of a text."""
 
 
 class SearchOptions(TypedDict, total=False):
-    """Options for the search and its results."""
+    """Options of `AzureAISearchContextProvider` for the search and its results."""
 
     mode: str
-    """Search mode; only `semantic`, which also serves indexes without a semantic configuration."""
+    """Search mode. Only `semantic` is supported; it also works for indexes without a semantic configuration."""
     top_k: int
     """Maximum number of documents per run. Default: 5."""
     semantic_configuration_name: str | None
     """Semantic configuration of the index that ranks the results; without it, the search matches words."""
     vector_field_name: str | None
-    """Field for an additional vector search. The index creates the query vector unless `embedding_function` does."""
+    """Field of the index for an additional vector search. Without `embedding_function`, the index creates the query vector."""
     embedding_function: Embed | None
-    """Creates the query vector, synchronously or asynchronously."""
+    """Sync or async function that creates the query vector of the additional vector search."""
     content_field_name: str | None
-    """Field with the document's text. Default: the first of `TEXT_FIELDS` that exists."""
+    """Field of the index with a document's text. Default: the first of `content`, `chunk`, `text` and `body` that the document has."""
     context_prompt: str | None
-    """Text before the documents."""
+    """Text that is put before the found documents for the model."""
     http_client: httpx2.AsyncClient | None
-    """HTTP client to use; it is never closed by the provider."""
+    """HTTP client for the search requests; the provider does not close it."""
     env_file_path: str | None
-    """A `.env` file that is read before the environment."""
+    """Path of a `.env` file whose settings take precedence over environment variables."""
 
 
 class _Settings(TypedDict, total=False):
@@ -64,7 +64,7 @@ class _Settings(TypedDict, total=False):
 
 
 class AzureAISearchContextProvider(RecallingProvider):
-    """Adds documents that match the input of a run; stores nothing."""
+    """Context provider that adds documents of an Azure AI Search index that match the input of an agent's run; it stores nothing."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "azure_ai_search"
     DEFAULT_CONTEXT_PROMPT: ClassVar[str] = "Documents that match this request:"
@@ -78,7 +78,9 @@ class AzureAISearchContextProvider(RecallingProvider):
         credential: Credential | None = None,
         **options: Unpack[SearchOptions],
     ) -> None:
-        """Missing arguments are read from `AZURE_SEARCH_ENDPOINT`, `AZURE_SEARCH_INDEX_NAME` and `AZURE_SEARCH_API_KEY`.
+        """Configure the search.
+
+        Missing arguments are read from the variables `AZURE_SEARCH_ENDPOINT`, `AZURE_SEARCH_INDEX_NAME` and `AZURE_SEARCH_API_KEY`.
 
         Raises:
             SettingNotFoundError: The endpoint, the index or the credentials are missing; the text names the setting.
@@ -111,13 +113,13 @@ class AzureAISearchContextProvider(RecallingProvider):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections that the provider opened; it can be used again."""
+        """Close the connections that the provider opened. A later search opens new connections."""
         made, self._made = self._made, None
         if made is not None:
             await made.aclose()
 
     async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:
-        """Return the texts of matching documents.
+        """Return the texts of the documents in the index that match the run's input.
 
         Raises:
             IntegrationException: The service returned an error status.

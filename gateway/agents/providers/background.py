@@ -1,7 +1,7 @@
-"""`BackgroundAgentsProvider`: an agent starts runs of other agents, continues, and collects their results. Names are agent-framework's.
+"""`BackgroundAgentsProvider`: lets an agent start runs of other agents in the background and collect their results later.
 
-Each background task is a run with a session of its own. The session's state stores the tasks and their results. The runs themselves exist
-in this process only; tasks of a process that has ended are `lost`.
+Each background task is a run of another agent with a new session. The state of the starting agent's session stores the tasks and their
+results. The runs exist in this process only; if the process ends, tasks that are running become `lost`. Names are agent-framework's.
 """
 
 from __future__ import annotations
@@ -30,17 +30,20 @@ Other agents can work for you while you go on.
 {background_agents}"""
 
 MAX_RUNNING = 16
-"""Maximum number of running background tasks per session."""
+"""Maximum number of background tasks of one session that run at the same time."""
 
 MAX_TASKS = 64
-"""Maximum number of stored tasks per session, including completed ones."""
+"""Maximum number of background tasks that a session stores, including completed tasks."""
 
 MAX_SESSIONS = 1000
-"""Maximum number of sessions whose runs are kept; the oldest without a running task are dropped."""
+"""Maximum number of sessions whose background runs are stored. Of more sessions, the oldest without a running task are dropped."""
 
 
 class BackgroundAgentsProvider(ContextProvider):
-    """Gives an agent tools to start and follow runs of other agents. Closing the provider (`async with`) cancels unfinished runs."""
+    """Context provider that gives an agent tools to start runs of other agents in the background and to collect the results.
+
+    Closing the provider (`async with`) cancels runs that have not ended.
+    """
 
     def __init__(
         self,
@@ -49,10 +52,10 @@ class BackgroundAgentsProvider(ContextProvider):
         source_id: str = DEFAULT_BACKGROUND_AGENTS_SOURCE_ID,
         instructions: str | None = None,
     ) -> None:
-        """`instructions` may contain `{background_agents}`, which is replaced by a list of the agents.
+        """Configure the agents that can be started. In `instructions`, `{background_agents}` is replaced by a list of the agents.
 
         Raises:
-            ValueError: `agents` is empty, or the names are missing or not unique.
+            ValueError: `agents` is empty, or an agent has no name or the name of another agent.
         """
         super().__init__(source_id)
         if not agents:
@@ -70,20 +73,20 @@ class BackgroundAgentsProvider(ContextProvider):
         self._runs: dict[str, _SessionRuns] = {}
 
     async def __aenter__(self) -> Self:
-        """Return the provider; nothing is started."""
+        """Return the provider. No run is started."""
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Cancel all running tasks."""
+        """Cancel all background runs that have not ended."""
         for runs in self._runs.values():
             await runs.work.aclose()
         self._runs.clear()
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add instructions, tools and a list of the session's tasks."""
+        """Add instructions, the background tools and a list of the session's background tasks to the run."""
         tools = _BackgroundTools(self._agents, self._runs_of(session), session, self.source_id)
         context.extend_instructions(self.source_id, [self._instructions])
         context.extend_tools(self.source_id, tools.as_tools())
@@ -101,7 +104,7 @@ class BackgroundAgentsProvider(ContextProvider):
 
 
 class _SessionRuns:
-    """The runs of one session's background tasks, and the session of each run; both exist in this process only."""
+    """The background runs that one session started, and the session of each run. Both exist in this process only."""
 
     def __init__(self) -> None:
         self.work = BackgroundWork()
@@ -109,7 +112,7 @@ class _SessionRuns:
 
 
 class _BackgroundTools:
-    """The background tools of one session."""
+    """The tools with which an agent starts and follows background tasks of one session. Models receive their names and docstrings."""
 
     def __init__(self, agents: Mapping[str, SupportsAgentRun], runs: _SessionRuns, session: AgentSession, source_id: str) -> None:
         self._agents = agents
@@ -130,7 +133,7 @@ class _BackgroundTools:
         return [FunctionTool[..., Any](function, annotations=annotations) for function, annotations in functions]
 
     def refresh(self) -> list[BackgroundTaskInfo]:
-        """Return the session's tasks, after storing the results of tasks that have ended."""
+        """Update the status and results of the session's background tasks in the session's state, and return the tasks."""
         tasks = [BackgroundTaskInfo.from_dict(task) for task in cast("list[JsonObject]", self._state.get("tasks") or [])]
         for task in tasks:
             if not task.is_running:

@@ -1,4 +1,4 @@
-"""Background tasks as they are stored in a session's state."""
+"""`BackgroundTaskInfo`: a background task (a run of another agent), in the form in which a session's state stores it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from gateway.json_types import JsonMapping, JsonObject
 
 
 class BackgroundTaskStatus(StrEnum):
-    """Status of a background task."""
+    """Status of a background task, which is a run of another agent."""
 
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
     LOST = "lost"
-    """The process that ran the task ended before the task did."""
+    """The process in which the task was running ended before the task ended."""
 
 
 @dataclass(slots=True)
 class BackgroundTaskInfo:
-    """One background task."""
+    """A background task: a run of the agent `agent_name` that another agent started; `id` is its number in the session."""
 
     id: int
     agent_name: str
@@ -31,23 +31,23 @@ class BackgroundTaskInfo:
 
     @property
     def is_running(self) -> bool:
-        """Whether the task is running."""
+        """Whether the task has not ended."""
         return self.status is BackgroundTaskStatus.RUNNING
 
     @property
     def line(self) -> str:
-        """The task as one line for the list that the model receives."""
+        """The task as one line of the list that the model receives: number, status, agent and description."""
         return f"- Task {self.id} [{self.status.value}] ({self.agent_name}): {self.description}"
 
     def to_dict(self, *, exclude_none: bool = True) -> JsonObject:
-        """Return the JSON form."""
+        """Return the task as a JSON object; texts that are `None` are omitted unless `exclude_none` is false."""
         data: JsonObject = {"id": self.id, "agent_name": self.agent_name, "description": self.description, "status": self.status.value}
         texts = {"result_text": self.result_text, "error_text": self.error_text}
         return data | {key: value for key, value in texts.items() if value is not None or not exclude_none}
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> BackgroundTaskInfo:
-        """Create the task from its JSON form.
+        """Create a task from the JSON object that `to_dict` returned.
 
         Raises:
             ValueError: The status is unknown.

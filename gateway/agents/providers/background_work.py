@@ -1,7 +1,7 @@
-"""`BackgroundWork`: agent runs that outlive the tool call that started them.
+"""`BackgroundWork`: agent runs in the background, which continue after the tool call that started them has returned.
 
-It uses asyncio tasks, because a task group would not let a run outlive its starter (see `ContextTask`). The provider owns the
-runs; closing it cancels those that are still running.
+They are asyncio tasks, because a task group would end only after its runs have ended. `BackgroundAgentsProvider` owns the runs; closing the
+provider cancels the runs that have not ended.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from gateway.types.responses import AgentResponse
 logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
-"""Time limit for cancelled runs to end."""
+"""Time limit, in seconds, for background runs to end after they were cancelled."""
 
 
 class BackgroundWork:
-    """The background runs of one session, by task number. A provider has one `BackgroundWork` per session."""
+    """The background runs of agents that one session started, by task number."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, asyncio.Task[AgentResponse]] = {}
 
     @property
     def running(self) -> int:
-        """The number of runs that have not ended."""
+        """The number of background runs that have not ended."""
         return sum(not task.done() for task in self._tasks.values())
 
     def start(self, number: int, run: Callable[[], Awaitable[AgentResponse]]) -> None:
-        """Start a run; it continues until it ends, or until `drop` or `aclose` cancels it."""
+        """Start an agent's run in the background under a task number. It runs until it ends, or until `drop` or `aclose` cancels it."""
         self._tasks[number] = asyncio.create_task(_made_and_awaited(run))
 
     def knows(self, number: int) -> bool:
-        """Return whether the run was started in this process."""
+        """Return whether this process has started a run with this task number and not dropped it."""
         return number in self._tasks
 
     def outcome(self, number: int) -> AgentResponse | str | None:
-        """Return the response of a run, or the error as text; `None` while it is running."""
+        """Return the response of the run with this task number, or its error as text; `None` while the run has not ended."""
         task = self._tasks[number]
         if not task.done():
             return None
@@ -54,19 +54,19 @@ class BackgroundWork:
         return type(error).__name__
 
     async def first_of(self, numbers: Collection[int]) -> None:
-        """Wait until one of these runs has ended. Cancelling the wait does not cancel the runs."""
+        """Wait until one of the runs with these task numbers has ended. Cancelling the wait does not cancel the runs."""
         waited = [self._tasks[number] for number in numbers if number in self._tasks]
         if waited:
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
 
     def drop(self, number: int) -> None:
-        """Remove a run, and cancel it if it is running."""
+        """Remove the run with this task number, and cancel it if it has not ended."""
         task = self._tasks.pop(number, None)
         if task is not None:
             task.cancel()
 
     async def aclose(self) -> None:
-        """Cancel all runs that have not ended."""
+        """Cancel all background runs that have not ended, and wait until they end, at most `CLOSE_SECONDS`."""
         tasks = [task for task in self._tasks.values() if not task.done()]
         for task in tasks:
             task.cancel()

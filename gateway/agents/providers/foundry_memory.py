@@ -1,4 +1,7 @@
-"""`FoundryMemoryProvider`: a memory store of a Foundry project. The extra `foundry-memory` installs the project client."""
+"""`FoundryMemoryProvider`: memories of an agent in the memory store of a Microsoft Foundry project.
+
+The extra `foundry-memory` installs the project client.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class _Settings(TypedDict, total=False):
 
 
 class FoundryMemoryProvider(RecallingProvider):
-    """Adds matching memories to a run, and sends the messages to the service, which extracts new memories."""
+    """Context provider that adds matching memories to a run, and sends the run's messages to Foundry, which extracts new memories."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "foundry_memory"
 
@@ -38,14 +41,14 @@ class FoundryMemoryProvider(RecallingProvider):
         context_prompt: str | None = None,
         update_delay: int = DEFAULT_UPDATE_DELAY,
     ) -> None:
-        """`scope` is the owner of the memories, such as a user id. Default: the session's id.
+        """Configure the memory store. `scope` is the owner of the memories, such as a user id. Default: the session's id.
 
-        `project_client` is an `AIProjectClient` of `azure.ai.projects.aio`, which the caller closes. By default it is created from
+        `project_client` is an `AIProjectClient` of `azure.ai.projects.aio`, which the program closes. By default it is created from
         `project_endpoint` (or `FOUNDRY_PROJECT_ENDPOINT`) and `credential`.
 
         Raises:
-            SettingNotFoundError: The project client is missing, and so is the endpoint or the credential to create one.
-            ModuleNotFoundError: No client is given and the extra is not installed.
+            SettingNotFoundError: No project client is given, and the endpoint or the credential to create it is missing, too.
+            ModuleNotFoundError: No project client is given and the extra is not installed.
         """
         super().__init__(source_id, context_prompt=context_prompt)
         self.memory_store_name = memory_store_name
@@ -69,7 +72,7 @@ class FoundryMemoryProvider(RecallingProvider):
         await self._opened.aclose()
 
     async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:
-        """Return the general memories of the user, searched once per session, and those that match the input."""
+        """Return the general memories of the owner, which are searched once per session, and the memories that match the run's input."""
         stores, whose = self.project_client.beta.memory_stores, {"name": self.memory_store_name, "scope": self._scope_of(context)}
         if "general" not in state:
             state["general"] = _texts(await stores.search_memories(**whose))
@@ -79,7 +82,7 @@ class FoundryMemoryProvider(RecallingProvider):
         return list(dict.fromkeys([*state["general"], *_texts(found)]))
 
     async def store(self, said: Sequence[tuple[str, str]], *, context: SessionContext, state: JsonObject) -> None:
-        """Start an update of the memories from these messages, without waiting for it to finish."""
+        """Send the user's and assistant's messages to Foundry, which extracts memories later; do not wait for the result."""
         update = await self.project_client.beta.memory_stores.begin_update_memories(
             name=self.memory_store_name,
             scope=self._scope_of(context),

@@ -1,4 +1,4 @@
-"""`Mem0ContextProvider`: memories in mem0, hosted or as its library. The extra `mem0` installs the client."""
+"""`Mem0ContextProvider`: memories of an agent in mem0, as a hosted service or as a library. The extra `mem0` installs the client."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Mem0Client(Protocol):
     """The common interface of `AsyncMemoryClient` (hosted) and `AsyncMemory` (library) of the package `mem0ai`."""
 
     async def search(self, query: str, **settings: Any) -> Any:
-        """Return the memories most similar to a text."""
+        """Return the stored memories that are most similar to the text `query`."""
         ...
 
     async def add(self, messages: Any, **settings: Any) -> Any:
-        """Extract memories from messages."""
+        """Extract memories from messages and store them."""
         ...
 
 
 class Mem0ContextProvider(RecallingProvider):
-    """Adds matching memories to a run, and has mem0 extract new memories from the messages."""
+    """Context provider that adds matching memories to a run, and sends the run's messages to mem0, which extracts new memories."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "mem0"
 
@@ -48,17 +48,17 @@ class Mem0ContextProvider(RecallingProvider):
         search_agent_id: str | None = None,
         context_prompt: str | None = None,
     ) -> None:
-        """New memories belong to the given user, agent and application; at least one is needed.
+        """Configure the owners of memories. New memories belong to `user_id`, `agent_id` and `application_id`; at least one is required.
 
         The search covers memories of `search_user_id` (default: `user_id`) and, if `search_agent_id` is given, the memories of that agent,
         which all its users share. Without `mem0_client` the hosted service is used with `api_key`, or `MEM0_API_KEY` of the environment.
 
-        The hosted service is first contacted in a run, so that a program starts without it.
+        The first request to the hosted service is sent in a run, so that a program can start while the service is not reachable.
 
         Raises:
             ValueError: No owner for new memories is given.
-            SettingNotFoundError: Neither a client nor a key is given.
-            ModuleNotFoundError: No client is given and the extra is not installed.
+            SettingNotFoundError: Neither `mem0_client` nor an API key is given.
+            ModuleNotFoundError: `mem0_client` is not given and the extra is not installed.
         """
         super().__init__(source_id, context_prompt=context_prompt)
         owners = {"user_id": user_id, "agent_id": agent_id, "app_id": application_id}
@@ -83,7 +83,7 @@ class Mem0ContextProvider(RecallingProvider):
         await self._opened.aclose()
 
     async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:
-        """Return matching memories without duplicates."""
+        """Return the memories of the configured owners that match the run's input, without duplicates."""
         found: dict[str, None] = {}
         for scope in self._scopes:
             if all(scope.values()):
@@ -92,11 +92,11 @@ class Mem0ContextProvider(RecallingProvider):
         return list(found)
 
     async def store(self, said: Sequence[tuple[str, str]], *, context: SessionContext, state: JsonObject) -> None:
-        """Have mem0 extract memories from these messages."""
+        """Send the run's messages to mem0, which extracts and stores memories."""
         await (await self._client()).add([{"role": role, "content": text} for role, text in said], **self._owner)
 
     async def _client(self) -> Mem0Client:
-        """Return the client, created in a worker thread: the constructor of the hosted client sends a request and blocks."""
+        """Return the mem0 client. It is created in a worker thread, because the hosted client's constructor sends a request and blocks."""
         async with self._making:
             if self.mem0_client is None:
                 self.mem0_client = await anyio.to_thread.run_sync(self._make)
@@ -106,7 +106,7 @@ class Mem0ContextProvider(RecallingProvider):
 
 
 def _texts(answer: object) -> list[str]:
-    """Return the texts of a response, which is a list of memories or an object with `results`."""
+    """Return the texts of the memories in a response of mem0, which is a list of memories or an object with such a list as `results`."""
     results = cast("JsonMapping", answer).get("results") if isinstance(answer, Mapping) else answer
     items = cast("list[object]", results) if isinstance(results, list) else []
     return [str(cast("JsonMapping", item).get("memory") or "") for item in items if isinstance(item, Mapping)]

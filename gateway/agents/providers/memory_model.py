@@ -1,6 +1,6 @@
-"""Model calls of the memory: extracting facts from a conversation, and shortening a topic.
+"""Model calls for an agent's memory: extracting facts from a conversation, and shortening the facts of a topic.
 
-A failed call or an answer in another format changes nothing and is logged.
+If a call fails or the answer has another format, the memory does not change, and the failure is logged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Answer with JSON only, in this form: {"summary": "a short summary", "memories": 
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """A fact to remember."""
+    """A fact that a model extracted from a conversation (`memory`), and the memory topic to which it belongs."""
 
     topic: str
     memory: str
@@ -44,14 +44,14 @@ class Extracted:
 
 @dataclass(frozen=True, slots=True)
 class Consolidated:
-    """The shortened content of a topic."""
+    """The summary and the facts of a memory topic after a model has shortened them."""
 
     summary: str
     memories: list[str]
 
 
 async def extracted(client: SupportsChatGetResponse | None, said: Sequence[Message], prompt: str | None) -> list[Extracted]:
-    """Return the facts in a conversation that are worth remembering."""
+    """Have a model extract from the messages `said` the facts to remember. Return no facts without a client or if the call fails."""
     text = "\n\n".join(f"{message.role.upper()}: {message.text.strip()}" for message in said if message.text.strip())
     if client is None or not text:
         return []
@@ -73,7 +73,7 @@ async def extracted(client: SupportsChatGetResponse | None, said: Sequence[Messa
 
 
 async def consolidated(client: SupportsChatGetResponse | None, record: MemoryTopicRecord, prompt: str | None) -> Consolidated | None:
-    """Return the topic shortened by the model; unchanged without a client, `None` if the model's answer is unusable."""
+    """Have a model shorten the facts of a memory topic. Without a client, return them unchanged; return `None` if the call fails."""
     if client is None:
         return Consolidated(record.summary, record.memories)
     asked = json.dumps(record.to_dict(), ensure_ascii=False)
@@ -92,7 +92,7 @@ def _fields(value: JsonValue) -> JsonMapping:
 
 
 async def _ask_for_json(client: SupportsChatGetResponse, prompt: str, text: str, purpose: str) -> JsonValue:
-    """Return the model's answer as JSON; `None` if the call failed or the answer is not JSON."""
+    """Call the model and parse its answer as JSON. Return `None`, and log the failure, if the call fails or the answer is not JSON."""
     try:
         response = await client.get_response([Message("system", [prompt]), Message("user", [text])])
     except GatewayError as error:

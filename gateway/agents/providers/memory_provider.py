@@ -1,8 +1,9 @@
-"""`MemoryContextProvider`: an agent's facts by topic, across all sessions of an owner. Its names and tools are agent-framework's.
+"""`MemoryContextProvider`: a memory of an agent that stores facts by topic, shared by all sessions of an owner (by default, a caller).
 
-Before a run it adds an index of the topics and the topics that the input names. After a run a model extracts facts worth keeping, and at
-intervals consolidates topics; failures there lose memories, not the answer. Whole conversations are stored too, and `recent_turns` of
-them are loaded. `SemanticMemoryProvider` recalls by meaning instead and calls no chat model.
+Before a run it adds an index of the topics, and the topics that share words with the input. After a run a model extracts facts to remember,
+and at intervals it consolidates topics (merges and shortens their facts); if that fails, memories are lost, but not the agent's answer.
+Whole conversations are stored, too, and their last `recent_turns` turns are loaded. `SemanticMemoryProvider` finds memories by meaning
+instead and calls no chat model. Names and tools are agent-framework's.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ logger = logging.getLogger(__name__)
 DEFAULT_MEMORY_SOURCE_ID = "memory"
 
 MAX_LOADED_CHARS = 20_000
-"""Maximum characters of a topic that are added to a run; tools read the rest."""
+"""Maximum number of characters of one memory topic that are added to a run; the agent reads the rest with a tool."""
 
 MAX_SESSION_IDS = 200
-"""Maximum session ids stored per topic, and between two consolidations."""
+"""Maximum number of session ids that are stored for a memory topic, and for the sessions since topics were last consolidated."""
 
 CONTEXT_PROMPT = "## Memory\nYour notes from earlier conversations. Use them where they matter; they may be out of date."
 
@@ -60,7 +61,10 @@ _WORD = re.compile(r"[^\W_][\w-]+")
 
 
 class MemoryContextProvider(HistoryProvider):
-    """A memory by topic, and a history provider. If it is the only one, the model sees earlier messages only with `recent_turns`."""
+    """Context provider that stores facts by topic and, as a history provider, the conversations.
+
+    If it is the agent's only history provider, the model receives earlier messages only if `recent_turns` is set.
+    """
 
     def __init__(
         self,
@@ -83,10 +87,12 @@ class MemoryContextProvider(HistoryProvider):
         history_dumps: Callable[[JsonValue], str | bytes] | None = None,
         history_loads: Callable[[str | bytes], JsonValue] | None = None,
     ) -> None:
-        """`max_extractions=0` turns off extraction. `load_tool_turns` keeps tool calls in the turns that are loaded.
+        """Configure the memory; `store` stores the topics and conversations.
 
-        Topics are consolidated once `consolidation_interval` has passed and `consolidation_min_sessions` sessions have run.
-        `history_message_filter` changes messages before they are stored, or drops a message by returning `None`.
+        With `max_extractions=0`, no facts are extracted after a run. `recent_turns` is the number of earlier turns that are loaded;
+        `load_tool_turns` includes their tool calls. Topics are consolidated (merged and shortened by a model) once `consolidation_interval`
+        has passed and `consolidation_min_sessions` sessions have run. `history_message_filter` changes messages before they are stored,
+        or drops a message by returning `None`.
 
         Raises:
             ValueError: A number is too small.
@@ -121,24 +127,28 @@ class MemoryContextProvider(HistoryProvider):
 
     @property
     def replays(self) -> bool:
-        """Whether the provider loads earlier messages into a run; it does if `recent_turns` is set."""
+        """Whether the provider loads earlier messages of the conversation into a run: true if `recent_turns` is set."""
         return self.load_messages and self.recent_turns > 0
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The folder on disk that the store writes to, if it has one."""
+        """The folder on disk to which the store writes memories, or nothing if the store is not on disk."""
         return () if self.store.folder is None else (self.store.folder,)
 
     # -- the conversation --------------------------------------------------------------------------------------
 
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
-        """Return the session's messages; an empty list without `state`, which names the owner. Raises `StorageError`."""
+        """Return the stored messages of a session. `state` names the owner of the memory; without it, the list is empty.
+
+        Raises:
+            StorageError: The messages cannot be read.
+        """
         return [] if state is None else await self._history(session_id, state).get_messages(session_id)
 
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Append the messages that `history_message_filter` returns to the stored history. Raises `StorageError`."""
+        """Append messages, as changed by `history_message_filter`, to the stored conversation of a session. Raises `StorageError`."""
         kept = list(messages)
         if self.history_message_filter is not None:
             kept = [filtered for message in messages if (filtered := self.history_message_filter(message)) is not None]
@@ -154,7 +164,7 @@ class MemoryContextProvider(HistoryProvider):
     # -- around a run ------------------------------------------------------------------------------------------
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add tools, instructions, recent turns and memories to the run."""
+        """Add the memory tools, instructions, recent turns, the index of topics and matching topics to the run."""
         self._bind(session, context, state)
         context.extend_instructions(self.source_id, [INSTRUCTIONS])
         context.extend_tools(self.source_id, memory_tools(self, agent, session))
@@ -169,7 +179,11 @@ class MemoryContextProvider(HistoryProvider):
         context.extend_messages(self.source_id, [Message("user", [text])])
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Store the conversation, then extract and consolidate. Raises `StorageError` only if the conversation cannot be stored."""
+        """Store the run's messages, then have a model extract facts and, if due, consolidate topics.
+
+        Raises:
+            StorageError: The messages cannot be stored. Failures of the other steps are only logged.
+        """
         self._bind(session, context, state)
         await super().after_run(agent=agent, session=session, context=context, state=state)
         try:
@@ -188,7 +202,7 @@ class MemoryContextProvider(HistoryProvider):
         state.update(self.store.export_provider_state(session))
 
     async def _shown(self, session: AgentSession, context: SessionContext) -> str:
-        """Return, as text for the model, the index of topics and those topics that share words with the input."""
+        """Return, as text for the model, the index of topics and the topics that share words with the run's input."""
         entries, index = await self._with_store(session, self._index)
         words = _words(" ".join(message.text for message in context.input_messages))
         scored = [(len(words & _words(f"{entry.topic} {entry.summary}")), entry) for entry in entries]
@@ -201,11 +215,11 @@ class MemoryContextProvider(HistoryProvider):
     # -- what the tools do -------------------------------------------------------------------------------------
 
     async def index(self, session: AgentSession) -> list[MemoryIndexEntry]:
-        """Return the index of topics. Raises `StorageError`."""
+        """Return the index of the memory, one entry per topic. Raises `StorageError`."""
         return (await self._with_store(session, self._index))[0]
 
     async def topic(self, session: AgentSession, topic: str) -> MemoryTopicRecord | None:
-        """Return a topic by name or slug, or `None`. Raises `StorageError`."""
+        """Return the memory topic with this name or slug (file name), or `None`. Raises `StorageError`."""
         try:
             get = partial(self.store.get_topic, session, source_id=self.source_id, topic=one_line(topic, "topic"))
             return await anyio.to_thread.run_sync(get)
@@ -213,7 +227,12 @@ class MemoryContextProvider(HistoryProvider):
             return None
 
     async def remember(self, session: AgentSession, topic: str, memory: str) -> MemoryTopicRecord:
-        """Add a fact to a topic, which is created if needed. Raises `ValueError` for an empty text, `StorageError`."""
+        """Add the fact `memory` to a topic, which is created if it does not exist. Return the changed topic.
+
+        Raises:
+            ValueError: The topic or the fact is empty.
+            StorageError: The topic cannot be read or written.
+        """
         name, fact = one_line(topic, "topic"), one_line(memory, "memory")
 
         def add() -> MemoryTopicRecord:
@@ -232,7 +251,7 @@ class MemoryContextProvider(HistoryProvider):
         return await self._with_store(session, lambda _: add())
 
     async def forget(self, session: AgentSession, topic: str) -> bool:
-        """Delete a topic; return false if there is no such topic. Raises `StorageError`."""
+        """Delete a topic with all its facts; return false if the topic does not exist. Raises `StorageError`."""
 
         def delete(_: AgentSession) -> bool:
             try:
@@ -245,7 +264,11 @@ class MemoryContextProvider(HistoryProvider):
         return await self._with_store(session, delete)
 
     async def consolidate(self, agent: SupportsAgentRun, session: AgentSession, *, force: bool) -> int:
-        """Have the model shorten the topics if that is due or forced. Return the number of changed topics. Raises `StorageError`."""
+        """Have a model merge and shorten the facts of all topics, if that is due or with `force`. Return the number of changed topics.
+
+        Raises:
+            StorageError: A topic cannot be read or written.
+        """
         listed: list[MemoryTopicRecord] | None = await self._with_store(session, partial(self._due, force=force))
         if listed is None:
             return 0
@@ -295,9 +318,9 @@ class MemoryContextProvider(HistoryProvider):
         return self.store.list_topics(session, source_id=self.source_id) if is_time else None
 
     def _put(self, session: AgentSession, *, before: MemoryTopicRecord, answer: Consolidated) -> int:
-        """Replace the facts of a topic that the model received by its answer.
+        """Replace the facts of the topic `before` by the model's shortened facts (`answer`). Return the number of changed topics, 0 or 1.
 
-        Facts added meanwhile stay, and a topic deleted meanwhile stays deleted.
+        Facts that were added during the model call stay, and a topic that was deleted during the call stays deleted.
         """
         try:
             now = self.store.get_topic(session, source_id=self.source_id, topic=before.slug)
@@ -344,7 +367,7 @@ def _cut(text: str) -> str:
 
 
 def _last_turns(messages: Sequence[Message], count: int, with_tools: bool) -> list[Message]:
-    """Return the last `count` turns, which start at user messages; `with_tools` includes their tool calls and results."""
+    """Return the messages of the last `count` turns; a turn starts with a user message. `with_tools` includes tool calls and results."""
     marked = [copy.copy(message) for message in messages]
     for message in marked:
         message.additional_properties = dict(message.additional_properties)

@@ -1,4 +1,7 @@
-"""`MemoryTopicRecord` and `MemoryIndexEntry`: one memory topic and its index line, with their Markdown formats (agent-framework's)."""
+"""`MemoryTopicRecord`: a topic of an agent's memory with its facts. `MemoryIndexEntry`: the line of a topic in the memory's index.
+
+Both can be converted to Markdown in agent-framework's format.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,14 @@ MAX_SLUG_CHARS = 100
 INDEX_LINE_CHARS = 150
 
 NONE_YET = "- none yet"
-"""Text of an empty list in topic files and the index."""
+"""Text in place of an empty list in the files of memory topics and in the index."""
 
 
 @dataclass(slots=True, kw_only=True)
 class MemoryTopicRecord:
-    """One topic with its facts and the sessions that they come from. Each fact is one line; duplicates are removed, ignoring case.
+    """A topic of an agent's memory, with its facts (`memories`) and the ids of the sessions in which they were added.
+
+    Each fact is one line. Duplicate facts are removed, ignoring case.
 
     Raises:
         ValueError: The topic is empty.
@@ -41,12 +46,12 @@ class MemoryTopicRecord:
         self.session_ids = _unique(self.session_ids or [])
 
     def to_dict(self) -> JsonObject:
-        """Return the JSON form."""
+        """Return the topic as a JSON object."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, raw_record: JsonMapping) -> MemoryTopicRecord:
-        """Create the record from its JSON form.
+        """Create a topic from the JSON object that `to_dict` returned.
 
         Raises:
             ValueError: A value is missing or has a wrong type.
@@ -62,14 +67,14 @@ class MemoryTopicRecord:
         return cls(topic=topic, slug=slug, summary=summary, memories=lists[0], updated_at=updated_at, session_ids=lists[1])
 
     def to_markdown(self) -> str:
-        """Return the text of the topic's file, without the last line break."""
+        """Return the topic as Markdown, the text of its file without the last line break."""
         head = [f"# {self.topic}", "", f"Updated: {self.updated_at}", f"Sessions: {', '.join(self.session_ids) or '-'}", ""]
         summary = ["## Summary", *(_escaped(line) for line in self.summary.splitlines()), ""]
         return "\n".join([*head, *summary, "## Memories", *([f"- {_escaped(memory)}" for memory in self.memories] or [NONE_YET])])
 
     @classmethod
     def from_markdown(cls, markdown: str, *, fallback_topic: str | None = None) -> MemoryTopicRecord:
-        """Parse the text of a topic's file, which a person may have edited.
+        """Parse a topic from Markdown, the text of its file, which a person may have edited.
 
         Raises:
             ValueError: The text has no heading, and `fallback_topic` is not set.
@@ -98,7 +103,7 @@ class MemoryTopicRecord:
 
 @dataclass(slots=True)
 class MemoryIndexEntry:
-    """One line of the index.
+    """One line of the index of an agent's memory: a topic with its summary.
 
     Raises:
         ValueError: The topic is empty.
@@ -115,12 +120,12 @@ class MemoryIndexEntry:
         self.summary = _summary(" ".join(self.summary.split()), [])
 
     def to_dict(self) -> dict[str, str]:
-        """Return the JSON form."""
+        """Return the index entry as a JSON object."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, raw_entry: JsonMapping) -> MemoryIndexEntry:
-        """Create the entry from its JSON form.
+        """Create an index entry from the JSON object that `to_dict` returned.
 
         Raises:
             ValueError: A value is missing or has a wrong type.
@@ -129,11 +134,11 @@ class MemoryIndexEntry:
 
     @classmethod
     def from_topic_record(cls, record: MemoryTopicRecord) -> MemoryIndexEntry:
-        """Return the index entry of a topic."""
+        """Return the index entry for a memory topic."""
         return cls(record.topic, record.slug, record.summary, record.updated_at)
 
     def to_pointer_line(self, *, max_length: int = INDEX_LINE_CHARS) -> str:
-        """Return the entry as a line, shortened to `max_length` characters."""
+        """Return the index entry as a line of Markdown that links the topic's file, shortened to `max_length` characters."""
         line = f"- [{self.topic}](topics/{self.slug}.md): {self.summary}"
         if len(line) <= max_length:
             return line
@@ -144,7 +149,7 @@ def one_line(text: str, name: str) -> str:
     """Return the text as one line: line breaks and repeated spaces become single spaces.
 
     Raises:
-        ValueError: The text is empty.
+        ValueError: The text is empty; the error message contains `name`.
     """
     if not (line := " ".join(text.split())):
         raise ValueError(f"{name} must not be empty.")
@@ -152,7 +157,10 @@ def one_line(text: str, name: str) -> str:
 
 
 def slug_of(topic: str) -> str:
-    """Return the file name of a topic, without extension. Names in non-Latin scripts get a digest, so that they differ."""
+    """Return the slug of a memory topic, which is the name of the topic's file without extension.
+
+    It contains lower-case ASCII letters, digits and `-`. If the name has other letters, a digest keeps the slugs of different names apart.
+    """
     topic = one_line(topic, "topic")
     slug = re.sub(r"[^a-z0-9]+", "-", topic.lower()).strip("-")
     digest = hashlib.sha256(topic.casefold().encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -164,7 +172,7 @@ def slug_of(topic: str) -> str:
 
 
 def timestamp(moment: datetime | None = None) -> str:
-    """Return a time, or the current time, in ISO 8601 format without fractions."""
+    """Return `moment`, or the current time in UTC, in ISO 8601 format without fractions of seconds."""
     return (moment or datetime.now(UTC)).replace(microsecond=0).isoformat()
 
 
@@ -187,7 +195,7 @@ def _texts(data: JsonMapping, *keys: str) -> list[str]:
 
 
 def _escaped(line: str) -> str:
-    """Escape a line that would be read as a heading."""
+    """Put a backslash before a line that Markdown would read as a heading."""
     return f"\\{line}" if line.lstrip().lstrip("\\").startswith("#") else line
 
 

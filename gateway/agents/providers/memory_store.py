@@ -1,7 +1,7 @@
-"""`MemoryStore` and `MemoryFileStore`: storage of memory topics. Names, methods and folders are agent-framework's.
+"""`MemoryStore`: interface for storing an agent's memories and conversations. `MemoryFileStore`: an implementation with files.
 
-Methods block, as in agent-framework; the provider calls them in worker threads. The file store accesses files through `ContainedFolder`,
-so it follows no link, and replaces files atomically.
+Methods block, as in agent-framework; `MemoryContextProvider` calls them in worker threads. The file store follows no symbolic links and
+replaces files atomically. Names, methods and folders are agent-framework's.
 """
 
 from __future__ import annotations
@@ -29,54 +29,60 @@ from gateway.storage.locks import locked_soon
 from gateway.types.messages import Message
 
 LOCK_SECONDS = 10.0
-"""Time limit for waiting until another process has changed the same memories; a change takes milliseconds."""
+"""Time limit, in seconds, for waiting for the lock of an owner's memories while another process changes them, which takes milliseconds."""
 
 
 class MemoryStore(ABC):
-    """Storage of memories. Methods may block, and raise `StorageError` if the memories cannot be read or written."""
+    """Interface for storing an agent's memories: topics with facts, an index of the topics, and conversations, separately for each owner.
+
+    Methods may block, and raise `StorageError` if the memories cannot be read or written. `source_id` is the id of the context provider.
+    """
 
     @property
     def folder(self) -> Path | None:
-        """The folder on disk that memories are written to, if there is one."""
+        """The folder on disk to which memories are written; `None` if they are not on disk."""
         return None
 
     def get_owner_id(self, session: AgentSession) -> str | None:
-        """Return the owner of a session's memories; `None` if the store has no owners."""
+        """Return the id of the owner of a session's memories; `None` if the store does not separate memories by owner."""
         return None
 
-    def bind(self, session: AgentSession, principal: str) -> None:  # noqa: B027  # most stores need neither
-        """Called before a run: note the caller that the agent serves. For stores that keep separate memories for each caller."""
+    def bind(self, session: AgentSession, principal: str) -> None:  # noqa: B027  # only stores with owners override it
+        """Store the caller that the agent serves (`principal`) in the session, if callers are the owners of memories.
+
+        This is called before each run.
+        """
 
     def export_provider_state(self, session: AgentSession) -> JsonObject:
-        """Return values that identify the owner of a session's memories, for use with another session."""
+        """Return values that identify the owner of a session's memories, to pass them to `import_provider_state`."""
         return {}
 
     def import_provider_state(self, session: AgentSession, *, state: Mapping[str, JsonValue]) -> None:  # noqa: B027
-        """Store values that `export_provider_state` returned in a session, which then has the same owner."""
+        """Set the owner of a session's memories to the owner that `state`, a result of `export_provider_state`, identifies."""
 
     def lock(self, session: AgentSession, *, source_id: str) -> AbstractAsyncContextManager[None]:
-        """Return a lock to hold while an owner's memories are read and changed; shared stores lock across processes."""
+        """Return a lock that serializes changes of an owner's memories; a store that processes share locks across processes."""
         return nullcontext()
 
     @abstractmethod
     def list_topics(self, session: AgentSession, *, source_id: str) -> list[MemoryTopicRecord]:
-        """Return all topics of the owner."""
+        """Return all memory topics of the session's owner."""
 
     @abstractmethod
     def get_topic(self, session: AgentSession, *, source_id: str, topic: str) -> MemoryTopicRecord:
-        """Return a topic by its name or slug. Raises `FileNotFoundError`."""
+        """Return the memory topic with this name or slug (file name). Raises `FileNotFoundError` if it does not exist."""
 
     @abstractmethod
     def write_topic(self, session: AgentSession, record: MemoryTopicRecord, *, source_id: str) -> None:
-        """Store a topic."""
+        """Store a memory topic, replacing an earlier version."""
 
     @abstractmethod
     def delete_topic(self, session: AgentSession, *, source_id: str, topic: str) -> None:
-        """Delete a topic. Raises `FileNotFoundError`."""
+        """Delete the memory topic with this name or slug. Raises `FileNotFoundError` if it does not exist."""
 
     @abstractmethod
     def rebuild_index(self, session: AgentSession, *, source_id: str, line_limit: int, line_length: int) -> list[MemoryIndexEntry]:
-        """Rebuild the index from the topics, and return its entries."""
+        """Rebuild the index of memory topics from the topics, and return its entries, at most `line_limit`."""
 
     @abstractmethod
     def get_index_text(
@@ -88,29 +94,35 @@ class MemoryStore(ABC):
         line_length: int,
         index_entries: Sequence[MemoryIndexEntry] | None = None,
     ) -> str:
-        """Return the index as text for the model; it is rebuilt if no entries are given."""
+        """Return the index of memory topics as text for the model. Without `index_entries`, the index is rebuilt first."""
 
     @abstractmethod
     def read_state(self, session: AgentSession, *, source_id: str) -> JsonObject:
-        """Return the owner's `last_consolidated_at` (when topics were last shortened) and `sessions_since_consolidation`."""
+        """Return the owner's state: `last_consolidated_at` (when topics were last shortened) and `sessions_since_consolidation` (ids)."""
 
     @abstractmethod
     def write_state(self, session: AgentSession, state: Mapping[str, JsonValue], *, source_id: str) -> None:
-        """Store the values that `read_state` returns."""
+        """Store the owner's state, which `read_state` returns."""
 
     @abstractmethod
     def get_transcripts_directory(self, session: AgentSession, *, source_id: str) -> Path:
-        """Return the folder of the owner's conversations, which has one JSON Lines file per session."""
+        """Return the folder with the owner's stored conversations, one JSON Lines file per session."""
 
     @abstractmethod
     def search_transcripts(
         self, session: AgentSession, *, source_id: str, query: str, session_id: str | None = None, limit: int = 20
     ) -> list[JsonObject]:
-        """Return messages whose text contains `query`, ignoring case. Raises `ValueError` for an empty query."""
+        """Return the messages of the owner's stored conversations whose text contains `query`, ignoring case; at most `limit`.
+
+        With `session_id`, search only that session. Raises `ValueError` for an empty query.
+        """
 
 
 class MemoryFileStore(MemoryStore):
-    """One folder per owner, which processes may share: `MEMORY.md`, `topics/<slug>.md`, `transcripts/<session>.jsonl`, `state.json`."""
+    """Stores an agent's memories in one folder per owner, which several processes may share.
+
+    The folder contains `MEMORY.md` (the index), `topics/<slug>.md`, `transcripts/<session>.jsonl` (conversations) and `state.json`.
+    """
 
     def __init__(
         self,
@@ -126,7 +138,9 @@ class MemoryFileStore(MemoryStore):
         dumps: Callable[[JsonValue], str | bytes] | None = None,
         loads: Callable[[str | bytes], JsonValue] | None = None,
     ) -> None:
-        """`session.state[owner_state_key]` is the owner of a session's memories; by default the caller that the agent serves.
+        """Use the folder `base_path`, and create it if it does not exist.
+
+        `session.state[owner_state_key]` is the owner of a session's memories; by default the caller that the agent serves.
 
         Raises:
             StorageError: The folder cannot be created.
@@ -145,35 +159,35 @@ class MemoryFileStore(MemoryStore):
 
     @property
     def folder(self) -> Path:
-        """The folder with the owners' folders, `base_path`."""
+        """The folder that contains the folders of all owners: `base_path`."""
         return self.base_path
 
     # -- owners ------------------------------------------------------------------------------------------------
 
     def get_owner_id(self, session: AgentSession) -> str:
-        """Return the owner of the session's memories. Raises `RuntimeError` if the session has no owner."""
+        """Return the id of the owner of a session's memories. Raises `RuntimeError` if the session has no owner."""
         owner = session.state.get(self.owner_state_key)
         if owner is None:
             raise RuntimeError(f"The memories have no owner: set session.state[{self.owner_state_key!r}].")
         return str(owner)
 
     def bind(self, session: AgentSession, principal: str) -> None:
-        """Make the caller the owner of the session's memories, unless the program chose an `owner_state_key`, which names the owner."""
+        """Make the caller (`principal`) the owner of the session's memories, unless the program chose another `owner_state_key`."""
         if self.owner_state_key == PRINCIPAL_KEY:
             session.state[PRINCIPAL_KEY] = principal
 
     def export_provider_state(self, session: AgentSession) -> JsonObject:
-        """Return the owner under the key `owner_state_key`."""
+        """Return a mapping with the owner of the session's memories under the key `owner_state_key`."""
         return {self.owner_state_key: self.get_owner_id(session)}
 
     def import_provider_state(self, session: AgentSession, *, state: Mapping[str, JsonValue]) -> None:
-        """Make the owner that `state` names the owner of the session's memories. Raises `RuntimeError` if `state` names none."""
+        """Set the owner of the session's memories to the value of `owner_state_key` in `state`. Raises `RuntimeError` without that key."""
         if state.get(self.owner_state_key) is None:
             raise RuntimeError(f"The memories have no owner: state[{self.owner_state_key!r}] is missing.")
         session.state[self.owner_state_key] = state[self.owner_state_key]
 
     def lock(self, session: AgentSession, *, source_id: str) -> AbstractAsyncContextManager[None]:
-        """Return a lock on the file `.changing.lock` of the owner's folder."""
+        """Return a lock on the file `.changing.lock` in the owner's folder, which serializes changes across processes."""
         return self._locked(self._root(session, source_id))
 
     @asynccontextmanager
@@ -186,7 +200,7 @@ class MemoryFileStore(MemoryStore):
     # -- topics and index --------------------------------------------------------------------------------------
 
     def list_topics(self, session: AgentSession, *, source_id: str) -> list[MemoryTopicRecord]:
-        """Return all topics, sorted by name."""
+        """Return all memory topics of the session's owner, sorted by name."""
         folder = f"{self._root(session, source_id)}/{self.topics_directory_name}"
         with _named(folder):
             names = self._folder.children(folder)[0]
@@ -194,7 +208,7 @@ class MemoryFileStore(MemoryStore):
         return sorted((record for record in found if record is not None), key=lambda record: (record.topic.lower(), record.updated_at))
 
     def get_topic(self, session: AgentSession, *, source_id: str, topic: str) -> MemoryTopicRecord:
-        """Return a topic by its slug, its file name, or its heading."""
+        """Return the memory topic with this name, slug or file name. Raises `FileNotFoundError` if it does not exist."""
         record = self._topic(f"{self._root(session, source_id)}/{self.topics_directory_name}", slug_of(topic))
         if record is None:
             wanted = " ".join(topic.split()).casefold()
@@ -205,19 +219,19 @@ class MemoryFileStore(MemoryStore):
         return record
 
     def write_topic(self, session: AgentSession, record: MemoryTopicRecord, *, source_id: str) -> None:
-        """Write the topic's file."""
+        """Write the Markdown file of a memory topic."""
         path = f"{self._root(session, source_id)}/{self.topics_directory_name}/{record.slug}.md"
         self._write(path, f"{record.to_markdown()}\n")
 
     def delete_topic(self, session: AgentSession, *, source_id: str, topic: str) -> None:
-        """Delete the topic's file."""
+        """Delete the Markdown file of a memory topic. Raises `FileNotFoundError` if the topic does not exist."""
         record = self.get_topic(session, source_id=source_id, topic=topic)
         path = f"{self._root(session, source_id)}/{self.topics_directory_name}/{record.slug}.md"
         with _named(path):
             self._folder.delete(path)
 
     def rebuild_index(self, session: AgentSession, *, source_id: str, line_limit: int, line_length: int) -> list[MemoryIndexEntry]:
-        """Write the index if it changed, and return its entries."""
+        """Build the index of memory topics, write its file if it changed, and return the entries, at most `line_limit`."""
         topics = self.list_topics(session, source_id=source_id)
         entries = [MemoryIndexEntry.from_topic_record(topic) for topic in topics[:line_limit]]
         self._write_index(session, source_id, entries, line_length)
@@ -232,7 +246,7 @@ class MemoryFileStore(MemoryStore):
         line_length: int,
         index_entries: Sequence[MemoryIndexEntry] | None = None,
     ) -> str:
-        """Return the text of the index."""
+        """Return the index of memory topics as text for the model, after updating the index file. Without entries, rebuild the index."""
         if index_entries is None:
             index_entries = self.rebuild_index(session, source_id=source_id, line_limit=line_limit, line_length=line_length)
         return self._write_index(session, source_id, index_entries[:line_limit], line_length).strip()
@@ -256,7 +270,7 @@ class MemoryFileStore(MemoryStore):
     # -- state and conversations -------------------------------------------------------------------------------
 
     def read_state(self, session: AgentSession, *, source_id: str) -> JsonObject:
-        """Return when the owner's topics were last shortened, and the sessions since then, from the state file."""
+        """Return the owner's state from the state file: when topics were last shortened, and the ids of the sessions since then."""
         path = f"{self._root(session, source_id)}/{self.state_file_name}"
         text = self._read(path)
         try:
@@ -273,18 +287,18 @@ class MemoryFileStore(MemoryStore):
         return state
 
     def write_state(self, session: AgentSession, state: Mapping[str, JsonValue], *, source_id: str) -> None:
-        """Write the state file."""
+        """Write the owner's state (`read_state`) to the state file."""
         text = self.dumps(dict(state))
         self._write(f"{self._root(session, source_id)}/{self.state_file_name}", f"{text if isinstance(text, str) else text.decode()}\n")
 
     def get_transcripts_directory(self, session: AgentSession, *, source_id: str) -> Path:
-        """Return the folder of the owner's conversations."""
+        """Return the folder with the owner's stored conversations, one JSON Lines file per session."""
         return self._folder.root / self._root(session, source_id) / self.transcripts_directory_name
 
     def search_transcripts(
         self, session: AgentSession, *, source_id: str, query: str, session_id: str | None = None, limit: int = 20
     ) -> list[JsonObject]:
-        """Return stored messages whose text contains `query`; lines that are not messages are skipped."""
+        """Return the messages of the owner's stored conversations whose text contains `query`. Lines that are not messages are skipped."""
         wanted = query.strip().casefold()
         if not wanted:
             raise ValueError("query must not be empty.")
@@ -336,7 +350,7 @@ class MemoryFileStore(MemoryStore):
 
 @contextmanager
 def _named(path: str) -> Generator[None, Any, None]:
-    """Convert file errors inside the block to `StorageError`, with the path in the message."""
+    """Convert file errors inside a `with` block to `StorageError`, whose message contains `path`."""
     try:
         yield
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The tools of `MemoryContextProvider`; models see their names and docstrings."""
+"""The tools with which an agent uses its memory (`MemoryContextProvider`). Models receive the tools' names and docstrings."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.tools.function import FunctionTool
 
 MAX_FOUND = 100
-"""Maximum number of search results."""
+"""Maximum number of messages that one search in earlier conversations returns."""
 
 
 class TopicMemory(Protocol):
-    """The part of the provider that the tools use."""
+    """The methods of `MemoryContextProvider` (an agent's memory of facts by topic) that the memory tools use."""
 
     source_id: str
     store: MemoryStore
 
     async def index(self, session: AgentSession) -> list[MemoryIndexEntry]:
-        """Return the index of topics."""
+        """Return the index of the memory: one entry with a summary per topic."""
         ...
 
     async def topic(self, session: AgentSession, topic: str) -> MemoryTopicRecord | None:
-        """Return a topic by name or slug."""
+        """Return the topic with this name or slug (file name), or `None`."""
         ...
 
     async def remember(self, session: AgentSession, topic: str, memory: str) -> MemoryTopicRecord:
-        """Add a fact to a topic."""
+        """Add the fact `memory` to a topic, and return the changed topic."""
         ...
 
     async def forget(self, session: AgentSession, topic: str) -> bool:
-        """Delete a topic."""
+        """Delete a topic with its facts; return false if it does not exist."""
         ...
 
     async def consolidate(self, agent: SupportsAgentRun, session: AgentSession, *, force: bool) -> int:
-        """Shorten the topics."""
+        """Have a model shorten the topics, if that is due or with `force`; return the number of changed topics."""
         ...
 
 
 def memory_tools(provider: TopicMemory, agent: SupportsAgentRun, session: AgentSession) -> list[FunctionTool[..., Any]]:
-    """Return the memory tools for one run."""
+    """Return the tools with which an agent reads and changes its memory during one run."""
     tools = _MemoryTools(provider, agent, session)
     functions: Mapping[str, tuple[Callable[..., Any], dict[str, bool]]] = {
         "list_memory_topics": (tools.topics, {"readOnlyHint": True}),

@@ -1,4 +1,4 @@
-"""`AgentModeProvider`: modes that an agent switches between, such as `plan` and `execute`. Names are agent-framework's."""
+"""`AgentModeProvider`: gives an agent modes with their own rules, such as `plan` and `execute`. Names are agent-framework's."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def get_agent_mode(
     default_mode: str | None = None,
     available_modes: Sequence[str] | None = None,
 ) -> str:
-    """Return the session's mode. If it is missing or unknown, it is set to the default mode, or to the first mode.
+    """Return the agent's current mode in a session, in lower case. A missing or unknown mode is set to the default, or to the first mode.
 
     Raises:
-        ValueError: `default_mode` is not one of the modes, or two modes have the same name.
+        ValueError: `default_mode` is not in `available_modes`, or two modes have the same name.
     """
     modes = _by_name(available_modes or tuple(DEFAULT_MODE_DESCRIPTIONS))
     default = next(iter(modes)) if default_mode is None else _known(default_mode, modes)
@@ -73,7 +73,7 @@ def get_agent_mode(
 def set_agent_mode(
     session: AgentSession, mode: str, *, source_id: str = DEFAULT_MODE_SOURCE_ID, available_modes: Sequence[str] | None = None
 ) -> str:
-    """Switch the session's mode from a program; the agent is informed in its next run. Return the mode's name.
+    """Switch the agent's mode in a session, and return the mode's name in lower case. The agent is informed in its next run.
 
     Raises:
         ValueError: The mode does not exist.
@@ -88,7 +88,7 @@ def set_agent_mode(
 
 
 class AgentModeProvider(ContextProvider):
-    """Tells an agent its mode, and gives it tools to read and switch the mode."""
+    """Context provider that informs an agent of its current mode and the mode's rules, and adds tools to read and switch the mode."""
 
     def __init__(
         self,
@@ -98,10 +98,12 @@ class AgentModeProvider(ContextProvider):
         mode_descriptions: Mapping[str, str] | None = None,
         instructions: str | None = None,
     ) -> None:
-        """`instructions` may contain `{available_modes}` and `{current_mode}`.
+        """Configure the modes. `mode_descriptions` maps the name of a mode to its rules for the agent.
+
+        In `instructions`, `{available_modes}` and `{current_mode}` are replaced.
 
         Raises:
-            ValueError: `mode_descriptions` is empty, two modes have the same name, or the default is not one of them.
+            ValueError: `mode_descriptions` is empty, two modes have the same name, or `default_mode` is not one of the modes.
         """
         super().__init__(source_id)
         given = DEFAULT_MODE_DESCRIPTIONS if mode_descriptions is None else mode_descriptions
@@ -114,7 +116,7 @@ class AgentModeProvider(ContextProvider):
         self.instructions = instructions
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add instructions and tools, and a message if a program switched the mode."""
+        """Add the mode's instructions and tools to the run, and a message to the agent if a program has switched the mode."""
         current = self._current(session)
         previous = _state(session, self.source_id).pop(_PREVIOUS, None)
 
@@ -148,7 +150,7 @@ def _state(session: AgentSession, source_id: str) -> JsonObject:
 
 
 def _by_name(modes: Iterable[str]) -> dict[str, str]:
-    """Return the modes by lower-case name."""
+    """Map the lower-case name of each mode to the name as written. Raises `ValueError` if two modes have the same name."""
     found: dict[str, str] = {}
     for mode in modes:
         if mode.strip().lower() in found:

@@ -1,4 +1,4 @@
-"""`RecallingProvider`: base class of context providers that search a service before a run.
+"""`RecallingProvider`: base class of context providers that search a service (memories, documents) before each run of an agent.
 
 If the service fails, the run continues without the results.
 """
@@ -18,29 +18,32 @@ from gateway.types.messages import Message
 logger = logging.getLogger(__name__)
 
 REMEMBERED_ROLES = frozenset({"user", "assistant", "system"})
-"""Roles of messages that memory services store; tool results are not memories."""
+"""Roles of the messages that are sent to a memory service after a run; tool results are not memories."""
 
 
 class RecallingProvider(ContextProvider):
-    """Adds texts that match the input before a run; a subclass may store the messages after the run."""
+    """Context provider that adds texts that match a run's input before the run, and may store the run's messages afterwards.
+
+    A subclass implements `search`, and `store` if it stores messages.
+    """
 
     DEFAULT_CONTEXT_PROMPT: ClassVar[str] = "Memories that may have to do with this. They may be out of date:"
 
     def __init__(self, source_id: str, *, context_prompt: str | None = None) -> None:
-        """`context_prompt` is put before the texts that a search finds."""
+        """Configure the provider. `context_prompt` is put before the texts that a search finds."""
         super().__init__(source_id)
         self.context_prompt = context_prompt or self.DEFAULT_CONTEXT_PROMPT
 
     @abstractmethod
     async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:
-        """Return texts that match the run's input (`asked`), best match first."""
+        """Return texts that match the texts of the run's input messages (`asked`), best match first."""
         raise NotImplementedError
 
     async def store(self, said: Sequence[tuple[str, str]], *, context: SessionContext, state: JsonObject) -> None:
-        """Store messages, as pairs of role and text. The base class stores nothing."""
+        """Store the messages of a run, given as pairs of role and text. The base class stores nothing."""
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add the results of a search as one message before the input."""
+        """Search with the run's input, and add the results to the run as one message before the input."""
         asked = [message.text for message in context.input_messages if message.text and message.text.strip()]
         if not asked:
             return
@@ -54,7 +57,7 @@ class RecallingProvider(ContextProvider):
             context.extend_messages(self, [Message("user", [f"{self.context_prompt}\n{lines}"])])
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Store the input and the answer."""
+        """Pass the run's input and answer to `store`."""
         messages = [*context.input_messages, *(context.response.messages if context.response is not None else ())]
         said = [(str(m.role), m.text) for m in messages if m.role in REMEMBERED_ROLES and m.text and m.text.strip()]
         if not said:

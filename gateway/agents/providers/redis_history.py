@@ -1,4 +1,4 @@
-"""`RedisHistoryProvider`: history in Redis. The extra `redis` installs the client."""
+"""`RedisHistoryProvider`: stores the conversations of agents in Redis. The extra `redis` installs the Redis client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.types.messages import Message
 
 
 class RedisHistoryProvider(HistoryProvider):
-    """Stores each conversation as a Redis list with one message per item."""
+    """History provider that stores each conversation as a Redis list with one message per item."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "redis_memory"
 
@@ -30,14 +30,14 @@ class RedisHistoryProvider(HistoryProvider):
         max_messages: int | None = None,
         **options: Unpack[HistoryOptions],
     ) -> None:
-        """Pass `redis_url` (`redis://…`, `rediss://…`, `unix://…`), or a `redis.asyncio.Redis`, which the caller closes.
+        """Configure the connection: pass `redis_url` (`redis://…`, `rediss://…`, `unix://…`), or a `redis_client` that the program closes.
 
-        Keys are `<key_prefix>:<application_id>:<source_id>:<session id>`, each part URL-quoted; `application_id` is left out if not given.
-        With `max_messages` only the newest messages are kept.
+        Keys are `<key_prefix>:<application_id>:<source_id>:<session id>`, each part URL-quoted; `application_id` is omitted if not given.
+        `max_messages` limits the stored messages of a conversation; the oldest are deleted.
 
         Raises:
-            ValueError: Neither or both of URL and client are given, or `max_messages` is below 1.
-            ModuleNotFoundError: A URL is given and the extra is not installed.
+            ValueError: Neither or both of `redis_url` and `redis_client` are given, or `max_messages` is below 1.
+            ModuleNotFoundError: `redis_url` is given and the extra `redis` is not installed.
         """
         super().__init__(source_id, **options)
         if (redis_url is None) == (redis_client is None):
@@ -53,7 +53,7 @@ class RedisHistoryProvider(HistoryProvider):
         self._redis = redis_client
 
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
-        """Return the conversation, oldest message first. Raises `StorageError` for entries that are not messages."""
+        """Return the stored messages of a session, oldest first. Raises `StorageError` if an entry is not a message."""
         stored: list[bytes | str] = await self._redis.lrange(self._key(session_id), 0, -1)
         try:
             return [Message.from_dict(json.loads(item)) for item in stored]
@@ -63,7 +63,7 @@ class RedisHistoryProvider(HistoryProvider):
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Append messages in one transaction."""
+        """Append messages to the session's conversation in one transaction, and delete the oldest beyond `max_messages`."""
         if not messages:
             return
         key = self._key(session_id)
@@ -74,11 +74,11 @@ class RedisHistoryProvider(HistoryProvider):
             await steps.execute()
 
     async def clear(self, session_id: str | None) -> None:
-        """Delete a conversation."""
+        """Delete the stored conversation of a session."""
         await self._redis.delete(self._key(session_id))
 
     async def aclose(self) -> None:
-        """Close the connections, if the provider opened them."""
+        """Close the connections to Redis, unless the program passed a client."""
         if self._is_own:
             await self._redis.aclose()
 

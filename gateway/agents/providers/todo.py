@@ -1,4 +1,4 @@
-"""`TodoProvider`: a todo list that an agent keeps in a session. Names and tools are agent-framework's."""
+"""`TodoProvider`: gives an agent a todo list for each session. Names and tools are agent-framework's."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class CompletedEntry(TypedDict):
 
 
 class TodoProvider(ContextProvider):
-    """Gives an agent the tools of a todo list, and adds the list to each run."""
+    """Context provider that gives an agent tools for a todo list, and adds the current list to each run."""
 
     def __init__(self, source_id: str = DEFAULT_TODO_SOURCE_ID, *, instructions: str | None = None, store: TodoStore | None = None) -> None:
-        """The list is stored in the session's state, unless a `store` is given."""
+        """Configure the provider. The list is stored in `store`, by default in the session's state."""
         super().__init__(source_id)
         self.instructions = instructions or DEFAULT_TODO_INSTRUCTIONS
         self.store = store or TodoSessionStore()
@@ -56,11 +56,11 @@ class TodoProvider(ContextProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The folder on disk that the store writes to, if it has one."""
+        """The folder on disk to which the store writes todo lists, or nothing if the store is not on disk."""
         return () if self.store.folder is None else (self.store.folder,)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add instructions, tools and the current list."""
+        """Add instructions, the todo tools and the session's current todo list to the run."""
         tools = _TodoTools(self.store, session, self.source_id, self._locks.setdefault(session, anyio.Lock()))
         context.extend_instructions(self.source_id, [self.instructions])
         context.extend_tools(self.source_id, tools.as_tools())
@@ -70,7 +70,7 @@ class TodoProvider(ContextProvider):
 
 
 class _TodoTools:
-    """The todo tools of one session; a lock serializes changes."""
+    """The tools for the todo list of one session. Models receive their names and docstrings; a lock serializes changes."""
 
     def __init__(self, store: TodoStore, session: AgentSession, source_id: str, lock: anyio.Lock) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Todo items and their stores: in the session's state, or in one JSON file per session."""
+"""Items of agents' todo lists, and stores for the lists: in the session's state, or in one JSON file per session."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _PREFIX = "~todo-"
 
 @dataclass(slots=True)
 class TodoItem:
-    """One item of a list."""
+    """One item of an agent's todo list."""
 
     id: int
-    """Number from 1; not reused within a list."""
+    """Number of the item, from 1; numbers are not reused within a list."""
     title: str
     description: str | None = None
     is_complete: bool = False
 
     def to_dict(self, *, exclude_none: bool = True) -> JsonObject:
-        """Return the JSON form."""
+        """Return the item as a JSON object; a missing description is omitted unless `exclude_none` is false."""
         data: JsonObject = {"id": self.id, "title": self.title, "description": self.description, "is_complete": self.is_complete}
         return {key: value for key, value in data.items() if value is not None or not exclude_none}
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> TodoItem:
-        """Create the item from its JSON form.
+        """Create an item from the JSON object that `to_dict` returned.
 
         Raises:
             ValueError: A value is missing or has a wrong type.
@@ -55,7 +55,7 @@ class TodoItem:
 
 @dataclass(slots=True)
 class TodoInput:
-    """An item to add.
+    """Title and description of a new item for a todo list.
 
     Raises:
         ValueError: The title is empty.
@@ -70,12 +70,12 @@ class TodoInput:
             raise ValueError("A todo item's title must not be empty.")
 
     def to_dict(self) -> JsonObject:
-        """Return the JSON form."""
+        """Return the new item as a JSON object."""
         return {"title": self.title} if self.description is None else {"title": self.title, "description": self.description}
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> TodoInput:
-        """Create the item from its JSON form.
+        """Create a new item from an entry of the argument of the tool that adds items.
 
         Raises:
             ValueError: A value is missing or has a wrong type.
@@ -88,7 +88,7 @@ class TodoInput:
 
 @dataclass(slots=True)
 class TodoCompleteInput:
-    """An item that is done, and how.
+    """The id of a todo item to mark as complete, and the reason, which says how it was done.
 
     Raises:
         ValueError: The id is not an integer, or the reason is empty.
@@ -106,7 +106,7 @@ class TodoCompleteInput:
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> TodoCompleteInput:
-        """Create the input from an item of the argument of the tool that completes items.
+        """Create the input from an entry of the argument of the tool that completes items.
 
         Raises:
             ValueError: A value is missing or has a wrong type.
@@ -118,16 +118,16 @@ class TodoCompleteInput:
 
 
 class TodoStore(ABC):
-    """Storage of todo lists, one list per session and `source_id` (the id of a `TodoProvider`)."""
+    """Interface for storing agents' todo lists: one list per session and `source_id` (the id of a `TodoProvider`)."""
 
     @property
     def folder(self) -> Path | None:
-        """The folder on disk that lists are written to, if there is one."""
+        """The folder on disk to which lists are written; `None` if they are not on disk."""
         return None
 
     @abstractmethod
     async def load_state(self, session: AgentSession, *, source_id: str) -> tuple[list[TodoItem], int]:
-        """Return the items of the list, and the id for the next new item.
+        """Return the items of a session's todo list, and the id for the next new item.
 
         Raises:
             ValueError: The stored value is not a todo list.
@@ -135,28 +135,35 @@ class TodoStore(ABC):
 
     @abstractmethod
     async def save_state(self, session: AgentSession, items: list[TodoItem], *, next_id: int, source_id: str) -> None:
-        """Store the items of the list and the id for the next new item."""
+        """Store the items of a session's todo list, and the id for the next new item."""
 
     async def load_items(self, session: AgentSession, *, source_id: str) -> list[TodoItem]:
-        """Return the items of the list."""
+        """Return the items of a session's todo list."""
         return (await self.load_state(session, source_id=source_id))[0]
 
 
 class TodoSessionStore(TodoStore):
-    """Stores the list in the session's state, under the id of the `TodoProvider` (`source_id`)."""
+    """Stores an agent's todo list in the session's state, under the id of the `TodoProvider` (`source_id`)."""
 
     async def load_state(self, session: AgentSession, *, source_id: str) -> tuple[list[TodoItem], int]:
-        """Return the items of the list, and the id for the next new item."""
+        """Return the items of the session's todo list, and the id for the next new item.
+
+        Raises:
+            ValueError: The stored value is not a todo list.
+        """
         return _parse(session.state.setdefault(source_id, {}), f"state {source_id!r} of the session")
 
     async def save_state(self, session: AgentSession, items: list[TodoItem], *, next_id: int, source_id: str) -> None:
-        """Store the list."""
+        """Store the items of the todo list, and the id for the next new item, in the session's state."""
         state: JsonObject = session.state.setdefault(source_id, {})
         state.update(_dump(items, next_id))
 
 
 class TodoFileStore(TodoStore):
-    """Stores each list in a JSON file of its own, per session and `source_id`; file names are agent-framework's."""
+    """Stores agents' todo lists in JSON files, one file per session and `source_id` (the id of a `TodoProvider`).
+
+    File names are agent-framework's.
+    """
 
     def __init__(
         self,
@@ -167,7 +174,7 @@ class TodoFileStore(TodoStore):
         owner_state_key: str | None = None,
         state_filename: str = "todos.json",
     ) -> None:
-        """With `owner_state_key`, each owner has a folder of its own, named by `session.state[owner_state_key]`."""
+        """Use the folder `base_path`. With `owner_state_key`, each owner, `session.state[owner_state_key]`, has a separate folder in it."""
         self.base_path = Path(base_path)
         self.kind = kind
         self.owner_prefix = owner_prefix
@@ -176,11 +183,11 @@ class TodoFileStore(TodoStore):
 
     @property
     def folder(self) -> Path:
-        """The folder with all lists, `base_path`."""
+        """The folder that contains all todo lists: `base_path`."""
         return self.base_path
 
     async def load_state(self, session: AgentSession, *, source_id: str) -> tuple[list[TodoItem], int]:
-        """Return the items of the list, and the id for the next new item.
+        """Return the items of a session's todo list, and the id for the next new item.
 
         Raises:
             StorageError: The file is damaged or cannot be read.
@@ -197,7 +204,7 @@ class TodoFileStore(TodoStore):
             raise StorageError(f"{error} Repair the file, or move it to start a new list.") from None
 
     async def save_state(self, session: AgentSession, items: list[TodoItem], *, next_id: int, source_id: str) -> None:
-        """Write the file atomically."""
+        """Write the todo list of a session, with the id for the next new item, to its file, atomically."""
         path = self._path(session, source_id)
         data = f"{json.dumps(_dump(items, next_id), ensure_ascii=False)}\n".encode()
         await anyio.to_thread.run_sync(partial(_write, path, data))

@@ -1,8 +1,8 @@
-"""`A2AAgent`: a remote agent that speaks A2A, with the interface of other agents.
+"""`A2AAgent`: calls a remote agent with the A2A protocol, and has the interface of the other agents.
 
-The remote agent keeps the conversation: the session stores its context id and, after a question, the id of the task to answer. A message
-is sent once and never resent. If the connection breaks, the task is followed by its id, over a new stream or by polling. Continuation
-tokens contain the task id.
+The remote agent stores the conversation. The session stores the conversation's context id and, after a question of the remote agent, the
+id of the task that waits for the answer. A message is sent once and never resent: if the connection breaks, updates of the task are
+fetched by its id, over a new stream or by polling. A continuation token contains the task id.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STATE_KEY = "a2a"
-"""Key in a session's state: the remote context id and task id."""
+"""Key in a session's state: the context id and the task id of the remote A2A agent."""
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
-"""Time limit for a response, and for the next event of a stream."""
+"""Default time limit, in seconds, for a response of the remote agent, and for the next event of a stream."""
 
 POLL_SECONDS = (0.5, 5.0)
-"""First and longest interval of polling a task, in seconds."""
+"""First and longest interval, in seconds, between requests that poll the state of a remote task."""
 
 FETCH_SECONDS = 0.2
-"""Minimum interval, in seconds, of fetching a task whose artifacts grow; the end of a task is fetched at once."""
+"""Minimum interval, in seconds, between requests for a remote task whose artifacts grow; the end of a task is fetched at once."""
 
 CANCEL_SECONDS = 5.0
 
 INSTALL_HINT = "Remote A2A agents need the a2a-sdk package: pip install 'moongate[a2a]'."
-"""Error text if the extra's package is missing."""
+"""Error text if the package of the extra `a2a` is not installed."""
 
 
 class RemoteRunArguments(TypedDict, total=False):
@@ -63,7 +63,7 @@ class RemoteRunArguments(TypedDict, total=False):
 
 
 class A2AAgent(BaseAgent):
-    """A remote agent, given by its URL, its agent card, or a client of `a2a-sdk`."""
+    """An agent that runs elsewhere and is called with the A2A protocol; given by its URL, its agent card, or a client of `a2a-sdk`."""
 
     def __init__(
         self,
@@ -78,9 +78,10 @@ class A2AAgent(BaseAgent):
         timeout: float | None = None,
         headers: JsonMapping | None = None,
     ) -> None:
-        """`headers` (such as an API key) are sent with every request to the origin of `url`, and to no other origin.
+        """Configure the remote agent; the first run connects to it.
 
-        The caller closes a `client` that it passes.
+        `headers` (such as an API key) are sent with every request to the origin of `url`, and to no other origin. The program closes the
+        `client` or `http_client` that it passes.
 
         Raises:
             ValueError: Neither `url`, `agent_card` nor `client` is given.
@@ -107,14 +108,14 @@ class A2AAgent(BaseAgent):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections that the agent opened; it can be used again."""
+        """Close the connections that the agent opened. A later run opens new connections."""
         owned, self._owned = self._owned, None
         if owned is not None:
             self._client = None
             await owned.aclose()
 
     def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
-        """Return a session for a conversation of the remote agent, by its context id."""
+        """Return a session that continues a conversation of the remote agent; `service_session_id` is the conversation's context id."""
         session = AgentSession(session_id=session_id, service_session_id=service_session_id)
         session.state[STATE_KEY] = {"context_id": service_session_id}
         return session
@@ -148,7 +149,8 @@ class A2AAgent(BaseAgent):
     ) -> Awaitable[AgentResponse] | AgentStream:
         """Send the messages since the last answer to the remote agent, or continue the task of `continuation_token`.
 
-        With `background`, a task that is still running ends the run with a token. Cancelling the run cancels the task.
+        With `background`, the run does not wait for a remote task that is running, and ends with a continuation token. Cancelling the run
+        cancels the remote task.
         `function_invocation_kwargs` and `client_kwargs` are accepted for compatibility with agent-framework and not sent.
 
         Raises:
@@ -171,17 +173,19 @@ class A2AAgent(BaseAgent):
         *,
         continuation_token: ContinuationToken | None = None,
     ) -> AgentStream:
-        """Run for a caller that can continue the run after a crash: `note` receives the token once the remote agent opens a task.
+        """Run the agent for a caller that can continue the run after a crash of this process.
 
-        If the run is cancelled, `goes_on` returns whether another process will continue it; the remote task is then not cancelled.
+        `note` receives the continuation token as soon as the remote agent opens a task. If the run is cancelled, `goes_on` returns whether
+        another process will continue the run; if so, the remote task is not cancelled.
 
-        Raises the errors of `run`.
+        Raises:
+            AgentError: The remote agent cannot be reached, or its task failed.
         """
         updates = self._updates(messages, session, continuation_token, background=False, note=note, goes_on=goes_on)
         return ResponseStream(updates, self._finish)
 
     async def poll_task(self, continuation_token: ContinuationToken) -> AgentResponse:
-        """Fetch a task once: return its answer, or a response with the token while it is running.
+        """Fetch the state of a remote task once. Return its answer, or while it is running a response with the continuation token.
 
         Raises:
             AgentError: The remote agent cannot be reached, or its task failed.
@@ -195,19 +199,19 @@ class A2AAgent(BaseAgent):
         return self._finish(updates)
 
     async def cancel_task(self, continuation_token: ContinuationToken) -> None:
-        """Request the remote agent to cancel a task.
+        """Send the remote agent a request to cancel a task. If the request fails, the error is logged.
 
         Raises:
-            AgentError: The remote agent cannot be reached, or it refused.
+            AgentError: The connection to the remote agent cannot be opened.
         """
         async with self._errors_converted():
             await self._cancel(await self._connect(), self._task(continuation_token))
 
     async def reach(self) -> None:
-        """Fetch the remote agent's card, which starts no task.
+        """Check that the remote agent can be reached, by fetching its agent card. No task is started.
 
         Raises:
-            AgentError: The agent cannot be reached or used.
+            AgentError: The remote agent cannot be reached or used.
         """
         async with self._errors_converted():
             await self._connect()
@@ -218,7 +222,7 @@ class A2AAgent(BaseAgent):
 
     @asynccontextmanager
     async def _errors_converted(self) -> AsyncGenerator[None]:
-        """Convert errors of the protocol's package to `AgentError`."""
+        """Convert errors of the package `a2a-sdk` and its HTTP client inside a `with` block to `AgentError`."""
         try:
             import a2a.client  # noqa: F401  # pyright: ignore[reportUnusedImport]  # checks that the package is installed
         except ImportError:
@@ -254,7 +258,9 @@ class A2AAgent(BaseAgent):
         return self._owned
 
     def _keep_to_origin(self, card: AgentCard) -> None:
-        """Remove interfaces at other origins from a fetched card: requests to them would carry the headers, and could reach hosts inside.
+        """Remove from a fetched agent card all interfaces whose URL is not at the origin of the agent's URL.
+
+        Requests to other origins would contain the secret headers, and could reach hosts of an internal network.
 
         Raises:
             AgentError: No interface is left.
@@ -304,7 +310,7 @@ class A2AAgent(BaseAgent):
     async def _send(
         self, client: Client, task: RemoteTask, messages: Sequence[Message], background: bool
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Send the message once, and yield the updates until the response or the connection ends."""
+        """Send the new messages once as an A2A message, and yield the updates until the response or the connection ends."""
         from a2a.types import SendMessageConfiguration, SendMessageRequest
 
         from gateway.agents.remote.a2a_messages import to_wire_message
@@ -336,7 +342,7 @@ class A2AAgent(BaseAgent):
                     return
 
     async def _follow(self, client: Client, task: RemoteTask, background: bool) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Yield the remaining updates of a task, from its stream or by polling."""
+        """Yield the remaining updates of a remote task, from a new stream or else by polling."""
         from a2a.types import SubscribeToTaskRequest
 
         if task.is_over or not task.id:
@@ -360,10 +366,10 @@ class A2AAgent(BaseAgent):
     async def _watch(
         self, client: Client, items: AsyncIterator[StreamResponse], task: RemoteTask
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Yield the updates of a task from a stream that was opened after the task had begun, until the task or the stream ends.
+        """Yield the updates of a remote task from a stream that was opened after the task had begun, until the task or the stream ends.
 
-        Such a stream can repeat events that the task's state already includes. An event is therefore only the signal to fetch the task,
-        whose artifacts show what is new.
+        Such a stream can repeat events that the task's state already includes. Therefore each event only triggers a request for the task,
+        whose artifacts are compared with the parts received before.
         """
         due = 0.0
         async with aclosing(cast("AsyncGenerator[StreamResponse, None]", items)):
@@ -400,13 +406,13 @@ class A2AAgent(BaseAgent):
 
 
 def _new_messages(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the user messages since the last answer; the remote agent has the earlier ones."""
+    """Return the user messages since the last answer; the remote agent already has the earlier messages."""
     last = max((number for number, message in enumerate(messages) if message.role == "assistant"), default=-1)
     return [message for message in messages[last + 1 :] if message.role == "user"]
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """Return the exception types of the protocol's package and its HTTP client."""
+    """Return the exception types of the package `a2a-sdk` and its HTTP client."""
     import httpx
     from a2a.utils.errors import A2AError
 
@@ -414,7 +420,7 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def _connection_errors() -> tuple[type[Exception], ...]:
-    """Return the exception types of a lost connection, as opposed to an error response."""
+    """Return the exception types of `a2a-sdk` and its HTTP client for a lost connection, in contrast to an error response."""
     import httpx
     from a2a.client.errors import A2AClientError
 

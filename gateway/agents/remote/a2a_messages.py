@@ -1,4 +1,4 @@
-"""Converts messages to and from A2A. Needs `a2a-sdk`; imported by `a2a_agent` on its first connection."""
+"""Converts messages between Moongate's types and the A2A protocol. Needs `a2a-sdk`; imported by `a2a_agent` on its first connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.types.messages import Message
 
 
 def to_wire_message(messages: Sequence[Message], *, context_id: str | None, task_id: str | None) -> WireMessage:
-    """Return the messages as one A2A message; the remote agent has the earlier conversation under `context_id`."""
+    """Convert messages to one A2A message. The remote agent has the earlier conversation under `context_id`."""
     parts = [part for message in messages for content in message.contents if (part := _to_part(content)) is not None]
     return WireMessage(message_id=str(uuid.uuid4()), role=Role.ROLE_USER, parts=parts, context_id=context_id or "", task_id=task_id or "")
 
@@ -37,7 +37,7 @@ def _to_part(content: Content) -> Part | None:
 
 
 def to_contents(parts: Iterable[Part]) -> list[Content]:
-    """Convert the parts of a message or an artifact; structured data becomes JSON text with the media type `application/json`."""
+    """Convert the parts of an A2A message or artifact to contents; structured data becomes JSON text of type `application/json`."""
     return [_to_content(part) for part in parts]
 
 
@@ -56,5 +56,5 @@ def _to_content(part: Part) -> Content:
 
 
 def to_text(message: WireMessage) -> str:
-    """Return the text parts of a message, one per line."""
+    """Return the text parts of an A2A message, joined by line breaks."""
     return "\n".join(part.text for part in message.parts if part.text)

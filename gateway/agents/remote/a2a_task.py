@@ -1,7 +1,7 @@
-"""`RemoteTask`: the state of one exchange with a remote A2A agent, from a message to the end of its task.
+"""`RemoteTask`: the state of one exchange with a remote A2A agent, from the message that is sent to the end of the remote task.
 
-It converts the protocol's events to updates, each part once, and stores what a continuation needs: after a lost stream, after a question,
-or in another process (`ContinuationToken`).
+It converts A2A events to updates, so that each part of an answer appears once. It stores the ids with which the exchange continues after a
+lost stream, after a question of the agent, or in another process (`ContinuationToken`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _PROBLEMS = {
 
 
 def beyond(given: Sequence[Part], whole: Sequence[Part]) -> list[Part]:
-    """Return the parts of the artifact `whole` that follow the received parts `given`; all parts if it does not begin with `given`.
+    """Return the parts of an artifact (`whole`) that follow the already received parts (`given`).
 
-    Texts are compared as a whole, because a server may merge the chunks of a text into one part.
+    If the artifact does not begin with `given`, return all of its parts. Texts are joined before they are compared, because a server may
+    merge the chunks of a text into one part.
     """
     same = next((number for number, (old, new) in enumerate(zip(given, whole, strict=False)) if old != new), min(len(given), len(whole)))
     left, new = given[same:], list(whole[same:])
@@ -49,36 +50,39 @@ def beyond(given: Sequence[Part], whole: Sequence[Part]) -> list[Part]:
 
 
 class RemoteTask:
-    """The state of one exchange. `id` is empty until the remote agent opens a task; an agent may also answer without one."""
+    """The state of one exchange with a remote A2A agent: a message, and the task or the plain message that answers it.
+
+    `id` is empty until the remote agent opens a task.
+    """
 
     def __init__(self, agent: str, task_id: str = "", context_id: str = "") -> None:
-        """`agent` is the remote agent's name in errors."""
+        """Create the state, or continue a known task. `agent` is the remote agent's name in error texts."""
         self._agent = agent
         self.id = task_id
         self.context_id = context_id
         self.is_over = False
-        """True if no more updates will come: the task ended, a plain message was the answer, or the task waits for input."""
+        """Whether no more updates will arrive: the task ended, a plain message was the answer, or the task waits for input."""
         self.waits = False
-        """True if the task waits for the answer to a question; the next message is sent to the same task."""
+        """Whether the task waits for the answer to a question of the remote agent; the next message is then sent to the same task."""
         self.note: Callable[[ContinuationToken], Awaitable[None]] | None = None
-        """Receives the continuation token once, as soon as the remote agent opens a task."""
+        """Function that receives the continuation token once, as soon as the remote agent opens a task."""
         self._given: dict[str, list[Part]] = {}
-        """Received parts of each artifact, by artifact id."""
+        """Parts received of each artifact (output of the task), by artifact id."""
         self._said: set[str] = set()
 
     @property
     def token(self) -> ContinuationToken:
-        """The continuation token of this task."""
+        """The continuation token, with which another `RemoteTask` continues this task."""
         return {"task_id": self.id, "context_id": self.context_id}
 
     async def noted(self) -> None:
-        """Pass the continuation token to `note` once, if the remote task is open."""
+        """Pass the continuation token to the function `note`, once, if the remote agent has opened a task that has not ended."""
         if self.note is not None and self.id and not self.is_over:
             note, self.note = self.note, None
             await note(self.token)
 
     def take(self, item: StreamResponse) -> list[AgentResponseUpdate]:
-        """Return the updates for one event of the stream.
+        """Record one event of the A2A stream, and return the updates for it.
 
         Raises:
             AgentError: The task failed, was cancelled or rejected, or needs a sign-in.
@@ -102,7 +106,7 @@ class RemoteTask:
                 return []
 
     def take_task(self, task: Task) -> list[AgentResponseUpdate]:
-        """Return the updates for those parts of a task's state that were not received yet.
+        """Record the state of a remote task, and return updates for the parts of it that were not received before.
 
         Raises:
             AgentError: The task failed, was cancelled or rejected, or needs a sign-in.
@@ -120,7 +124,7 @@ class RemoteTask:
         self.context_id = context_id or self.context_id
 
     def _artifact(self, artifact: Artifact, *, is_more: bool) -> list[AgentResponseUpdate]:
-        """Return an update with the new parts of an artifact, which contains its next parts (`is_more`) or all of its parts."""
+        """Return an update with the new parts of an artifact. `artifact` has its next parts if `is_more`, otherwise all of its parts."""
         given = self._given.setdefault(artifact.artifact_id, [])
         parts = list(artifact.parts)
         new = parts if is_more else beyond(given, parts)
@@ -139,7 +143,7 @@ class RemoteTask:
             return [self._update([Content("text", text=text, id=f"{self.id}:input", user_input_request=True)], None)]
         if state in ENDED:
             self.is_over = True
-            # Results are artifacts; a closing message is the answer only of a task without artifacts.
+            # The answer is in the artifacts; the status message is the answer only if the task has no artifacts.
             return [self._update(to_contents(status.message.parts), status.message.message_id)] if said and not self._given else []
         if not said or status.message.message_id in self._said:
             return []

@@ -1,7 +1,7 @@
-"""`FoundryAgentProvider`: creates and finds agents of a Foundry project, which run as agents in this process.
+"""`FoundryAgentProvider`: creates and finds agents that a Microsoft Foundry project stores, and returns them as `Agent` objects.
 
-The project stores the agent's model, instructions and tool definitions; a run sends the agent's name and the messages. Functions
-execute in this process: the caller passes the functions that the agent was created with. All agents of a provider share its connections.
+The project stores an agent's model, instructions and tool definitions; a run sends the agent's name and the messages. Functions are
+executed in this process: the program passes the functions with which the agent was created. All agents of a provider share its connections.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 API_VERSION = "v1"
-"""Value of the query parameter `api-version` in requests for a project's agents."""
+"""Value of the query parameter `api-version` in requests for the agents of a Foundry project."""
 
 _KEPT_THERE = ("model", "instructions", "tools", "tool_choice", "parallel_tool_calls", "temperature", "top_p", "reasoning", "text")
-"""Keys of a model request that the agent's stored definition sets; the project rejects them in a request."""
+"""Keys of a model request that the agent's definition in the Foundry project sets; the project rejects requests that contain them."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentReference:
-    """An agent of a project: `name`, and `version` unless it is the newest."""
+    """Identifies an agent of a Foundry project by name and version; without a version, the newest."""
 
     name: str
     version: str | None = None
 
 
 class OwnParts(TypedDict, total=False):
-    """Parts of an agent that the project does not store."""
+    """Arguments of `Agent` that a Foundry project does not store with its agent."""
 
     tools: Any
     middleware: Sequence[object] | None
@@ -50,7 +50,10 @@ class OwnParts(TypedDict, total=False):
 
 
 class FoundryAgentProvider:
-    """Creates and finds a project's agents. It owns the connections that its agents use; call `aclose` after their last run."""
+    """Creates and finds the agents of a Foundry project, and returns them as `Agent` objects.
+
+    The provider owns the connections that these agents use; call `aclose` after their last run.
+    """
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class FoundryAgentProvider:
         async_client: AsyncOpenAI | None = None,
         env_file_path: str | None = None,
     ) -> None:
-        """The arguments are those of `FoundryChatClient`; `model` is the default of agents that are created.
+        """Configure the connection with the arguments of `FoundryChatClient`. `model` is the default model for `create_agent`.
 
         Raises:
             SettingNotFoundError: The endpoint or the credentials are missing; the text names the setting.
@@ -87,9 +90,10 @@ class FoundryAgentProvider:
         options: JsonMapping | None = None,
         **own: Unpack[OwnParts],
     ) -> Agent:
-        """Create an agent, or a new version of it, in the project, and return it as an `Agent`.
+        """Create an agent, or a new version of an existing agent, in the Foundry project, and return it as an `Agent`.
 
-        `options` are further keys of its definition (`temperature`, `text`, …); `middleware` and `context_providers` go to `Agent`.
+        `options` are further keys of the agent's definition (`temperature`, `text`, …). Functions in `tools` are executed in this process;
+        `middleware` and `context_providers` are passed to `Agent`.
 
         Raises:
             ModelError: The project rejected the request.
@@ -113,7 +117,9 @@ class FoundryAgentProvider:
         version: str | None = None,
         **own: Unpack[OwnParts],
     ) -> Agent:
-        """Return an agent of the project. `tools` are the functions that it was created with; all of `own` goes to `Agent`.
+        """Find an agent of the Foundry project, and return it as an `Agent`.
+
+        `tools` must contain the functions with which the agent was created. All of `own` is passed to `Agent`.
 
         Raises:
             ModelError: The project has no such agent.
@@ -134,7 +140,10 @@ class FoundryAgentProvider:
         reference: AgentReference | JsonMapping | str,
         **own: Unpack[OwnParts],
     ) -> Agent:
-        """Return the agent for a name, an `AgentReference`, or the project's own object, without a request."""
+        """Return an `Agent` for an agent of the Foundry project, without sending a request.
+
+        `reference` is a name, an `AgentReference`, or the JSON object that the project returned for the agent.
+        """
         known: JsonObject
         if isinstance(reference, Mapping):
             known = _version(str(reference.get("name")), dict(reference))
@@ -144,7 +153,7 @@ class FoundryAgentProvider:
         return self._agent(known, own)
 
     async def aclose(self) -> None:
-        """Close the connections; the agents stay in the project."""
+        """Close the connections. The agents stay in the Foundry project."""
         await self._client.aclose()
 
     def _agents(self, name: str) -> str:
@@ -164,7 +173,7 @@ class FoundryAgentProvider:
 
 
 class FoundryAgentClient(OpenAIChatClient[ChatOptions]):
-    """A chat client of the Responses API whose requests name an agent of the project instead of a model."""
+    """A chat client of the Responses API whose requests name an agent of a Foundry project instead of a model."""
 
     OTEL_PROVIDER_NAME = "azure.ai.foundry"
 
@@ -175,7 +184,7 @@ class FoundryAgentClient(OpenAIChatClient[ChatOptions]):
         self.reference = reference
 
     def _request(self, messages: Sequence[Message], options: ChatOptions, model: str) -> JsonObject:
-        """Return the request without the keys that the agent's definition sets."""
+        """Return the body of a model request that names the agent, without the keys that the agent's definition sets."""
         sent = super()._request(messages, options, model)
         named = {"type": "agent_reference", "name": self.reference.name}
         if self.reference.version:
@@ -185,10 +194,12 @@ class FoundryAgentClient(OpenAIChatClient[ChatOptions]):
 
 
 def _version(name: str, found: JsonObject) -> JsonObject:
-    """Return the description of one version of an agent from a response, which is that description or an agent object containing it.
+    """Return the JSON object that describes the newest version of an agent, from a response of the Foundry project.
+
+    The response is that object itself, or an object that contains it under `versions.latest`.
 
     Raises:
-        ChatClientInvalidResponseException: The response is neither.
+        ChatClientInvalidResponseException: The response does not describe an agent.
     """
     newest = cast("JsonObject", found.get("versions") or {}).get("latest")
     version = cast("JsonObject", newest) if isinstance(newest, dict) else found

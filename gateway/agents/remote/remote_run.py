@@ -1,7 +1,7 @@
-"""`run_remote`: runs a remote A2A agent for a call, and sends its questions to the caller's client as requests for input.
+"""`run_remote`: runs a remote A2A agent for a call, and sends the agent's questions to the caller's client as requests for input.
 
-In a durable task each message to the agent is a recorded step. A message that was sent when the process died is not resent: its remote
-task is continued, or if none had been opened, a person decides.
+In a durable task, which continues after a restart, each message to the agent is a recorded step. A message whose response was not recorded
+before the process died is not resent: its remote task is continued, or if the agent had not opened a task, a person decides.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from gateway.chat.agui_client import AGUIChatClient
 
 MAX_QUESTIONS = 20
-"""Maximum number of questions of a remote agent in one run."""
+"""Maximum number of questions that a remote agent may ask in one run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Connection to an agent that runs elsewhere: `agent` is set for A2A, `client` for AG-UI, neither for an agent of this process."""
+    """The connection of an agent file to a remote agent: `agent` is set for A2A, `client` for AG-UI. Both are `None` for a local agent."""
 
     agent: A2AAgent | None = None
     client: AGUIChatClient | None = None
@@ -40,10 +40,12 @@ class Remote:
 async def run_remote(
     agent: A2AAgent, messages: Sequence[Message], ctx: CallContext, session: AgentSession | None = None
 ) -> AgentResponse:
-    """Run a remote agent until it answers. The id of the remote conversation is stored in `session`, if given.
+    """Run a remote agent on `messages` until it answers, and send its questions to the caller's client.
+
+    The id of the remote conversation is stored in `session`, if given.
 
     Raises:
-        AgentError: The agent cannot be used, failed, or asked a question that nobody answered.
+        AgentError: The agent cannot be used, failed, or asked a question that was not answered.
     """
     session = session or agent.create_session()
     for _ in range(MAX_QUESTIONS):
@@ -79,7 +81,9 @@ async def _turn(agent: A2AAgent, messages: Sequence[Message], ctx: CallContext, 
 
 
 async def _answer(name: str, question: str, ctx: CallContext) -> str:
-    """Send a remote agent's question to the client and return the answer. The rules for MCP servers' forms apply to the question.
+    """Send a remote agent's question to the caller's client and return the user's answer.
+
+    The question must pass the same checks as a form (elicitation) of an MCP server.
 
     Raises:
         AgentError: The question requests a secret, the client cannot answer, or the person did not answer.
