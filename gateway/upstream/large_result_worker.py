@@ -1,7 +1,7 @@
 """The program of a helper process, which parses one large result of `tools/call` at a time and applies the gate's rules to it.
 
 Parsing and judging 60 MB takes calls into C that hold the interpreter's lock for hundreds of milliseconds; in another process they do not
-block the gateway's event loop. `gate.results.judge_whole` applies the rules here and in the gateway. `large_result_pool` starts the process.
+block the gateway's event loop. `gate.results.judge_whole` applies the rules in both processes. `large_result_pool` starts the process.
 
 The gateway sends orders on standard input and reads replies from standard output. Each is a frame: the length of a JSON object in four
 bytes, the object, and as many bytes as its member `size` says. The process ends when its standard input does, so it never outlives the

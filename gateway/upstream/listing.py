@@ -52,7 +52,7 @@ _KNOWN_TOOL_KEYS = frozenset({"name", "title", "description", "inputSchema", "ou
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A tool as a server listed it: its definition, the HTTP headers that repeat its arguments (`x-mcp-header`), and `_meta` for its calls."""
+    """A tool that a server listed: its definition, the HTTP headers that repeat arguments (`x-mcp-header`), and `_meta` for its calls."""
 
     definition: ToolDefinition
     headers: dict[tuple[str, ...], str] = field(default_factory=lambda: cast("dict[tuple[str, ...], str]", {}))
