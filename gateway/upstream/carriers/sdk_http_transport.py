@@ -2,7 +2,7 @@
 
 The SDK's client ends the whole connection if one POST raises (python-sdk#3560), and reads bodies without a limit. If a request could not be
 sent, `SteadyTransport` returns a response with a JSON-RPC error (`in_band`). It also limits bodies, ends a cancelled request of a 2025
-session, and opens the standalone stream (GET) again. `AuthorizedTransport` adds credentials; `sse_carrier` uses it without `SteadyTransport`.
+session, and opens the standalone stream (GET) again. `AuthorizedTransport` adds credentials; `sse_carrier` uses only this one.
 """
 
 from __future__ import annotations
@@ -414,7 +414,8 @@ def undelivered(server: str, error: httpx2.TransportError | GatewayError) -> Req
 
 
 async def beginning(response: httpx2.Response) -> bytes:
-    """Return the part of a response's body that arrives within `ACKNOWLEDGE_SECONDS`, up to about `MAX_REFUSAL_BYTES`, and close the response.
+    """Read a response's body for at most `ACKNOWLEDGE_SECONDS` and until it exceeds `MAX_REFUSAL_BYTES`, return this part, and close the
+    response.
     """
     body = b""
     try:
