@@ -1,7 +1,7 @@
 """Sends requests to an OAuth authorization server: token requests, client registration and revocation of tokens.
 
-Each request goes through `GuardedFetch`, which checks addresses. Errors name the issuer and the OAuth error code, and never contain the body
-of a response. The module stores nothing.
+Each request goes through `GuardedFetch`, which checks addresses. Errors name the issuer and the OAuth error code, and never contain the
+body of a response. The module stores nothing.
 """
 
 from __future__ import annotations
