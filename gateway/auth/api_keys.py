@@ -26,7 +26,7 @@ from gateway.policy.scopes import MAX_SCOPES, scope_problem
 from gateway.storage.atomic_files import locked, read_json, write_atomic
 
 _VERSIONS = (1, 2)
-"""Versions of the key file's format. A file with scopes has version 2, so that an old Moongate without scopes rejects all its keys."""
+"""Versions of the key file's format. A file with scopes has version 2, so that a Moongate without support for scopes rejects all keys."""
 _SECONDS_PER_DAY = 86_400
 _MAX_NAME_LENGTH = 100
 _MAX_TOKEN_LENGTH = 200

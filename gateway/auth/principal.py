@@ -19,7 +19,7 @@ class Principal:
     """Scopes of the caller's API key, which limit what the caller may do (`policy.scopes`); `None` allows everything."""
 
     def unscoped(self) -> Principal:
-        """Return the same caller with `scopes=None`, for the calls that a tool makes inside: a caller's scopes limit only direct calls."""
+        """Return the same caller with `scopes=None`, for calls that a tool makes: scopes limit only the calls of the caller itself."""
         return self if self.scopes is None else replace(self, scopes=None)
 
 

@@ -1,7 +1,7 @@
 """`build_client`: creates an httpx2 client with limits on responses (`bounded_transport`), for one URL in the operator's configuration.
 
 Programs written for other libraries often do not close their chat clients, and must not get warnings about open sockets. Therefore, a
-garbage-collected client closes itself in the running event loop, as clients of the `openai` package do. This needs asyncio instead of anyio.
+garbage-collected client closes itself in the running event loop, as clients of the `openai` package do. This needs asyncio, not anyio.
 """
 
 from __future__ import annotations

@@ -29,13 +29,13 @@ class AcceptedDefinitions:
     """The file with the recorded tool definitions of one remote MCP server. Reads and writes no file before a method is called."""
 
     def __init__(self, state_folder: Path, server: str, entry: ServerEntry) -> None:
-        """`entry` is the server's entry in the configuration as loaded, with an absolute `cwd`."""
+        """Determine the file's path, without side effects. `entry` is the server's configuration entry as loaded, with absolute `cwd`."""
         self._server = server
         self._state_folder = state_folder
         self._file = state_folder / FOLDER / state_file_name(server, entry)
 
     def read(self) -> Forms | None:
-        """Return the recorded definitions; `None` if nothing was recorded yet.
+        """Return the recorded definitions of the server's tools, or `None` if nothing was recorded yet.
 
         Raises:
             StorageError: The file is unusable. It is not treated as empty, because then every changed definition would be accepted.

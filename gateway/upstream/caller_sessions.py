@@ -60,7 +60,7 @@ class _Held:
 
 
 class CallerSessions:
-    """The sessions with one server that each belong to one caller. `tasks` is the owner's task group and outlives the sessions."""
+    """Opens, shares and closes the sessions with one server that belong to single callers. The task group `tasks` outlives the sessions."""
 
     def __init__(self, remote: Remote, tasks: anyio.abc.TaskGroup, open_session: OpenSession) -> None:
         self._remote = remote
@@ -96,7 +96,7 @@ class CallerSessions:
 
         Calls without `capabilities` share one session, unless policy separates callers. With `capabilities`, the calls of one 2025 client
         session share one; each call of a 2026 client gets a session to itself, because a request that the server sends outside a call's
-        response stream does not name the call to which it belongs. Calls with the same `CallFacts.line` always share one.
+        response stream does not name the call to which it belongs. Calls with the same `CallFacts.line` share one in both cases.
         """
         if not capabilities:
             separate = self._remote.policy.callers == "separate"

@@ -104,7 +104,7 @@ class ChangeListener:
             return
         try:
             await self._ask(session, "resources/subscribe", uri)
-        except BaseException:  # also when cancelled, or the gate's deadline would leave it counted
+        except BaseException:  # also if the call is cancelled by its deadline: otherwise `uri` would stay counted
             self._watched.pop(uri, None)
             raise
 
@@ -158,7 +158,7 @@ class ChangeListener:
     async def _listen(self, session: Session) -> None:
         """Hold one `subscriptions/listen` stream open until it breaks or the watched resources change.
 
-        If the server does not support the method or has nothing to subscribe to, send nothing, and wait for the end of the session instead.
+        If there is nothing to subscribe to, or the server does not support the method, wait for the end of the session instead.
         """
         self._unwanted.clear()
         self._acknowledged = anyio.Event()

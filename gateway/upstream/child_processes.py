@@ -63,7 +63,7 @@ class Holder(Protocol):
         ...
 
     def evict(self) -> None:
-        """Begin to stop the process without waiting for its end. Called only while it is idle. It counts towards the limit until then."""
+        """Begin to stop the process, which is idle, and return at once. The process counts towards the limit until it has ended."""
         ...
 
 

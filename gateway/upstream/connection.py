@@ -406,7 +406,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the message of the first exception in nested exception groups, as one line. Only messages of our own errors are whole."""
+    """Return the message of the first exception in nested exception groups. Unless it is a `GatewayError`, return only its first line."""
     error = _first(error)
     if isinstance(error, GatewayError):
         return str(error)

@@ -63,8 +63,7 @@ MAX_NAME = 60
 _NO_HEADERS: Mapping[str, str] = {}
 
 _PLAIN_MEMBERS = frozenset({"content", "structuredContent", "isError", "resultType"})
-"""Members of a `tools/call` result without `_meta`: a result that has only these, and only plain text in `content`, is not searched for it.
-"""
+"""Members of a plain `tools/call` result. A result with only these, and only plain text in `content`, is not searched for `_meta`."""
 
 
 class Sender(Protocol):
@@ -88,9 +87,9 @@ class RemoteTool:
     """One tool of a remote server, with the gateway's `Tool` interface."""
 
     keeps_tasks = True
-    """Whether the gateway stores the server's task as which this call runs, if the call is part of a durable task of the gateway.
+    """True, because calls of this tool inside a durable task of the gateway can continue after a restart, if the server runs them as tasks.
 
-    After a restart, the gateway then polls the stored task, instead of sending the call again.
+    The gateway stores the server's task, and polls it after the restart instead of sending the call again.
     """
 
     def __init__(self, listed: Listed, sender: Sender) -> None:
@@ -140,7 +139,7 @@ class RemoteTool:
                 raise ToolFailed(f"Tool {name!r} answered with a result of type {other!r}, which this gateway did not offer to take.")
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Send `method` about a task as which a 2026 server runs a call of this tool, and return the result (interface `TaskTool`).
+        """Send a request (`method`) about a call that a 2026 server runs as a task, and return its result (interface `TaskTool`).
 
         A request for input in the task's state is judged by policy once, not at every poll.
 
@@ -173,7 +172,7 @@ def _is_plain(result: JsonObject) -> bool:
             return False
     content: JsonValue = result.get("content")
     for item in cast("list[JsonValue]", content) if isinstance(content, list) else ():
-        block: JsonObject | None = item  # or another value
+        block: JsonObject | None = item  # may have any type; checked below
         if isinstance(block, dict) and (len(block) != 2 or not isinstance(block.get("text"), str)):
             return False
     return True
@@ -339,7 +338,7 @@ class Delivery:
         return failure if isinstance(failure, Unauthorized) else NotSent(self._connection.explain(), server=self._server)
 
     def _on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> Awaitable[JsonObject]:
-        """Send the request once, on `session` or on the caller's own session, and return the awaitable result.
+        """Send the request once, on `session` or on the caller's own session, and return an awaitable of the result.
 
         Not a coroutine function, because one more coroutine would slow down every call.
         """

@@ -59,7 +59,7 @@ def begin_again(ctx: CallContext) -> CallContext:
 
 def sign_in_first(server: str, issuer: str, url: str) -> Rejected:
     """Return the error for a request that needs a person to sign in at `url` first, as error -32042 of MCP 2025-11-25."""
-    where = shown(issuer, MAX_SHOWN_ISSUER)  # the server's own metadata may contain the name
+    where = shown(issuer, MAX_SHOWN_ISSUER)  # made safe to show, because the issuer may come from the server's own metadata
     message = f"Server {server!r} needs you to sign in at {where!a}. Open the page on the machine of the gateway; your call goes on then."
     page: JsonObject = {"mode": "url", "elicitationId": secrets.token_urlsafe(16), "url": url, "message": message}
     return Rejected(message, server=server, code=URL_REQUIRED, data={"elicitations": [page]})

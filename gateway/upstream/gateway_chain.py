@@ -47,7 +47,7 @@ def received(result: _ValueT) -> _ValueT:
 
 def received_input_request(request: JsonObject) -> JsonObject:
     """Remove the `_meta` keys that the gateway does not accept from a server's request for input, and return the request."""
-    params: JsonObject | None = request.get("params")  # or another value
+    params: JsonObject | None = request.get("params")  # may have any type; checked below
     if isinstance(params, dict) and not isinstance(params.get("_meta", {}), dict):
         del params["_meta"]
     return received(request)

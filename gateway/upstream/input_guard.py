@@ -54,13 +54,13 @@ class Models(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InputRequestServices:
-    """Services of the gateway with which `InputGuard` judges requests for input; one object per gateway."""
+    """Services of the gateway that `InputGuard` needs to decide on requests for input. There is one object per gateway."""
 
     events: EventStream
     records: Records
     approvals: Approvals
     models: Models | None = None
-    """`None` if no policy lets a configured model answer."""
+    """Provides the models that answer sampling requests; `None` if no policy lets a configured model answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class InputGuard:
         self.approving: list[tuple[CallContext, str]] = []
         """The calls whose request for input waits for an approval: the context of each call, and its approvers."""
 
-    # -- what is declared --------------------------------------------------------------------------------------
+    # -- client capabilities -----------------------------------------------------------------------------------
 
     def may_request_input(self, *, is_modern: bool) -> bool:
         """Return whether the client may get a request for input while a call of this server's tools runs.
@@ -141,7 +141,7 @@ class InputGuard:
             declared["sampling"] = {key: value for key, value in wanted.items() if key != "context"}
         return declared
 
-    # -- judging -----------------------------------------------------------------------------------------------
+    # -- decisions on requests ---------------------------------------------------------------------------------
 
     async def judge(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
         """Decide on one request for input of the server during the call `ctx`. A refused sampling request counts towards the quota too.

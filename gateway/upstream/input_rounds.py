@@ -19,8 +19,7 @@ from gateway.tools.drive import MAX_ROUNDS
 from gateway.upstream.input_guard import Answered, InputGuard, to_input_required
 
 Leg = Callable[[CallContext], Awaitable[JsonObject]]
-"""Function that sends the request to the server once, with the answers and the request state of the given context, and returns the result.
-"""
+"""Function that sends a request to the server once, with the answers and the request state of the given context, and returns its result."""
 
 
 async def converse(guard: InputGuard, send: Leg, ctx: CallContext) -> JsonObject:

@@ -75,7 +75,7 @@ class LargeBodies:
     def __init__(self, max_bytes: int, *, used: Callable[[], None] | None = None) -> None:
         """Grant at most `max_bytes` at once, and half of that to one caller.
 
-        A response larger than half is granted if its caller holds no other, and a response larger than `max_bytes` if no caller does.
+        A response larger than half is granted if its caller has no other response, and one larger than `max_bytes` if no caller has any.
         `used` is called in the event loop each time granted memory was returned.
         """
         self.max_bytes = max_bytes

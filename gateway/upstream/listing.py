@@ -30,7 +30,7 @@ MAX_ENTRIES = 50_000
 """Maximum number of entries of one list. Further entries are dropped."""
 
 MAX_LISTING_CHARS = 67_108_864
-"""Maximum characters of JSON in all pages of one list. A single page has the limit of every message."""
+"""Maximum characters of JSON in all pages of one list together. A list in one page has only the size limit of a message."""
 
 _METHODS = {
     "tools": ("tools/list", "tools", "name"),
@@ -75,7 +75,7 @@ class Requester(Protocol):
     server: str
 
     async def request(self, method: str, params: JsonMapping, envelope: Envelope) -> JsonObject:
-        """Send one request and return its result."""
+        """Send one list request (such as `tools/list`), and return its result."""
         ...
 
 

@@ -31,7 +31,7 @@ class CachedListing:
     """All lists of one server, with the protocol version and the instructions from the handshake of the session that listed them."""
 
     lists: dict[str, list[JsonObject]]
-    """`tools`, `resources`, `templates` and `prompts` as the server sent them."""
+    """The entries of each list, as the server sent them, under the keys `tools`, `resources`, `templates` and `prompts`."""
     is_modern: bool
     protocol_version: str
     instructions: str | None
@@ -49,7 +49,7 @@ class ListingCache:
     """The file with the lists of one server. Reads and writes no file before a method is called."""
 
     def __init__(self, state_folder: Path, server: str, entry: ServerEntry) -> None:
-        """`entry` is the server's entry in the configuration as loaded, with an absolute `cwd`."""
+        """Determine the file's path, without side effects. `entry` is the server's configuration entry as loaded, with absolute `cwd`."""
         self._file = state_folder / FOLDER / state_file_name(server, entry)
         self._last: CachedListing | None = None
 

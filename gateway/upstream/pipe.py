@@ -145,7 +145,10 @@ class Pipe(FramedPipe):
         self.resume_framing()
 
     def oversized_line_received(self, ends: bytes) -> None:
-        """Fail the request that a line over the size limit answers. `ends` are the line's first and last bytes, which contain the id."""
+        """Fail the request that a line over the size limit answers, and log the first such line.
+
+        `ends` are the line's first and last bytes, from which the id of the request is read.
+        """
         self._complain(f"a line of over {self._max_line_bytes} bytes")
         self._fail_call(ends, TooLarge(too_large(self._max_line_bytes), server=self._server))
 
@@ -191,7 +194,7 @@ class Pipe(FramedPipe):
     def _settle(self, decoded: Decoded, claim: Releasable | None) -> bool:
         """End the pending request that a parsed message answers. Return whether the message is the response to a pending request."""
         message, encoded, long_text = decoded
-        fields: JsonMapping | None = message  # or another value
+        fields: JsonMapping | None = message  # may have any type; checked below
         if not isinstance(fields, dict):
             return False
         said = fields.get("id")
@@ -199,8 +202,8 @@ class Pipe(FramedPipe):
         call = self._calls.get(number)
         if call is None or "method" in fields or fields.get(VERSION_KEY) != VERSION:
             return False
-        result: JsonObject | RpcError | None = fields.get("result")  # or another value
-        if "error" in fields or not isinstance(result, dict):  # else the message is an ordinary result
+        result: JsonObject | RpcError | None = fields.get("result")  # may have any type; checked below
+        if "error" in fields or not isinstance(result, dict):  # otherwise the message is an ordinary result
             result = outcome_of(message, fields["id"])
         if result is None:
             return False

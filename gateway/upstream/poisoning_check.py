@@ -35,10 +35,10 @@ Lists = Mapping[str, Sequence[JsonObject]]
 
 
 class PoisoningCheck:
-    """Checks the listings of one server for definitions that read like orders to a model."""
+    """Checks the listed definitions of one server for texts that give orders to a model (tool poisoning)."""
 
     def __init__(self, server: str, lists: Callable[[], Lists]) -> None:
-        """`lists` returns the server's current entries by kind."""
+        """`lists` returns the server's current listing entries: `tools`, `prompts`, `resources` and `templates`."""
         self._server = server
         self._lists = lists
         self._judged: list[JsonObject] = []
@@ -47,7 +47,7 @@ class PoisoningCheck:
         """Findings of the last check: kind and name of a definition, such as `tool search` → why a person should read it."""
 
     async def judge(self) -> None:
-        """Check the current listings if they changed since the last check."""
+        """Check the current listing entries if they changed since the last check, store the findings in `found`, and log new ones."""
         async with self._one:
             lists = dict(self._lists())
             listed = [entry for kind, _, _ in _NAMED for entry in lists[kind]]

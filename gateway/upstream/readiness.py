@@ -38,7 +38,8 @@ class Readiness:
     async def watch(self, servers: Sequence[UpstreamSource], ready: Callable[[UpstreamSource], Coroutine[Any, Any, None]]) -> None:
         """Call `ready` for all servers concurrently, and return when all calls have returned.
 
-        `ready` waits until its server has connected or failed to connect. Listings wait for the servers without cached lists that respond.
+        `ready` waits until its server has connected or failed to connect. Meanwhile, listings wait for the servers that respond and have no
+        cached lists.
         """
         self._awaited = {server.id for server in servers if not server.lists.is_known}
         async with anyio.create_task_group() as tasks:

@@ -90,7 +90,7 @@ class ServerLists:
         self._shared = session
 
     async def _read(self, session: Session, kinds: Sequence[ChangeKind], *, announced: bool) -> None:
-        """Read lists on `session`, and call `on_change` for each changed list, or for all of them if the server `announced` a change."""
+        """Read lists on `session`, and call `on_change` for each list that has changed or that the server `announced` as changed."""
         for change in kinds:
             differs = False
             as_of = session.tool_changes

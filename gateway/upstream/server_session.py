@@ -251,7 +251,7 @@ class Session:
             logger.debug("log level rejected server=%s reason=%s", self.server, error)
 
     async def notify(self, method: str, params: JsonMapping | None = None) -> None:
-        """Send a notification to a 2025 server. In MCP 2026, clients send no notifications."""
+        """Send a notification to a 2025 server. Sessions with 2026 servers send no notifications."""
         await self.carrier.notify(method, params, ((MCP_PROTOCOL_VERSION_HEADER, self.negotiated.protocol_version),))
 
     async def listen(self, notifications: JsonObject) -> None:

@@ -1,4 +1,4 @@
-"""`UpstreamSource`: one remote MCP server as a source of tools, resources, prompts and completion.
+"""`UpstreamSource`: makes one remote MCP server a source of tools, resources, prompts and completion for the gateway.
 
 Lists are read when the server becomes ready and when it announces a change, never for a call. Each call is one request to the server.
 `gate` applies policy to arguments and results, `input_guard` to requests for input.
@@ -86,7 +86,7 @@ class UpstreamSource:
 
     @property
     def id(self) -> str:
-        """The server's key in the configuration."""
+        """The server's name, which is its key in `mcpServers` of the configuration."""
         return self._server
 
     async def __aenter__(self) -> UpstreamSource:
@@ -175,7 +175,7 @@ class UpstreamSource:
         """Set the callback that is called with the URI of a changed resource, as the server writes it. It replaces an earlier one."""
         self._watcher.on_update = on_update
 
-    # -- pins and what is kept of lists ------------------------------------------------------------------------
+    # -- replacing another source of the same server -----------------------------------------------------------
 
     def succeed(self, former: UpstreamSource) -> None:
         """Take over the state of `former`, the source of the same server before its entry or policy changed. Call before entering.
@@ -185,7 +185,7 @@ class UpstreamSource:
         self._watcher.inherit(former._watcher)
         self.lists.succeed(former.lists)
 
-    # -- what the server sends ---------------------------------------------------------------------------------
+    # -- requests and notifications of the server --------------------------------------------------------------
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
         """Return the answer to a request for input that a 2025 server sends during the call `ctx` (interface `SessionHooks`)."""

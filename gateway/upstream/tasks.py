@@ -135,9 +135,10 @@ class TaskFollower:
         self._drained = anyio.Event()
 
     async def call(self, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """Call a tool as a task of MCP 2025-11-25, and return the result of the task. If the server rejects the task, call without a task.
+        """Call a tool as a task of MCP 2025-11-25, wait for the task, and return its result.
 
-        `params` and `headers` are those of the `tools/call` request, which is sent once.
+        `params` and `headers` are those of the `tools/call` request. If the server rejects the task, the request is sent once more without
+        a task, and in no other case.
 
         Raises:
             TaskError: The task failed, was lost, or took longer than `max_task_wait`.
@@ -198,7 +199,7 @@ class TaskFollower:
         raise TaskError(f"Task of {tool!r} was given up: it took longer than the limit of {limit:g} s.")
 
     async def judged(self, task: JsonObject, task_id: str, tool: str, ctx: CallContext) -> JsonObject:
-        """Return the state of a task for a caller that polls it: `task` without the requests for input that policy or models handled.
+        """Return the state of a task for a caller that polls it: `task` without those requests for input that the gateway's models answer.
 
         A completed task with a malformed result is returned as failed.
         """

@@ -88,7 +88,7 @@ class Carrier(Protocol):
     is_single_stream: bool
     """Whether messages for all calls arrive on one stream, so that a server's message may not show to which call it belongs."""
     has_headers: bool
-    """Whether requests have HTTP headers."""
+    """Whether the transport sends the HTTP headers of a request (`OutgoingRequest.headers`)."""
 
     @property
     def is_open(self) -> bool:
@@ -154,6 +154,6 @@ def report(params: JsonMapping, progress: Progress) -> None:
     """Pass the values of a progress notification to the function `progress`. Drop the notification if its progress is not a number."""
     value, total, message = params.get("progress"), params.get("total"), params.get("message")
     if isinstance(value, int | float) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError):  # an integer that no float holds
+        with contextlib.suppress(OverflowError):  # an integer that is too large for a float
             of = float(total) if isinstance(total, int | float) else None
             progress(float(value), of, message if isinstance(message, str) else None)

@@ -126,7 +126,7 @@ class HttpCarrier:
         """Send one request and return its result. Closing the connection cancels the request at a 2026 server.
 
         Raises:
-            NeedsSdk: The SDK's transport must send the request.
+            NeedsSdk: Only the MCP SDK's transport can send the request.
         """
         head = self.heads.head(self.headers_of(request))
         if head is None:
@@ -153,7 +153,7 @@ class HttpCarrier:
         except RpcError as error:
             raise rejected(self.server, error) from None
 
-    # -- what differs in a 2025 session ------------------------------------------------------------------------
+    # -- overridden for 2025 sessions --------------------------------------------------------------------------
 
     def headers_of(self, request: OutgoingRequest) -> Headers:
         """Return the HTTP headers of a request besides those of the server's configuration entry."""
@@ -172,7 +172,7 @@ class HttpCarrier:
         """Raise `SessionGone` if an error response means that the server does not know the session. Does nothing for a 2026 server."""
 
     async def read_stream(self, stream: EventStream, number: int, request: OutgoingRequest) -> JsonObject:
-        """Read a response that is an event stream, and return the result at its end. Raises `OutcomeUnknown` if there is no result."""
+        """Read a response that is an event stream, and return the result at its end. Raises `OutcomeUnknown` if it has none."""
         result = await self.result_in(stream, number, request)
         if result is None:
             raise OutcomeUnknown("the event stream ended without a response", server=self.server)
@@ -206,7 +206,7 @@ class HttpCarrier:
             raise TooLarge(str(error), server=self.server) from None
 
     def _read(self, answer: Response, number: int, method: str) -> JsonObject:
-        """Return the result in a response that is not an event stream."""
+        """Return the JSON-RPC result in a response to the request `number`, if the response is not an event stream. Raise its failure."""
         status = answer.status
         if status >= 400:
             raise self._failure(answer, method)

@@ -36,7 +36,7 @@ def to_rpc_error(failure: RequestFailure) -> RpcError:
 
 def from_rpc_error(error: RpcError, server: str) -> RequestFailure | None:
     """Decode the failure that `to_rpc_error` encoded. Return `None` if the JSON-RPC error is one of the server."""
-    data: JsonMapping | None = error.data  # at best
+    data: JsonMapping | None = error.data  # may have any type; checked below
     if not isinstance(data, dict) or data.get("marker") != _MARKER:
         return None
     if isinstance(seconds := data["retryAfter"], float):

@@ -217,9 +217,9 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         await self.aclose()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send an HTTP request, and return its response. If a POST fails, return a response with a JSON-RPC error; other requests raise.
+        """Send an HTTP request, and return its response. If a POST fails, return a response with a JSON-RPC error instead of raising.
 
-        A message that may arrive late is sent in the background, and gets `202 Accepted` at once.
+        A message that may arrive after later ones is sent in the background, and gets a `202 Accepted` response at once.
         """
         if request.method == "POST" and self._tasks is not None and self._in_passing < MAX_UNACKNOWLEDGED and _may_arrive_late(request):
             self._in_passing += 1

@@ -488,7 +488,10 @@ class MCPTool(ABC):
         await self._link.open()
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """Return a task's request for input unchanged (interface `TaskLine`). It is checked when it is answered."""
+        """Return a request for input of a task unchanged (interface `TaskLine`). It is checked when it is answered.
+
+        The request never goes to another caller, because an `MCPTool` polls all tasks itself.
+        """
         return Relayed(request)
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:

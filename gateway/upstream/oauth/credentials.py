@@ -36,7 +36,7 @@ LOOK_SECONDS = 1.0
 """Shortest time between two checks whether another process changed the token file, by a sign-in or sign-out."""
 
 REJECTED_TWICE_SECONDS = 30.0
-"""Time after the renewal of a token in which it is not renewed again, if the token was renewed because of a 401 and is rejected too."""
+"""Time after a renewal because of a 401 in which the new token is not renewed again, if the server rejects this token too."""
 
 RETRY_SECONDS = 5.0
 """Seconds before a failed renewal in the background is retried."""

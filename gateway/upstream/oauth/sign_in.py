@@ -36,7 +36,7 @@ SIGN_IN_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What a person needs to sign in: the page to open, and what it is for."""
+    """The page that a person must open to sign in, with the authorization server and the scopes that it is for."""
 
     issuer: str
     """Issuer of the authorization server on whose page the person signs in."""
@@ -192,7 +192,7 @@ class SignIn:
         return given
 
     def _authorize_url(self, metadata: IssuerMetadata, query: dict[str, str]) -> str:
-        """Return the URL of the sign-in page with `query`. It has the scheme https, or http if the page is on this machine."""
+        """Return the URL of the sign-in page with `query` added. Raises `FetchRefused` unless it is https, or http on this machine."""
         endpoint = metadata.authorization_endpoint
         if endpoint is None:
             raise Unauthorized(f"{metadata.issuer!r} has no page to sign in at; its metadata names none.", server=self._server)

@@ -96,7 +96,7 @@ class TokenFile:
         return found.st_mtime_ns, found.st_ino
 
     def read(self) -> Grant | None:
-        """Return the stored grant, or `None` if there is no file.
+        """Decrypt and return the stored grant (client registration and tokens), or `None` if the file does not exist.
 
         Raises:
             StorageError: The file cannot be read, is damaged, or belongs to another installation. Signing in again replaces it.
@@ -118,7 +118,7 @@ class TokenFile:
             raise StorageError(text) from None
 
     def write(self, grant: Grant) -> None:
-        """Replace the stored grant.
+        """Encrypt `grant` (client registration and tokens), and replace the stored one.
 
         Raises:
             StorageError: The file cannot be written.
