@@ -172,7 +172,7 @@ class HttpCarrier:
         """Raise `SessionGone` if an error response means that the server does not know the session. Does nothing for a 2026 server."""
 
     async def read_stream(self, stream: EventStream, number: int, request: OutgoingRequest) -> JsonObject:
-        """Read a response that is an event stream, and return the result at its end. Raises `OutcomeUnknown` if it has none."""
+        """Read a response that is an event stream, and return the result at its end. Raises `OutcomeUnknown` if the result is missing."""
         result = await self.result_in(stream, number, request)
         if result is None:
             raise OutcomeUnknown("the event stream ended without a response", server=self.server)
