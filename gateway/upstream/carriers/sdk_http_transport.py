@@ -414,9 +414,7 @@ def undelivered(server: str, error: httpx2.TransportError | GatewayError) -> Req
 
 
 async def beginning(response: httpx2.Response) -> bytes:
-    """Read a response's body for at most `ACKNOWLEDGE_SECONDS` and until it exceeds `MAX_REFUSAL_BYTES`, return this part, and close the
-    response.
-    """
+    """Read a body for at most `ACKNOWLEDGE_SECONDS` and about `MAX_REFUSAL_BYTES`, close the response, and return the bytes."""
     body = b""
     try:
         with anyio.move_on_after(ACKNOWLEDGE_SECONDS), contextlib.suppress(httpx2.TransportError, httpx2.StreamError):
@@ -453,10 +451,7 @@ def _has_no_answer(request: httpx2.Request) -> bool:
 
 
 def _ends_handshake(request: httpx2.Request) -> bool:
-    """Return whether a POST completes the handshake of a 2025 session that may be used without the SDK.
-
-    A session with cookies may not, because only the SDK's HTTP client renews them.
-    """
+    """Return whether a POST ends the handshake of a 2025 session without cookies. Only the SDK's HTTP client renews cookies."""
     return _method(request) == "notifications/initialized" and "cookie" not in request.headers
 
 

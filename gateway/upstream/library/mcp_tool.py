@@ -76,10 +76,7 @@ _RELOADS = {"notifications/tools/list_changed": "tools", "notifications/prompts/
 
 
 class MCPTool(ABC):
-    """Base class for one remote MCP server whose tools and prompts a program uses as functions.
-
-    The object may be passed to an `Agent` as one of its tools: it implements `ToolSource`.
-    """
+    """Base class: one remote MCP server with its tools and prompts as functions. An `Agent` accepts it as a tool (`ToolSource`)."""
 
     is_one_pipe = False
     """Whether all calls share one connection, so that its failure during one call means that it is lost for all calls."""
@@ -117,10 +114,7 @@ class MCPTool(ABC):
 
     @abstractmethod
     def get_streams(self) -> AbstractAsyncContextManager[Streams | Carrier]:
-        """Return a context manager that opens the transport and yields it: a pair of SDK streams, or a carrier.
-
-        It is entered and left in the same task.
-        """
+        """Return a context manager that opens and yields the transport: SDK streams or a carrier. One task enters and leaves it."""
 
     @property
     def is_connected(self) -> bool:
@@ -137,9 +131,7 @@ class MCPTool(ABC):
         self.tasks.options = options or MCPTaskOptions()
 
     async def connect(self, *, reset: bool = False) -> None:
-        """Open the connection if it is not open, and list the server's tools and prompts, unless the settings prevent it.
-
-        With `reset`, close an open connection and open a new one.
+        """Open the connection if it is not open (with `reset`, open a new one), and list tools and prompts as the settings say.
 
         Raises:
             ToolFailed: The server cannot be reached or is not an MCP server, or two remote names have the same local name.
@@ -214,10 +206,7 @@ class MCPTool(ABC):
 
     @property
     def functions(self) -> list[MCPFunction]:
-        """The server's allowed tools and then its allowed prompts, as last listed.
-
-        With progressive disclosure, the helper functions and the functions that a model has loaded.
-        """
+        """The allowed tools and then prompts, as last listed. With progressive disclosure, only helper functions and loaded functions."""
         return self._disclosure.visible if self._disclosure is not None else self._allowed()
 
     def _allowed(self) -> list[MCPFunction]:
@@ -453,10 +442,7 @@ class MCPTool(ABC):
         return self._desk.to_wire(await self.sampling_callback(ctx, params))
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """Send one request for the call `ctx`, and return its result.
-
-        If it was not sent because the connection is broken, reconnect once and send it again.
-        """
+        """Send one request for `ctx`, and return its result. If the broken connection prevented sending, reconnect once and resend it."""
         if ctx.facts.input_responses is not None:
             params["inputResponses"] = ctx.facts.input_responses
         if ctx.facts.request_state is not None:
@@ -488,10 +474,7 @@ class MCPTool(ABC):
         await self._link.open()
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """Return a request for input of a task unchanged (interface `TaskLine`). It is checked when it is answered.
-
-        The request never goes to another caller, because an `MCPTool` polls all tasks itself.
-        """
+        """Return a task's request for input unchanged (interface `TaskLine`): it is checked when answered, and never goes to a client."""
         return Relayed(request)
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:

@@ -88,7 +88,7 @@ class TokenFile:
         self.path: Path = state.path / FOLDER / f"{server}-{digest}.bin"
 
     def stamp(self) -> tuple[int, int] | None:
-        """Return a value that changes whenever the file changes (modification time and inode); `None` if there is no file."""
+        """Return a value that changes whenever the file changes (modification time and inode); `None` if the file does not exist."""
         try:
             found = self.path.stat()
         except OSError:
