@@ -1,4 +1,4 @@
-"""Authentication: API keys, and the callers that they identify (`Principal`). `policy` decides what a caller may do.
+"""Authentication of callers: API keys, and the callers that they identify (`Principal`). `policy` decides what a caller may do.
 
-Used by the server, the console and `moongate keys`.
+The server, the console and the command `moongate keys` use this package.
 """

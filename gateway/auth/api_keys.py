@@ -1,8 +1,8 @@
-"""`KeyStore`: API keys in a file; each key is one principal.
+"""`KeyStore`: stores and checks the API keys of a gateway in a file. Each key identifies one principal.
 
-A key is `gk_<id>_<secret>` with a random 256-bit secret. Only its SHA-256 digest is stored: a slow hash protects guessable passwords, and
-this secret cannot be guessed. Processes share the file, so a running gateway applies `moongate keys add|revoke` at the next request.
-Methods block for a `stat` call, or for reading a small file.
+A key's token is `gk_<id>_<secret>` with a random 256-bit secret. Only the SHA-256 digest of the token is stored: a slow hash is needed for
+passwords that can be guessed, and this secret cannot. Processes share the file, so a running gateway applies `moongate keys add|revoke`
+at the next request. Methods block for a `stat` call, or while they read a small file.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from gateway.policy.scopes import MAX_SCOPES, scope_problem
 from gateway.storage.atomic_files import locked, read_json, write_atomic
 
 _VERSIONS = (1, 2)
-"""Versions of the file. Files with scopes have version 2, so that a Moongate that does not support scopes rejects all of their keys."""
+"""Versions of the key file's format. A file with scopes has version 2, so that a Moongate without support for scopes rejects all keys."""
 _SECONDS_PER_DAY = 86_400
 _MAX_NAME_LENGTH = 100
 _MAX_TOKEN_LENGTH = 200
-"""Maximum length of a token that is examined; a valid token has 55 characters."""
+"""Maximum characters of a token that is checked. A valid token has 55 characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
-    """Data of an API key without its secret."""
+    """The data of an API key without its secret."""
 
     id: str
     name: str
     created_at: float
-    """Seconds since the epoch."""
+    """Creation time, in seconds since the epoch."""
     expires_at: float | None = None
-    """Seconds since the epoch; `None`: the key never expires."""
+    """Time from which the key is invalid, in seconds since the epoch; `None`: the key never expires."""
     scopes: tuple[str, ...] | None = None
-    """Scopes of the key (`policy.scopes`); `None` allows everything."""
+    """Scopes of the key, which limit what its caller may do (`policy.scopes`); `None` allows everything."""
     principal: Principal = field(init=False, repr=False, compare=False)
-    """The caller with this key; always the same object."""
+    """The caller that this key identifies; always the same object."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "principal", Principal(f"key:{self.id}", self.name, self.scopes))
 
     def is_expired(self, now: float) -> bool:
-        """Return whether the key is expired at `now`."""
+        """Return whether the key is expired at the time `now` (seconds since the epoch)."""
         return self.expires_at is not None and now >= self.expires_at
 
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A new key. `token` is stored nowhere: show it once."""
+    """A newly created API key with its token, which is not stored: show it to the user once."""
 
     id: str
     token: str
@@ -75,10 +75,10 @@ class _Stored:
 
 
 class KeyStore:
-    """The keys in one file, which is read again only after it changed."""
+    """The API keys in one file. The file is read again only when it has changed."""
 
     def __init__(self, path: Path) -> None:
-        """`path` need not exist; without the file the store is empty. `add` creates its folder."""
+        """`path` is the key file. If it does not exist, the store is empty, and `add` creates the file and its folder."""
         self._path = path
         self._file = str(path)
         self._stamp: tuple[int, int, int] | None = None
@@ -86,10 +86,10 @@ class KeyStore:
         self._infos: tuple[KeyInfo, ...] = ()
 
     def add(self, name: str, *, expires_days: float | None = None, scopes: Sequence[str] | None = None) -> NewKey:
-        """Create a key and store its digest.
+        """Create a key, store its digest in the file, and return the key with its token.
 
         `name` is for people and need not be unique. With `expires_days=None` the key never expires, and with `scopes=None` it allows
-        everything. Scopes of an existing key cannot be changed.
+        everything. The scopes of an existing key cannot be changed.
 
         Raises:
             ValueError: `name`, `expires_days` or a scope is invalid.
@@ -127,7 +127,7 @@ class KeyStore:
         return self._infos
 
     def revoke(self, key_id: str) -> KeyInfo:
-        """Delete a key and return it. Every process rejects it from now on.
+        """Delete a key from the file, and return its data. All processes reject the key from now on.
 
         Raises:
             NotFound: The key does not exist.
@@ -144,10 +144,12 @@ class KeyStore:
         return stored.info
 
     def find(self, token: str) -> KeyInfo | None:
-        """Return the key with this token, or `None` if the token is wrong, revoked or expired; the time taken does not depend on the token.
+        """Return the key with this token, or `None` if the token is wrong, revoked or expired.
+
+        The time for the check does not show how much of the token is correct.
 
         Raises:
-            StorageError: The file exists but is unusable; then every token must be rejected.
+            StorageError: The file exists but is unusable. Then every token must be rejected.
         """
         self._reload()
         parts = token.split("_", 2) if len(token) <= _MAX_TOKEN_LENGTH else []
@@ -159,15 +161,15 @@ class KeyStore:
         return stored.info
 
     def holds(self, key: KeyInfo) -> bool:
-        """Return whether `key`, which `find` returned earlier, is still valid; hashes no token. Raises `StorageError` as `find` does."""
+        """Return whether `key`, which `find` returned earlier, is still valid. Computes no hash. Raises `StorageError` as `find` does."""
         self._reload()
         stored = self._stored.get(key.id)
         return stored is not None and stored.info is key and not key.is_expired(time.time())
 
     def current(self, principal: Principal) -> Principal | None:
-        """Return the principal with the current scopes of its key, or `None` if the key is revoked or expired.
+        """Return `principal` with the current scopes of its key, or `None` if the key is revoked or expired.
 
-        A principal without a key is returned unchanged.
+        A principal without a key, such as the local user, is returned unchanged.
 
         Raises:
             StorageError: The file exists but is unusable.
@@ -180,7 +182,7 @@ class KeyStore:
         return None if stored is None or stored.info.is_expired(time.time()) else stored.info.principal
 
     def are_required(self) -> bool:
-        """Return whether HTTP clients need a key: if there is one, or if the file is unusable."""
+        """Return whether HTTP clients need an API key: if the file has at least one key, or if the file is unusable."""
         try:
             return bool(self.list())
         except StorageError:
@@ -203,7 +205,7 @@ class KeyStore:
         stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
         if stamp == self._stamp:
             return
-        self._stamp = None  # after an error below, the previous keys must not count as current
+        self._stamp = None  # if reading fails, the next call must read the file again
         stored = _decode(read_json(self._path), self._path)
         self._keep(stored, stamp)
 
@@ -235,7 +237,10 @@ def _digest(token: str) -> str:
 
 
 def _decode(document: JsonValue, path: Path) -> dict[str, _Stored]:
-    """Decode the file's keys. Anything unexpected counts as damage, because a guess could accept a revoked key."""
+    """Convert the JSON document of the key file to keys by id. An unexpected value makes the whole file invalid (`StorageError`).
+
+    Nothing is guessed, because this could accept a revoked key.
+    """
     try:
         if not isinstance(document, dict):
             raise TypeError("not an object")

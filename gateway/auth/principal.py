@@ -1,4 +1,4 @@
-"""`Principal`: an authenticated caller, which is the local user or an API key. The server creates it for each request."""
+"""`Principal`: an authenticated caller of the gateway: the local user, or the holder of an API key. Each request has one."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from gateway.policy.scopes import is_admin
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An authenticated caller. Two principals are the same caller if and only if their `id` is equal."""
+    """An authenticated caller of the gateway. Two principals are the same caller if and only if their `id` is equal."""
 
     id: str
-    """Stable and unique, e.g. `local` or `key:ab12cd`. Never a secret."""
+    """Stable and unique identifier, such as `local` or `key:ab12cd`. It is not a secret."""
     name: str = ""
-    """Name for people; never used for decisions."""
+    """Name of the caller for people. It is never used for decisions."""
     scopes: tuple[str, ...] | None = field(default=None, compare=False)
-    """Scopes of the caller's key (`policy.scopes`); `None` allows everything."""
+    """Scopes of the caller's API key, which limit what the caller may do (`policy.scopes`); `None` allows everything."""
 
     def unscoped(self) -> Principal:
-        """Return the same caller with `scopes=None`: a tool that the caller may use makes its inner calls with all rights."""
+        """Return the same caller with `scopes=None`, for calls that a tool makes: scopes limit only the calls of the caller itself."""
         return self if self.scopes is None else replace(self, scopes=None)
 
 
@@ -28,9 +28,9 @@ LOCAL = Principal("local", "local user")
 
 
 def is_operator(principal: Principal) -> bool:
-    """Return whether this principal is an administrator: the local user, or a key with the scope `admin`.
+    """Return whether `principal` is an administrator: the local user, or an API key with the scope `admin`.
 
-    Inside a tool, ask this of `CallContext.on_behalf_of`, the caller of the outermost call: the principal of inner calls is `unscoped` and
-    no longer shows the scopes of the key.
+    Inside a tool, pass the caller of the outermost call (`CallContext.on_behalf_of`), because the principal of inner calls is `unscoped`
+    and does not have the scopes of the key.
     """
     return principal.id == LOCAL.id or is_admin(principal)

@@ -1,8 +1,8 @@
-"""`BoundedTransport`: an httpx2 transport for addresses that the operator wrote, with limits on responses.
+"""`BoundedTransport`: an httpx2 transport with limits on responses, for URLs in the operator's configuration.
 
 It requests no compression, decompresses in small pieces if a server compresses anyway, and aborts responses that are too large or too slow.
-It follows no redirects, because a redirect leads to an address that the operator did not write. `upstream.carriers` adds its own layers;
-clients of models and agents use `client.build_client`.
+It follows no redirects, because a redirect leads to an address that the operator did not configure. `upstream.carriers` wraps it for MCP
+servers; clients of models and remote agents use `egress.client.build_client`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from gateway.egress.tls import tls_context
 from gateway.wire.content_coding import CodingError, Decompressor, decompressor_for
 
 MAX_ANSWER_BYTES = 33_554_432
-"""Maximum size of a response of a model or a remote agent, also of a whole stream (32 MiB); decoded, it needs twice as much memory."""
+"""Maximum bytes of a response, or a whole event stream, of a model or a remote agent (32 MiB). Decoded, it needs twice as much memory."""
 
 
 class ResponseTooLarge(httpx2.ReadError):
-    """The body exceeds the limit; a retry would not help."""
+    """Raised if the body of a response exceeds its size limit. A retry would not help."""
 
 
 class ResponseUnreadable(httpx2.RemoteProtocolError):
-    """The body has an unsupported content coding, or is corrupt."""
+    """Raised if the body of a response has an unsupported content coding, or cannot be decompressed."""
 
 
 def build_transport(whom: str, url: str, *, max_answer_bytes: int | None = None) -> BoundedTransport:
-    """Return a transport with pooled connections to `url`, through the proxy that the environment names for it.
+    """Return a transport with pooled connections to `url`, through a proxy if the environment configures one for it.
+
+    `max_answer_bytes` limits each response body.
 
     Raises:
-        NotSent: The environment names an invalid proxy. The message names the server as `whom`.
+        NotSent: The proxy in the environment is invalid. The error has `whom` as the server's name.
     """
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0)
     proxy = proxy_for(whom, url, os.environ)
@@ -41,15 +43,17 @@ def build_transport(whom: str, url: str, *, max_answer_bytes: int | None = None)
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Adds limits on responses to another httpx2 transport, which it owns and closes."""
+    """Wraps another httpx2 transport, which it owns and closes, and limits the size and time of its responses."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, *, max_answer_bytes: int | None) -> None:
-        """`max_answer_bytes` limits each response body. With `None` nothing is limited here: the caller counts the decompressed bytes."""
+        """`max_answer_bytes` limits each decompressed response body. With `None`, the size is not limited here, but by the caller."""
         self._inner = inner
         self._max_bytes = max_answer_bytes
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request. Its read timeout is the deadline of a whole response, unless the response is an event stream.
+        """Send a request, and return the response, whose body is checked while it is read.
+
+        The request's read timeout is the deadline of the whole response, except for an event stream.
 
         Raises:
             ResponseUnreadable: The body cannot be decompressed. Raised here, or while the body is read.
@@ -78,7 +82,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         return response
 
     async def _head(self, request: httpx2.Request, until: float | None) -> httpx2.Response:
-        """Return the response without its body. The deadline also covers headers that arrive byte by byte."""
+        """Send a request, and return the response before its body is read. The deadline `until` ends a server that sends headers slowly."""
         if until is None:
             return await self._inner.handle_async_request(request)
         connecting: float | None = request.extensions.get("timeout", {}).get("connect")
@@ -94,7 +98,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
 
 class _Body(httpx2.AsyncByteStream):
-    """A response body in decompressed pieces. Reading it raises if the body exceeds its size limit or its deadline."""
+    """A response body that yields decompressed pieces. Reading it raises an error if it exceeds its size limit or its deadline."""
 
     def __init__(
         self,

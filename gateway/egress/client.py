@@ -1,7 +1,7 @@
-"""`build_client`: creates an httpx2 client with the bounded transport, for one address that the operator wrote.
+"""`build_client`: creates an httpx2 client with limits on responses (`bounded_transport`), for one URL in the operator's configuration.
 
-Programs written for other libraries often never close their chat clients and must not get warnings about open sockets. A garbage-collected
-client therefore closes itself on the running loop, as clients of the `openai` package do. This needs plain asyncio.
+Programs written for other libraries often do not close their chat clients, and must not get warnings about open sockets. Therefore, a
+garbage-collected client closes itself in the running event loop, as clients of the `openai` package do. This needs asyncio, not anyio.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import httpx2
 from gateway.egress.bounded_transport import MAX_ANSWER_BYTES, build_transport
 
 CONNECT_SECONDS = 10.0
-"""Timeout for name resolution, TCP and TLS."""
+"""Timeout for opening a connection: name resolution, TCP and TLS."""
 
 
 def build_client(whom: str, url: str, *, timeout_seconds: float, headers: Mapping[str, str] | None = None) -> httpx2.AsyncClient:
-    """Create a client for one address. The caller closes it.
+    """Create an httpx2 client for `url`. The caller closes it.
 
-    `timeout_seconds` is the deadline of a whole response, or the longest silence between two parts of an event stream.
+    `timeout_seconds` is the deadline of a whole response, or the longest silence between two parts of an event stream. `headers` are sent
+    with every request.
 
     Raises:
-        NotSent: The environment names an invalid proxy; see `build_transport`.
+        NotSent: The proxy in the environment is invalid. The error has `whom` as the server's name.
     """
     transport = build_transport(whom, url, max_answer_bytes=MAX_ANSWER_BYTES)
     timeout = httpx2.Timeout(timeout_seconds, connect=min(CONNECT_SECONDS, timeout_seconds), pool=None)

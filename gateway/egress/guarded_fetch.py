@@ -1,8 +1,9 @@
-"""`GuardedFetch`: fetches URLs that a peer may have written: OAuth metadata, registration and token endpoints.
+"""`GuardedFetch`: sends requests to URLs that a remote party may have chosen: OAuth metadata, registration and token endpoints.
 
-Only https is allowed (http for this machine, and if the operator wrote it). Every resolved address is judged, and the gateway connects to
-that numeric address, so that the name cannot change in between. No redirects; limits on size and time. The MCP endpoint itself does not use
-this module, because the operator wrote its URL. Origins in `trusted` are the operator's too, and only they may be reached through a proxy.
+It prevents requests to internal addresses (SSRF). Only https is allowed, and http to this machine or to a trusted origin. Each resolved
+address is checked, and the gateway connects to this IP address, so that the name cannot resolve to another address in between. Redirects
+are not followed, and size and time of responses are limited. Trusted origins are those in the operator's configuration; only they are
+reached through a proxy. MCP requests to the server itself do not use this module, because the operator configured its URL.
 """
 
 from __future__ import annotations
@@ -26,32 +27,32 @@ FETCH_SECONDS = 15.0
 """Deadline of one fetch in seconds, from name resolution to the last byte."""
 
 CONNECT_SECONDS = 5.0
-"""Timeout of TCP and TLS to one address in seconds; the next address follows."""
+"""Timeout in seconds for TCP and TLS to one IP address of a host. After it, the next address is tried."""
 
 MAX_BODY_BYTES = 262_144
-"""Maximum size of a body; metadata and token responses have a few kB."""
+"""Maximum bytes of a response body. Metadata and token responses have a few kB."""
 
 MAX_ADDRESSES = 4
-"""Maximum number of a name's addresses that are tried."""
+"""Maximum number of IP addresses of a host that are tried."""
 
 
 class FetchRefused(GatewayError):
-    """The request was not sent, or the response was rejected; the text says why and names the host."""
+    """Raised if a request is not sent because its address is not allowed, or if its response is rejected. The message names the host."""
 
 
 class FetchFailed(GatewayError):
-    """The host is unreachable or its response failed; a later attempt may succeed."""
+    """Raised if the host is unreachable or does not send a complete response. A later attempt may succeed."""
 
 
 Origin = tuple[str, str, int]
-"""Scheme, host and port of a URL."""
+"""Origin of a URL: scheme, host and port."""
 
 
 def origin_of(url: str) -> Origin:
-    """Return the origin of an absolute http(s) URL.
+    """Return the origin (scheme, host, port) of an absolute http(s) URL.
 
     Raises:
-        FetchRefused: The URL is malformed or has another scheme.
+        FetchRefused: The URL is malformed, has another scheme, or contains a user name or password.
     """
     try:
         parts = urlsplit(url)
@@ -66,31 +67,31 @@ def origin_of(url: str) -> Origin:
 
 @dataclass(frozen=True, slots=True)
 class GuardedFetch:
-    """Fetches URLs on behalf of one configured server."""
+    """Sends requests to URLs that belong to one configured MCP server, such as those of its authorization server."""
 
     trusted: frozenset[Origin]
-    """Origins that the operator wrote: the server's own and a pinned issuer's. They may be private."""
+    """Origins in the operator's configuration: that of the server, and that of a configured issuer. Their addresses may be private."""
     loopback_allowed: bool
-    """Whether URLs on this machine are allowed: only if the configured server itself is on it."""
+    """Whether URLs on this machine are allowed. True only if the configured server itself is on this machine."""
 
     @classmethod
     def for_server(cls, server_url: str, issuer: str | None) -> GuardedFetch:
-        """Return a `GuardedFetch` for the server at `server_url`. The server's policy pins the OAuth issuer `issuer`, or none (`None`)."""
+        """Return the object for the server at `server_url`. `issuer` is the OAuth issuer in the server's policy, or `None`."""
         server = origin_of(server_url)
         trusted = {server} if issuer is None else {server, origin_of(issuer)}
         return cls(frozenset(trusted), is_loopback_host(server[1]))
 
     async def get(self, url: str) -> httpx2.Response:
-        """Send a GET and return the complete response with any status; raises as `send`."""
+        """Send a GET request, and return the complete response with any status. Raises the errors of `send`."""
         return await self.send("GET", url)
 
     async def send(
         self, method: str, url: str, *, content: bytes = b"", headers: Mapping[str, str] | None = None, max_seconds: float = FETCH_SECONDS
     ) -> httpx2.Response:
-        """Send a request and return the complete response with any status. Redirects are returned, not followed.
+        """Send a request, and return the complete response with any status. Redirects are returned, not followed.
 
         Raises:
-            FetchRefused: The address is not allowed, or the answer is too large.
+            FetchRefused: The address is not allowed, or the response is too large or compressed.
             FetchFailed: The host is unreachable, or the deadline passed.
         """
         origin = origin_of(url)
@@ -125,7 +126,10 @@ class GuardedFetch:
         raise FetchFailed(f"{origin[1]}: {failure}.")
 
     def _proxy(self, origin: Origin, request: httpx2.Request) -> httpx2.Proxy | None:
-        """Return the proxy for an address that the operator wrote. A peer's address gets no proxy: the gateway itself must judge it."""
+        """Return the proxy for a request to a trusted origin, if the environment configures one.
+
+        Any other origin is reached without a proxy, because the gateway must resolve and check its addresses itself.
+        """
         if origin not in self.trusted:
             return None
         try:
@@ -168,7 +172,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _at(request: httpx2.Request, address: str, origin: Origin) -> httpx2.Request:
-    """Return `request` with the numeric `address` in place of the host's name; `Host`, SNI and the certificate check still use the name."""
+    """Return a copy of `request` that is sent to the IP `address`. `Host`, SNI and the certificate check still use the host's name."""
     scheme, host, port = origin
     headers = [(k, v) for k, v in request.headers.raw if k.lower() not in (b"host", b"accept-encoding", b"connection")]
     shown = f"[{host}]" if ":" in host else host
@@ -186,9 +190,10 @@ def _at(request: httpx2.Request, address: str, origin: Origin) -> httpx2.Request
 
 
 async def _read(response: httpx2.Response, request: httpx2.Request, host: str) -> httpx2.Response:
-    """Read the whole body, close `response`, and return a copy of the response with its body.
+    """Read the whole body of `response`, close it, and return a copy of the response with the body.
 
-    The copy belongs to `request`, which has the host's name; the request that was sent may have had a numeric address instead.
+    The copy refers to `request`, whose URL has the host's name; the URL of the request that was sent may have an IP address instead.
+    Raises `FetchRefused` if the body is compressed or too large.
     """
     body = bytearray()
     try:

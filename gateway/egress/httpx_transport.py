@@ -1,6 +1,6 @@
-"""`build_httpx_client`: the bounded transport as an httpx client, for packages that need that library (`a2a-sdk`).
+"""`build_httpx_client`: creates an httpx client with limits on responses (`bounded_transport`), for packages that need httpx (`a2a-sdk`).
 
-Import it only together with such a package, because httpx is not a dependency of the gateway.
+Import this module only together with such a package, because httpx is not a dependency of the gateway, which uses httpx2.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from gateway.egress.bounded_transport import MAX_ANSWER_BYTES, BoundedTransport,
 
 
 def build_httpx_client(whom: str, url: str, *, timeout_seconds: float, headers: dict[str, str]) -> httpx.AsyncClient:
-    """Create an httpx client with bounded responses for one address that the operator wrote.
+    """Create an httpx client with limits on responses, for one URL in the operator's configuration.
 
-    It sends `headers` with every request, so its owner must use it for one origin only.
+    It sends `headers` with every request, so the caller must use it for one origin only.
 
     Raises:
-        NotSent: The environment names an invalid proxy; see `build_transport`.
+        NotSent: The proxy in the environment is invalid. The error has `whom` as the server's name.
     """
     transport = _Adapted(build_transport(whom, url, max_answer_bytes=MAX_ANSWER_BYTES))
     return httpx.AsyncClient(transport=transport, headers=headers, timeout=timeout_seconds, follow_redirects=False)
 
 
 class _Adapted(httpx.AsyncBaseTransport):
-    """Converts requests, responses and errors between httpx and httpx2. Owns the inner httpx2 transport."""
+    """An httpx transport that sends requests with an httpx2 transport, which it owns, and converts requests, responses and errors."""
 
     def __init__(self, inner: BoundedTransport) -> None:
         self._inner = inner
@@ -46,7 +46,7 @@ class _Adapted(httpx.AsyncBaseTransport):
         return httpx.Response(answer.status_code, headers=answer.headers.raw, stream=stream, request=request)
 
     async def aclose(self) -> None:
-        """Close the inner httpx2 transport."""
+        """Close the httpx2 transport."""
         await self._inner.aclose()
 
 
@@ -66,7 +66,7 @@ class _Stream(httpx.AsyncByteStream):
 
 
 def _as_httpx(error: httpx2.RequestError) -> httpx.TransportError:
-    """Return the httpx error that has the name of the httpx2 error's class, or of its nearest base class that httpx has too."""
+    """Convert an httpx2 error to the httpx error whose class has the same name, or the name of the nearest base class that httpx has."""
     for kind in type(error).__mro__:
         known = getattr(httpx, kind.__name__, None)
         if isinstance(known, type) and issubclass(known, httpx.TransportError):

@@ -1,9 +1,10 @@
-"""`proxy_for`: the proxy for a remote server, from the conventional environment variables.
+"""`proxy_for`: finds the HTTP proxy for a URL in the conventional environment variables.
 
-`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, in upper or lower case. Addresses of this machine are reached without a proxy.
+The variables are `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, in upper or lower case. Addresses of this machine are reached
+without a proxy.
 
-Use a proxy only for addresses that the operator wrote. `guarded_fetch`, which fetches URLs that a peer sent, uses none: it judges the
-addresses that it resolved itself, and a proxy would resolve the name again.
+Use a proxy only for URLs in the operator's configuration. `guarded_fetch` uses no proxy for URLs that a remote party sent, because it
+checks the addresses that it has resolved, and a proxy would resolve the name again.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 
 
 def proxy_for(server: str, url: str, environ: Mapping[str, str]) -> httpx2.Proxy | None:
-    """Return the proxy for `url`, or `None` for a direct connection.
+    """Return the proxy for requests to `url`, or `None` for a direct connection. `environ` are the environment variables.
 
     Raises:
-        NotSent: The variable's value is not an HTTP proxy. The value is not shown, because it may contain a password.
+        NotSent: The value of the variable is not an HTTP proxy. The error has `server` as the server's name. It does not show the value,
+            which may contain a password.
     """
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
@@ -36,7 +38,7 @@ def proxy_for(server: str, url: str, environ: Mapping[str, str]) -> httpx2.Proxy
         name, value = "all_proxy", _value(environ, "all_proxy")
     if not value:
         return None
-    import httpx2  # not loaded if no proxy is needed
+    import httpx2  # imported here, because most processes need no proxy
 
     address = value if "://" in value else f"http://{value}"
     try:
@@ -53,7 +55,10 @@ def _value(environ: Mapping[str, str], name: str) -> str:
 
 
 def _is_excepted(parts: SplitResult, host: str, exceptions: str) -> bool:
-    """Return whether `NO_PROXY` names the host or a domain above it, with or without a port, or a network that contains the host."""
+    """Return whether the value of `NO_PROXY` (`exceptions`) excludes a host from the proxy.
+
+    An entry may be the host or a domain above it, with or without a port, a network that contains the host, or `*`.
+    """
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return any(_matches(entry.strip().lower(), host, port) for entry in exceptions.split(",") if entry.strip())
 

@@ -1,1 +1,1 @@
-"""Remote MCP servers: one supervised connection each, relayed as sources of tools, resources and prompts."""
+"""Connections to remote MCP servers, one supervised connection per server, and the sources of their tools, resources and prompts."""

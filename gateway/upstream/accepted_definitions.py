@@ -1,7 +1,8 @@
-"""`AcceptedDefinitions`: the definitions that a server's tools had when first listed, or when a person last accepted them.
+"""`AcceptedDefinitions`: stores the definition of each tool of a remote MCP server as first listed, or as a person last accepted it.
 
-The state folder has one file for each server and digest of its configuration entry, in the format of the lock file. Several processes may
-change a file under a lock: the first one that records a tool decides. `policy.pin_check` judges differences. All functions block.
+The gateway compares later listings with these definitions (`policy.pin_check`). The state folder has one file for each server and digest of
+its configuration entry, in the format of the lock file `gateway.lock.json`. Several processes may change a file, one at a time under a file
+lock; the first process that records a tool decides. All functions block.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from gateway.upstream.pins import Pins, read_pins, write_pins
 FOLDER = "pins"
 
 Forms = Mapping[str, JsonObject]
-"""The pinned parts of tool definitions, by the server's own tool names."""
+"""Tool definitions, by the server's own tool names. Each has only the parts that are compared (`policy.pin_check.PINNED_KEYS`)."""
 
 
 class AcceptedDefinitions:
-    """The recorded tool definitions of one server. Reads and writes no file before a method is called."""
+    """The file with the recorded tool definitions of one remote MCP server. Reads and writes no file before a method is called."""
 
     def __init__(self, state_folder: Path, server: str, entry: ServerEntry) -> None:
-        """`entry` is the server's entry in the configuration as loaded, with an absolute `cwd`."""
+        """Determine the file's path, without side effects. `entry` is the server's configuration entry as loaded, with absolute `cwd`."""
         self._server = server
         self._state_folder = state_folder
         self._file = state_folder / FOLDER / state_file_name(server, entry)
 
     def read(self) -> Forms | None:
-        """Return the recorded definitions; `None` if nothing was recorded yet.
+        """Return the recorded definitions of the server's tools, or `None` if nothing was recorded yet.
 
         Raises:
             StorageError: The file is unusable. It is not treated as empty, because then every changed definition would be accepted.
@@ -46,7 +47,7 @@ class AcceptedDefinitions:
             raise StorageError(f"{text} Restore the file, or delete it: then the next listing is recorded.") from None
 
     def add(self, found: Forms) -> Forms:
-        """Record the definitions of tools that are not recorded yet, and return all recorded definitions.
+        """Record those definitions in `found` whose tools are not recorded yet, and return all recorded definitions.
 
         Raises:
             StorageError: The file cannot be read or written.
@@ -54,7 +55,7 @@ class AcceptedDefinitions:
         return self._change(lambda known: {**found, **known})
 
     def accept(self, edit: Callable[[dict[str, JsonObject]], Forms]) -> None:
-        """Replace the recorded definitions by what `edit` makes of them, and notify running gateways.
+        """Replace the recorded definitions by the result of `edit`, which receives a copy of them, and notify running gateways.
 
         Raises:
             StorageError: The file cannot be read or written.
@@ -74,5 +75,8 @@ class AcceptedDefinitions:
 
 
 def accepted_mark(state_folder: Path) -> Path:
-    """Return the path of a file that is written whenever a person accepts a definition. Running gateways then read definitions again."""
+    """Return the path of a marker file, which is written whenever a person accepts a tool definition.
+
+    Running gateways watch it, and then read the recorded definitions again.
+    """
     return state_folder / FOLDER / "accepted"

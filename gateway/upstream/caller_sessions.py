@@ -1,8 +1,8 @@
-"""`CallerSessions`: sessions with a 2025 server that belong to one caller each.
+"""`CallerSessions`: opens separate sessions with a 2025 server for the callers that cannot share one.
 
-Such a server fixes the client's capabilities in a session and sends requests for input on it, so each caller that supports them needs a
-session of its own. Sessions are opened on demand, limited in number, and closed when idle. Each runs in its own task of the owner's task
-group.
+In MCP versions before 2026-07-28, the client's capabilities are fixed when a session begins, and the server sends requests for input
+(sampling, elicitation, roots) on the session. So each caller that supports such requests needs a session of its own. Sessions are opened on
+demand, limited in number, and closed when idle. Each runs in its own task of the owner's task group.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ from gateway.upstream.transport import Remote
 logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 256
-"""Maximum number of caller sessions with one server at once."""
+"""Maximum number of sessions that one server has at once for single callers."""
 
 IDLE_SECONDS = 600.0
-"""Idle timeout of a caller session."""
+"""Seconds without a call after which the session of a caller is closed."""
 
 OpenSession = Callable[[JsonObject, Holder], AbstractAsyncContextManager[Session]]
-"""Opens and negotiates a session that declares these client capabilities. While idle, it may be stopped through the `Holder`."""
+"""Function that opens a session and completes its handshake.
+
+It receives the client capabilities to declare, and the `Holder` through which the session's child process may be stopped while it is idle.
+"""
 
 
 @dataclass(slots=True)
@@ -51,13 +54,13 @@ class _Held:
         return None if self.users or self.session is None else self.last_used
 
     def evict(self) -> None:
-        """Close the session; its caller gets another session with the next call."""
+        """Close the session. The caller's next call opens a new session."""
         self.leaving = True
         self.scope.cancel()
 
 
 class CallerSessions:
-    """Opens one session per caller. `tasks` is the owner's task group and outlives the sessions."""
+    """Opens, shares and closes the sessions with one server that belong to single callers. The task group `tasks` outlives the sessions."""
 
     def __init__(self, remote: Remote, tasks: anyio.abc.TaskGroup, open_session: OpenSession) -> None:
         self._remote = remote
@@ -67,10 +70,10 @@ class CallerSessions:
         self._held: dict[str, _Held] = {}
 
     async def run(self, ctx: CallContext, capabilities: JsonObject, work: Callable[[Session], Awaitable[JsonObject]]) -> JsonObject:
-        """Run `work` on the caller's session, which is opened if necessary.
+        """Run `work` on the session of the caller of `ctx`, and return its result. A missing session is opened; it declares `capabilities`.
 
         Raises:
-            NotSent: The session cannot be opened, or too many sessions are busy.
+            NotSent: The session cannot be opened, or `MAX_SESSIONS` sessions are busy.
         """
         key = self._key(ctx, capabilities)
         held = self._held.get(key)
@@ -78,7 +81,7 @@ class CallerSessions:
             held = self._start(key, capabilities)
         held.users += 1
         try:
-            await held.settled.wait()  # bounded by `connectTimeoutSeconds`, the deadline of the opening
+            await held.settled.wait()  # ends after `connectTimeoutSeconds` at the latest, the deadline for opening a session
             if held.session is None:
                 raise NotSent(held.error, server=self._server)
             return await work(held.session)
@@ -91,9 +94,9 @@ class CallerSessions:
     def _key(self, ctx: CallContext, capabilities: JsonObject) -> str:
         """Return the key of the session for a call. Calls with equal keys share a session.
 
-        Without `capabilities`, all callers share one, unless policy separates callers. A 2025 client has a session of its own. Each call of
-        a 2026 client that supports requests for input has a session to itself, because a server's request outside the call's own stream
-        names no call.
+        Calls without `capabilities` share one session, unless policy separates callers. With `capabilities`, the calls of one 2025 client
+        session share one; each call of a 2026 client gets a session to itself, because a request that the server sends outside a call's
+        response stream does not name the call to which it belongs. Calls with the same `CallFacts.line` share one in both cases.
         """
         if not capabilities:
             separate = self._remote.policy.callers == "separate"
@@ -121,7 +124,7 @@ class CallerSessions:
         return held
 
     async def _hold(self, key: str, held: _Held, capabilities: JsonObject) -> None:
-        """Open one session, keep it until it ends or is idle for too long, and close it."""
+        """Open the session of `key`, keep it open until it ends or is idle for `IDLE_SECONDS`, and close it."""
         try:
             with held.scope:
                 async with self._open(capabilities, held) as session:

@@ -1,8 +1,8 @@
-"""`ChangeListener`: receives change notifications of one server, of lists and of watched resources.
+"""`ChangeListener`: subscribes to one remote server's notifications about changed lists and updated resources, and dispatches them.
 
-A 2026 server gets one `subscriptions/listen` stream, which is opened again when it ends or when the set of watched resources changes. A
-2025 server gets `resources/subscribe` and sends notifications. `source` reads the changed lists. Unsubscribing is done by `run`, so that no
-client waits for it.
+With a 2026 server, it holds one `subscriptions/listen` stream open, and opens it again when it ends or when the set of watched resources
+changes. With a 2025 server, it sends `resources/subscribe` and `resources/unsubscribe`. Its owner (`source`) reads the changed lists.
+`run` unsubscribes in the background, so that no client waits for it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from gateway.upstream.server_session import Session
 logger = logging.getLogger(__name__)
 
 RELISTEN_SECONDS = 1.0
-"""Wait before a broken listen stream is opened again; doubles up to `MAX_RELISTEN_SECONDS`."""
+"""Seconds before a broken `subscriptions/listen` stream is opened again. Doubles after each failure, up to `MAX_RELISTEN_SECONDS`."""
 
 MAX_RELISTEN_SECONDS = 30.0
-"""Longest wait between two attempts to open the listen stream."""
+"""Longest wait between two attempts to open the `subscriptions/listen` stream."""
 
 ACKNOWLEDGED_SECONDS = 10.0
-"""Timeout for the acknowledgement of a listen stream. It shows that the server understood the request."""
+"""Timeout for `notifications/subscriptions/acknowledged`, by which a server confirms a `subscriptions/listen` request.
+
+Without it in time, the stream is opened again.
+"""
 
 SUBSCRIBE_SECONDS = 20.0
 """Timeout of `resources/subscribe` and `resources/unsubscribe`."""
@@ -43,7 +46,7 @@ _CHANGES: dict[str, ChangeKind] = {
 
 
 class ChangeListener:
-    """Keeps one server subscribed to change notifications; `run` must be running."""
+    """Keeps the gateway subscribed to the change notifications of one server. `run` must be running."""
 
     def __init__(self, server: str, on_change: Callable[[ChangeKind], None]) -> None:
         self._server = server
@@ -51,7 +54,7 @@ class ChangeListener:
         self.on_update: Callable[[str], None] = lambda _: None
         self._watched: Counter[str] = Counter()
         self._unwanted: dict[str, None] = {}
-        """URIs that are no longer watched, from which a 2025 server has yet to be unsubscribed."""
+        """URIs that no client watches any more, for which `resources/unsubscribe` has not been sent yet to a 2025 server."""
         self._subscribed_on: Session | None = None
         self._relisten = anyio.Event()
         self._acknowledged = anyio.Event()
@@ -59,7 +62,7 @@ class ChangeListener:
         self._inherits = False
 
     def inherit(self, former: ChangeListener) -> None:
-        """Take over the watched resources of `former`, the listener of the source that this one replaces. Call before `run`."""
+        """Take over the watched resources of `former`, the same server's listener before its configuration changed. Call before `run`."""
         self._watched = Counter(former._watched)
         self._inherits = bool(self._watched)
 
@@ -69,7 +72,7 @@ class ChangeListener:
         return bool(self._watched)
 
     def notified(self, method: str, params: JsonMapping) -> None:
-        """Process a notification about a changed list, an updated resource or an acknowledged subscription; ignore all others."""
+        """Process a notification about a changed list, an updated resource or an acknowledged subscription; ignore all other methods."""
         kind = _CHANGES.get(method)
         if kind is not None:
             self._on_change(kind)
@@ -83,7 +86,7 @@ class ChangeListener:
                     self._on_change(change)
 
     async def watch(self, uri: str, connection: Connection) -> None:
-        """Count one more client that watches `uri`. For the first one, subscribe at the server.
+        """Count one more client that watches the resource `uri`. For the first client, subscribe to it at the server.
 
         Raises:
             NotFound: The server does not support subscriptions.
@@ -101,12 +104,12 @@ class ChangeListener:
             return
         try:
             await self._ask(session, "resources/subscribe", uri)
-        except BaseException:  # also when cancelled, or the gate's deadline would leave it counted
+        except BaseException:  # also if the call is cancelled by its deadline: otherwise `uri` would stay counted
             self._watched.pop(uri, None)
             raise
 
     def unwatch(self, uri: str) -> None:
-        """Undo one `watch`. After the last watch of a URI, `run` unsubscribes from it."""
+        """Count one client less that watches the resource `uri`. After the last client, `run` unsubscribes from it at the server."""
         if self._watched[uri] > 1:
             self._watched[uri] -= 1
             return
@@ -115,14 +118,18 @@ class ChangeListener:
             self._relisten.set()
 
     async def _ask(self, session: Session, method: str, uri: str) -> None:
-        """Send one request about a subscription. It has a deadline of its own, because it belongs to no call."""
+        """Send `resources/subscribe` or `resources/unsubscribe`, with `SUBSCRIBE_SECONDS` as timeout, because no call limits its time.
+
+        Raises:
+            UpstreamError: The request failed, or timed out.
+        """
         with anyio.move_on_after(SUBSCRIBE_SECONDS):
             await session.request(method, {"uri": uri})
             return
         raise UpstreamTimeout(f"Server {self._server!r} did not answer {method!r} within {SUBSCRIBE_SECONDS:g} s.", server=self._server)
 
     async def run(self, connection: Connection) -> None:
-        """Keep the server's notifications coming, across reconnects, until cancelled."""
+        """Keep the subscriptions at the server up to date until cancelled, and renew them after each reconnect."""
         wait = RELISTEN_SECONDS
         while True:
             started = anyio.current_time()
@@ -149,9 +156,9 @@ class ChangeListener:
             wait = min(wait * 2, MAX_RELISTEN_SECONDS)
 
     async def _listen(self, session: Session) -> None:
-        """Hold one `subscriptions/listen` stream until it breaks or the watched resources change.
+        """Hold one `subscriptions/listen` stream open until it breaks or the watched resources change.
 
-        Sleeps if the server does not support notifications.
+        If there is nothing to subscribe to, or the server does not support the method, wait for the end of the session instead.
         """
         self._unwanted.clear()
         self._acknowledged = anyio.Event()
@@ -205,7 +212,7 @@ class ChangeListener:
         self._subscribed_on = session
 
     async def _unsubscribe(self, session: Session) -> None:
-        """Unsubscribe from resources that are no longer watched, until the 2025 session ends."""
+        """Unsubscribe from each resource that no client watches any more, until the session with the 2025 server ends."""
         async with anyio.create_task_group() as tasks:
 
             async def end() -> None:
@@ -225,14 +232,14 @@ class ChangeListener:
     async def _tell_unwatched(self, session: Session, uri: str) -> None:
         try:
             await self._ask(session, "resources/unsubscribe", uri)
-            if uri in self._watched:  # watched again meanwhile, and the two requests may have overtaken each other
+            if uri in self._watched:  # a client watches it again, and the server may have received the two requests in either order
                 await self._ask(session, "resources/subscribe", uri)
         except UpstreamError as error:
             logger.debug("resource not unsubscribed from server=%s uri=%r reason=%s", self._server, uri, error)
 
 
 async def _session(connection: Connection) -> Session:
-    """Return the live session, opening one if necessary."""
+    """Return the live session of the connection. If no session is open, open one first."""
     connection.begin_use()
     try:
         return await connection.session()

@@ -1,12 +1,13 @@
-"""`ChildProcesses`: limits the server processes of one gateway, ends them with the gateway, and prevents that a gateway starts itself.
+"""`ChildProcesses`: limits the child processes (stdio servers) of one gateway, ends them with the gateway, and prevents endless starts.
 
-Shared processes and those of single callers count alike. If the limit is reached, the process that was idle longest is stopped. A killed
-gateway cannot clean up, so a small shell watches it: the shell reads a pipe that only the gateway writes to, and when the pipe breaks it
-kills the registered process groups. That includes grandchildren and works on every POSIX system; a process that leaves its group (a daemon)
-is not covered. On Windows the SDK uses job objects.
+Processes that all callers share and those of a single caller count alike. If the limit is reached, the process that was idle longest is
+stopped. A killed gateway cannot clean up, so a small shell process watches it: the shell reads a pipe that only the gateway writes to, and
+when the pipe breaks it kills the registered process groups. That includes grandchildren and works on every POSIX system; a process that
+leaves its group (a daemon) is not covered. On Windows the SDK uses job objects.
 
-A gateway that starts itself, perhaps through others, would do so without end. Therefore the environment of each process names the gateways
-that it was started through (`LINEAGE_VARIABLE`), and a gateway that finds its own configuration there starts no process.
+A gateway whose configuration starts the same gateway again, directly or through other gateways, would never stop starting processes.
+Therefore the environment of each child process lists the gateways through which it was started (`LINEAGE_VARIABLE`), and a gateway that
+finds its own configuration in the list starts no process.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from gateway.upstream.large_bodies import LargeBodies
 logger = logging.getLogger(__name__)
 
 PLACE_SECONDS = 10.0
-"""How long a start waits for a free place in the limit: stopping an idle process takes up to three grace periods."""
+"""Seconds that a process waits to start if the limit of processes is reached. Stopping an idle process takes up to three grace periods."""
 
 LINEAGE_VARIABLE = "MOONGATE_LINEAGE"
-"""Environment variable of a server process: the ids of the gateways that it was started through, oldest first."""
+"""Environment variable of a child process: the ids of the gateways through which it was started, outermost first, separated by spaces."""
 
 _WATCH = """
 groups=
@@ -48,26 +49,29 @@ for g in $groups; do kill -TERM -"$g" 2>/dev/null; done
 sleep 1
 for g in $groups; do kill -KILL -"$g" 2>/dev/null; done
 """
-"""Reads process groups as `+ID` and `-ID` lines; kills the remaining ones when the input ends."""
+"""Shell script that kills the gateway's process groups after the gateway has died.
+
+It reads lines from the gateway: `+ ID` adds a process group, `- ID` removes one. When its input ends, it kills the groups that remain.
+"""
 
 
 class Holder(Protocol):
-    """The owner of one running server process, which counts towards the limit."""
+    """The owner of one running child process, which can stop it to make room for another process."""
 
     def idle_since(self) -> float | None:
         """Return the time of the last use, or `None` while the process is in use or starting."""
         ...
 
     def evict(self) -> None:
-        """Stop the process soon; called only when idle. It counts towards the limit until it has ended."""
+        """Begin to stop the process, which is idle, and return at once. The process counts towards the limit until it has ended."""
         ...
 
 
 class ChildProcesses:
-    """Limits and watches all server processes of one gateway. Enter it before the first one starts; leave it after the last has stopped."""
+    """Limits and watches all child processes of one gateway. Enter it before the first process starts; leave it after the last ended."""
 
     def __init__(self, limit: int, own_id: str) -> None:
-        """At most `limit` processes run at once. `own_id` is this gateway's id, by which a gateway that starts itself is recognized."""
+        """At most `limit` processes run at once. `own_id` is this gateway's id, which child processes get in `LINEAGE_VARIABLE`."""
         self._limit = limit
         self._own_id = own_id
         self._lineage = os.environ.get(LINEAGE_VARIABLE, "").split()
@@ -79,7 +83,7 @@ class ChildProcesses:
         self._watch: anyio.abc.Process | None = None
         self._lock = anyio.Lock()
         self.bodies: LargeBodies | None = None
-        """Limits the large responses of all servers of this gateway, over HTTP too. Set before the first server starts."""
+        """Limits the memory for large responses of all servers of this gateway, also over HTTP. Set before the first server starts."""
 
     async def __aenter__(self) -> ChildProcesses:
         return self
@@ -94,10 +98,10 @@ class ChildProcesses:
                 await watch.aclose()
 
     def lineage(self, server: str) -> dict[str, str]:
-        """Return the environment variable that names the gateways through which a process is started.
+        """Return `LINEAGE_VARIABLE` for a child process: the gateways through which this gateway was started, and then this gateway.
 
         Raises:
-            NotSent: The gateway would start itself, or too many gateways start each other.
+            NotSent: This gateway was started by a gateway with the same configuration, or through `MAX_HOPS` gateways.
         """
         if configuration_of(self._own_id) in map(configuration_of, self._lineage):
             why = "this gateway was started by a gateway with the same configuration, which would go on without end"
@@ -110,10 +114,10 @@ class ChildProcesses:
 
     @asynccontextmanager
     async def place(self, server: str, holder: Holder) -> AsyncGenerator[None, None]:
-        """Hold one of the places in the limit while a process lives. If all are taken, an idle process is stopped first.
+        """Count one process of `server` towards the limit inside the context. At the limit, stop an idle process first.
 
         Raises:
-            NotSent: All places are taken by busy processes.
+            NotSent: The limit is reached, and all processes are busy.
         """
         with anyio.move_on_after(PLACE_SECONDS):
             while len(self._holders) >= self._limit:
@@ -136,7 +140,7 @@ class ChildProcesses:
             self._tell()
 
     def note_idle(self) -> None:
-        """Wake the starts that wait for a place in the limit, because a process became idle and may be stopped."""
+        """Wake the starts of processes that wait because of the limit: a process became idle and may be stopped."""
         if self._waiting:
             self._tell()
 
@@ -145,7 +149,7 @@ class ChildProcesses:
         self._changed = anyio.Event()
 
     def _make_room(self) -> None:
-        """Stop as many idle processes as there are starts that wait for a place, the longest idle one first."""
+        """Stop the process that was idle longest, unless enough processes are being stopped already for all waiting starts."""
         if len(self._leaving) > self._waiting:
             return
         idle = [(since, n) for n, h in enumerate(self._holders) if h not in self._leaving and (since := h.idle_since()) is not None]
@@ -155,19 +159,19 @@ class ChildProcesses:
             holder.evict()
 
     async def watch(self) -> None:
-        """Start the watching shell before a process starts, which could otherwise outlive a killed gateway."""
+        """Start the shell process that kills child processes after the gateway has died. Call it before a child process starts."""
         if sys.platform != "win32" and self._watch is None:
             async with self._lock:
                 if self._watch is None:
                     await self._start_watch()
 
     async def guard(self, group: int) -> None:
-        """Have process group `group` killed if the gateway dies before `release`."""
+        """Register process group `group` with the watching shell, which kills it if the gateway dies before `release`."""
         self._groups.add(group)
         await self._say(f"+ {group}\n")
 
     async def release(self, group: int) -> None:
-        """Forget a process group that has ended, because its number may be reused."""
+        """Unregister a process group that has ended, because the system may reuse its number."""
         self._groups.discard(group)
         await self._say(f"- {group}\n")
 
@@ -183,9 +187,9 @@ class ChildProcesses:
                 await self._start_watch()
 
     async def _start_watch(self) -> None:
-        """Start the shell that watches the gateway, also if it was killed, and register every process group with it."""
+        """Start the shell process that watches the gateway, also if an earlier one was killed, and register every process group with it."""
         try:
-            # Its own session keeps it alive if the gateway's process group is killed.
+            # In a session of its own, the shell survives a signal to the gateway's process group.
             env = {"PATH": os.environ.get("PATH", os.defpath)}
             seal_descriptors()
             self._watch = await anyio.open_process(

@@ -1,8 +1,9 @@
-"""`Connection`: supervises the shared session with one remote server.
+"""`Connection`: opens the MCP session with one remote server that all callers share, and opens it again after failures.
 
-One task opens and closes every session, so that cancel scopes match and a failing server affects no other. Callers wait, bounded, while a
-session is being opened. An idle connection is closed after `idleSeconds` and opened again by the next call. After a failure, attempts are
-spaced out and one call at a time tries the server again. `source` reads the lists of a new session (`on_ready`).
+One task opens and closes every session, so that cancel scopes are entered and left in the same task, and a failing server does not affect
+other servers. Callers wait for a limited time while a session is being opened. An idle connection is closed after `idleSeconds` and opened
+again by the next call. After a failure, attempts to connect are spaced out, and one call at a time tries the server again. `source` reads
+the lists of tools, resources and prompts of a new session (`on_ready`).
 """
 
 from __future__ import annotations
@@ -30,19 +31,22 @@ logger = logging.getLogger(__name__)
 State = Literal["starting", "ready", "idle", "auth needed", "down"]
 
 HEAD_START_SECONDS = 0.03
-"""Delay of the first attempt: over stdio, the first response to the client goes out before servers start, which uses all CPU cores."""
+"""Delay of the first attempt to connect.
+
+Starting servers uses all CPU cores; a gateway over stdio sends its first response to the client before that.
+"""
 
 FIRST_BACKOFF_SECONDS = 0.5
-"""Wait after the first failure; doubles up to `MAX_BACKOFF_SECONDS`."""
+"""Wait after the first failed attempt to connect, if no call needs the server. Doubles after each failure, up to `MAX_BACKOFF_SECONDS`."""
 
 MAX_BACKOFF_SECONDS = 30.0
 """Longest wait between attempts to reach a server that no call needs."""
 
 STABLE_SECONDS = 5.0
-"""A session that lasted this long is opened again at once; a shorter one counts as a failure."""
+"""If a session that lasted at least this long ends, a new session is opened at once. The end of a shorter session counts as a failure."""
 
 RETRY_SPACING_SECONDS = 1.0
-"""Shortest time between two attempts that calls trigger while the server is down."""
+"""Shortest time between two attempts to connect that calls trigger while the server is down."""
 
 MAX_SPACING_SECONDS = 10.0
 """Longest pause between two attempts to connect that calls trigger.
@@ -51,14 +55,14 @@ A pause is as long as the last attempt took, up to this limit. Calls during the 
 """
 
 SILENT_SECONDS = 2.0
-"""Listings wait this long for the first message of a server behind a URL."""
+"""Seconds that a listing for a client waits for the first message of a server reached over HTTP, before it leaves out this server."""
 
 PROBE_SECONDS = 3.0
-"""If the session of a failing server is open, one call tries the server and others fail at once. After this time, another call tries."""
+"""Time between two calls that may try a failing server whose session is still open. All other calls in this time fail at once."""
 
 
 class Connection:
-    """Supervises the shared session with one server. `run` must be running while `session` is used."""
+    """Opens and supervises the session with one server that all callers share. `run` must be running while `session` is used."""
 
     def __init__(
         self,
@@ -69,21 +73,24 @@ class Connection:
         on_ready: Callable[[Session], Awaitable[None]],
         keep_awake: Callable[[], bool],
     ) -> None:
-        """`capabilities` are declared to a 2025 server; while `keep_awake` returns true, the connection is not idle. No side effects."""
+        """Store the arguments, without side effects.
+
+        `capabilities` are the client capabilities declared to a 2025 server. While `keep_awake` returns true, the connection is not idle.
+        """
         self.server = remote.name
         self.state: State = "starting"
         self.last_error = ""
         self.down_since: float | None = None
-        """Wall time since when the server has been failing."""
+        """Time (`time.time`) since when the server has been failing; `None` while it is not."""
         self.negotiated: Negotiated | None = None
         self.milliseconds: float | None = None
         self.settled = anyio.Event()
-        """Set when the first attempt to connect has ended, and at once if only the first call starts an attempt."""
+        """Set when the first attempt to connect has ended. If the connection waits for the first call to connect, set at once."""
         self.responded = anyio.Event()
-        """Set when the server has sent its first message; at the latest together with `settled`."""
+        """Set when the server has answered the first handshake; at the latest together with `settled`."""
         self._remote = remote
         self._places = remote.children if isinstance(remote.entry, StdioServer) else None
-        """Gets a notice when this server's child process is idle and may be stopped for another one; `None` for a server behind a URL."""
+        """Limits the child processes of the gateway, and is notified when this server's process is idle. `None` for a server over HTTP."""
         self._hooks = hooks
         self._capabilities = capabilities
         self._on_ready = on_ready
@@ -99,7 +106,10 @@ class Connection:
         self._retry_at = float("-inf")
 
     async def is_silent(self) -> bool:
-        """Return whether a server behind a URL has sent nothing within `SILENT_SECONDS`; false for a child process."""
+        """Wait for the first handshake with a server over HTTP, and return true if it has not answered within `SILENT_SECONDS`.
+
+        Return false at once for a child process.
+        """
         if isinstance(self._remote.entry, StdioServer):
             return False
         with anyio.move_on_after(SILENT_SECONDS):
@@ -109,25 +119,24 @@ class Connection:
     # -- for callers -------------------------------------------------------------------------------------------
 
     def begin_use(self) -> None:
-        """Keep the connection from becoming idle until `end_use`. Call it before `session`."""
+        """Count one more call that uses the connection, so that it is not idle until `end_use`. Call it before `session`."""
         self._users += 1
 
     def end_use(self) -> None:
-        """Undo one `begin_use`."""
+        """End one use that `begin_use` counted. After the last use, the idle timeout begins."""
         self._users -= 1
         self._last_used = time.monotonic()
         if not self._users and self._places is not None:
             self._places.note_idle()
 
     async def session(self, *, probe: bool = False, patient: bool = False) -> Session:
-        """Return the live session. If no session is open, wait for the running attempt to open one, or start an attempt.
+        """Return the live session. If no session is open, wait for the running attempt to open a session, or start an attempt.
 
-        With `probe`, the caller is about to send a call: if the server is failing although its session is open, one caller gets the session
-        to try the server, and others get the error. A `patient` caller does not fail at once after a failed attempt, but waits for the next
-        one.
+        With `probe`, the session is for a call: if the server is failing although its session is open, only one caller gets the session, to
+        try the server, and all other callers get the error. With `patient`, wait for one more attempt after a failed attempt.
 
         Raises:
-            NotSent: No session was opened within `connectTimeoutSeconds`; the message gives the reason of the last failure.
+            NotSent: No session was opened within `connectTimeoutSeconds`, or the server is failing; the message gives the last failure.
         """
         session = self._standing()
         if session is not None:
@@ -156,12 +165,12 @@ class Connection:
 
     @property
     def down_since_iso(self) -> str | None:
-        """The time since when the server has been failing, in ISO 8601."""
+        """The time since when the server has been failing, in ISO 8601 (UTC); `None` if it is not failing."""
         return datetime.fromtimestamp(self.down_since, UTC).isoformat(timespec="seconds") if self.down_since is not None else None
 
     @property
     def ready(self) -> Session | None:
-        """The live session of a server that is not failing, without waiting; else `None`."""
+        """The live session, or `None` if no session is open or the server is failing. Does not wait."""
         return self._standing() if self.state == "ready" else None
 
     def _standing(self) -> Session | None:
@@ -169,7 +178,7 @@ class Connection:
         return None if session is None or session.closed.is_set() else session
 
     async def live(self) -> Session:
-        """Wait for a live session and return it, without starting an attempt to connect. For callers that only listen."""
+        """Wait for a live session and return it, without starting an attempt to connect. For code that only receives notifications."""
         while True:
             session = self._standing()
             if session is not None:
@@ -177,7 +186,7 @@ class Connection:
             await self._came_up.wait()
 
     def explain(self) -> str:
-        """Return why no call can be made now, for a model or a person."""
+        """Return a sentence for a model or a person that says why the server cannot be called now."""
         if self.state == "auth needed":
             return self.last_error
         if self._is_failing:
@@ -185,28 +194,28 @@ class Connection:
         return f"Server {self.server!r} is still starting; try again in a moment."
 
     def try_at_once(self) -> None:
-        """Let the next call try the server at once, because the cause of the failure was removed."""
+        """Drop the wait after a failure, so that the next call tries the server at once. For when the cause of the failure was removed."""
         self._retry_at = float("-inf")
 
     def note_failure(self, error: NotSent) -> None:
-        """Mark the server as failing because a call could not be sent. Over stateless HTTP, its session stays open nevertheless."""
+        """Mark the server as failing because a call could not be sent over HTTP. The session stays open. Does nothing without a session."""
         if self._session is None:
             return
         self._session.forget_tools()
         wait = error.retry_after_seconds if isinstance(error, Busy) else RETRY_SPACING_SECONDS
-        # A call that was in flight already must not shorten the wait that the server requested.
+        # The failure of a second call, which was in flight already, must not shorten the wait that the server requested (`Retry-After`).
         self._retry_at = max(self._retry_at, anyio.current_time() + wait)
         self._note_down(error)
 
     def note_success(self) -> None:
-        """Mark the server as recovered, because it answered."""
+        """Mark a failing server as ready again, because it answered a call."""
         if self._is_failing and self._session is not None:
             self._note_up()
 
     # -- supervision -------------------------------------------------------------------------------------------
 
     async def run(self, *, asleep: bool = False) -> None:
-        """Keep one session open until cancelled. If `asleep`, the first call that needs a session opens it."""
+        """Keep one session with the server open until cancelled. If `asleep`, do not connect before the first call that needs a session."""
         backoff = FIRST_BACKOFF_SECONDS
         if asleep:
             self.state = "idle"
@@ -293,7 +302,7 @@ class Connection:
             self._places.note_idle()
 
     async def _until_over(self, session: Session) -> None:
-        """Wait until the session ends, was not used for `idleSeconds`, or is evicted."""
+        """Wait until the session ends, was unused for `idleSeconds`, or is closed to make room for another child process (`evict`)."""
         idle = self._remote.policy.idle_seconds
         while not session.closed.is_set() and not self._resting:
             now = anyio.current_time()
@@ -307,20 +316,23 @@ class Connection:
         self._watch_scope = None
 
     def _end_session(self, started: float) -> None:
-        """Stop using the session before it is closed, which may take a while. A session that was open for long is opened again at once."""
+        """Give the session to no further call, before it is closed, which may take some time.
+
+        If it was open for at least `STABLE_SECONDS`, let `run` open a new session at once.
+        """
         self._session = None
         if not self._resting and anyio.current_time() - started >= STABLE_SECONDS:
             self.state = "starting"
             logger.info("connection ended, connecting again server=%s", self.server)
 
     def idle_since(self) -> float | None:
-        """Return the time of the last use. `None` if the session is in use or not ready, so that it cannot make room for another server."""
+        """Return the time of the last call, or `None` if the session is in use or not open: then it cannot be closed for another server."""
         if self._users or self._session is None or self._resting or self._keep_awake():
             return None
         return self._last_used
 
     def evict(self) -> None:
-        """Close the session; the next call opens another."""
+        """Close the session because it is idle. The next call opens a new session."""
         self._resting = True
         self._session = None
         self.state = "idle"
@@ -344,7 +356,10 @@ class Connection:
         return kind(self.explain(), server=self.server)
 
     def _let_one_try(self) -> None:
-        """Half-open state: let one call try a failing server whose session is open, and fail the others."""
+        """Let one call per `PROBE_SECONDS` try a failing server whose session is open, and raise the failure for all other calls.
+
+        This is the half-open state of a circuit breaker.
+        """
         now = time.monotonic()
         if now < self._retry_at:
             raise self._failure()
@@ -365,7 +380,7 @@ class Connection:
             logger.warning("%s: %s: %s", self.server, self.state, self.last_error)
 
     def _fail(self, error: BaseException, log: ChildLog, started: float) -> None:
-        """Note that an attempt to connect failed, or that a session ended soon after its start, so that the next attempt waits."""
+        """Record that an attempt to connect failed, or that a session ended soon after its start, and delay the next attempt."""
         now = anyio.current_time()
         first = _first(error)
         took = 0.0 if self.state == "ready" else now - started
@@ -376,7 +391,7 @@ class Connection:
         self._attempt_ended()
 
     def _attempt_ended(self) -> None:
-        """Wake the callers that wait for the outcome of the attempt to connect."""
+        """Wake the callers that wait for the outcome of an attempt to connect, because it has ended."""
         self._attempt_over.set()
         self._attempt_over = anyio.Event()
         self.settled.set()
@@ -391,7 +406,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the text of the first exception in one line, without internals of the server."""
+    """Return the message of the first exception in nested exception groups. Unless it is a `GatewayError`, return only its first line."""
     error = _first(error)
     if isinstance(error, GatewayError):
         return str(error)

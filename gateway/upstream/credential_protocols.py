@@ -1,4 +1,7 @@
-"""Protocols of the credentials of one server, which its connection and carriers use. `oauth` implements them."""
+"""Interfaces of the credentials with which the gateway authenticates to one remote server. `upstream.oauth` implements them.
+
+The connection to the server and its carriers (one class per transport) use them.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,33 @@ from typing import Protocol
 
 
 class Credentials(Protocol):
-    """Provides the `Authorization` header of one server."""
+    """Provides the `Authorization` header for requests to one remote server."""
 
     async def header(self) -> str:
-        """Return the current header value. Raises `UpstreamError` if there are no credentials."""
+        """Return the current value of the `Authorization` header. Raises `UpstreamError` if the gateway has no credentials."""
         ...
 
     async def after(self, status: int, challenge: str, used: str) -> str | None:
-        """Return a new header value after a 401 or 403 with `challenge` to the value `used`; `None` if a new value cannot help."""
+        """Return a new header value after the server rejected the value `used`; `None` if a new value cannot help.
+
+        `status` is 401 or 403, and `challenge` the `WWW-Authenticate` header of the response.
+        """
         ...
 
     def accepted(self) -> None:
-        """Note that the server accepted the header value that `after` returned."""
+        """Record that the server accepted the header value that `after` returned."""
         ...
 
     def explain(self) -> str:
-        """Return what a person can do if the server rejects the credentials."""
+        """Return a text that says what a person can do if the server rejects the credentials."""
         ...
 
 
 class SignInOffer(Protocol):
-    """A sign-in in the browser that a call can begin, and a person finishes."""
+    """A sign-in at the authorization server of one remote server, which a call can begin and a person finishes in the browser."""
 
     async def invite(self) -> tuple[str, str] | None:
-        """Return the issuer and the URL to open, the same ones while a sign-in is in progress; `None` if it cannot begin."""
+        """Begin a sign-in unless one is in progress, and return its issuer and the URL to open; `None` if no sign-in can begin."""
         ...
 
     async def finished(self) -> None:
@@ -38,17 +44,17 @@ class SignInOffer(Protocol):
 
 
 class OwnedCredentials(Credentials, Protocol):
-    """Credentials that are renewed in the background while `run` is running."""
+    """Credentials of one server that are renewed in the background while `run` is running."""
 
     @property
     def sign_in(self) -> SignInOffer | None:
-        """The sign-in that a call can offer; `None` if none is needed."""
+        """The sign-in that a call can offer to a person; `None` if no sign-in is needed."""
         ...
 
     async def reload_tokens(self) -> None:
-        """Read the token store again, because somebody signed in."""
+        """Read the stored tokens again, because a person signed in, possibly with another process of the gateway."""
         ...
 
     async def run(self) -> None:
-        """Renew the credentials until cancelled. No error is raised."""
+        """Renew the credentials before they expire, until cancelled. Raises no errors."""
         ...

@@ -1,7 +1,8 @@
-"""Calls of a server's tools: a `RemoteTool` sends one request, `Delivery` picks its session, and sends it again if `retry_safety` allows.
+"""Calls the tools of a remote server: `RemoteTool` makes a request of each call, and `Delivery` sends the request on the right session.
 
-Callers share a session, except with a 2025 server that has fixed their capabilities in one (`caller_sessions`). On a shared child process
-that sends requests for input, callers take turns (`serial_queue`). Results pass through unchanged, except for `_meta`.
+`Delivery` sends a failed request a second time if `policy.retry_safety` allows it. All callers share one session with a server, except if
+a 2025 server fixes client capabilities in its sessions and the caller has others (`caller_sessions`). On a shared child process that sends
+requests for input, one client at a time uses the server (`serial_queue`). Results pass through unchanged, except for `_meta`.
 """
 
 from __future__ import annotations
@@ -57,24 +58,24 @@ from gateway.upstream.transport import Remote
 logger = logging.getLogger(__name__)
 
 MAX_NAME = 60
-"""Maximum characters of the name that a client gives itself, as the status shows it."""
+"""Maximum characters of a client's self-declared name in the gateway's status."""
 
 _NO_HEADERS: Mapping[str, str] = {}
 
 _PLAIN_MEMBERS = frozenset({"content", "structuredContent", "isError", "resultType"})
-"""Members of a `tools/call` result in which no `_meta` is searched, except in content blocks other than plain text."""
+"""Members of a plain `tools/call` result. A result with only these, and only plain text in `content`, is not searched for `_meta`."""
 
 
 class Sender(Protocol):
-    """The methods of a source that `RemoteTool` sends requests with."""
+    """The interface with which `RemoteTool` sends requests to its server. The source of the server's tools implements it."""
 
     @property
     def tasks(self) -> TaskFollower:
-        """The follower of the long-running tasks that the server makes of calls."""
+        """The object that polls the server's tasks to their results, if the server runs calls as MCP tasks."""
         ...
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """Send one request on behalf of `ctx`, and return its result with only the `_meta` that the gateway accepts."""
+        """Send one request for the call `ctx`, and return its result, in which only the `_meta` keys that the gateway accepts remain."""
         ...
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
@@ -86,7 +87,10 @@ class RemoteTool:
     """One tool of a remote server, with the gateway's `Tool` interface."""
 
     keeps_tasks = True
-    """In a durable task, the server's own task is stored: after a restart that task is followed, and the call is not sent again."""
+    """True, because calls of this tool inside a durable task of the gateway can continue after a restart, if the server runs them as tasks.
+
+    The gateway stores the server's task, and polls it after the restart instead of sending the call again.
+    """
 
     def __init__(self, listed: Listed, sender: Sender) -> None:
         self._listed = listed
@@ -94,7 +98,7 @@ class RemoteTool:
 
     @property
     def definition(self) -> ToolDefinition:
-        """The tool as its server listed it."""
+        """The tool's definition, as its server listed it."""
         return self._listed.definition
 
     @property
@@ -105,7 +109,7 @@ class RemoteTool:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Send `tools/call` with the tool's name on its server, and return the outcome.
 
-        If the server makes a task of the call, the task is followed to its result, unless the caller supports tasks itself.
+        If the server runs the call as an MCP task, poll the task until it has a result, unless the caller supports tasks itself.
         """
         listed = self._listed
         name = listed.definition.name
@@ -135,9 +139,12 @@ class RemoteTool:
                 raise ToolFailed(f"Tool {name!r} answered with a result of type {other!r}, which this gateway did not offer to take.")
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Send one request about a task that a 2026 server made of a call (`TaskTool`).
+        """Send a request (`method`) about a call that a 2026 server runs as a task, and return its result (interface `TaskTool`).
 
-        A request for input in the task's state is judged once, not at every poll.
+        A request for input in the task's state is judged by policy once, not at every poll.
+
+        Raises:
+            NotFound: The server does not know the task.
         """
         try:
             answer = await self._sender.send(method, params, ctx)
@@ -152,7 +159,10 @@ class RemoteTool:
 
 
 def received_call(result: JsonObject) -> JsonObject:
-    """Remove unaccepted `_meta` keys from a result of `tools/call`, and return it. A result of plain text needs no search."""
+    """Remove the `_meta` keys that the gateway does not accept from a result of `tools/call`, and return it.
+
+    A result of plain text is returned without a search, because it cannot contain `_meta`.
+    """
     return result if _is_plain(result) else received(result)
 
 
@@ -162,14 +172,17 @@ def _is_plain(result: JsonObject) -> bool:
             return False
     content: JsonValue = result.get("content")
     for item in cast("list[JsonValue]", content) if isinstance(content, list) else ():
-        block: JsonObject | None = item  # or another value
+        block: JsonObject | None = item  # may have any type; checked below
         if isinstance(block, dict) and (len(block) != 2 or not isinstance(block.get("text"), str)):
             return False
     return True
 
 
 class Delivery:
-    """Sends the requests to one server, each on the right session. `start` gets the source's task group, which outlives all sessions."""
+    """Sends the requests to one remote server, each on the session that all callers share or on one that belongs to its caller.
+
+    Before `start`, only the shared session is used.
+    """
 
     def __init__(
         self,
@@ -185,8 +198,8 @@ class Delivery:
     ) -> None:
         """`own_id` is this gateway's id for the `via` list; `annotations_of` returns a tool's annotations as the server listed them.
 
-        `admit` raises if a request must not be sent on a session, because its tools differ from the pinned ones. It is called before each
-        attempt while `pins` may refuse a call.
+        `admit` raises if a request must not be sent on a session, because the session's tools differ from the pinned definitions. It is
+        called before each attempt to send a request while `pins.may_refuse` is true.
         """
         self._remote = remote
         self._server = remote.name
@@ -198,10 +211,10 @@ class Delivery:
         self._own_id = own_id
         self._pins = pins
         self._client: ClientProfile | None = None
-        """Client of the last call; `_capabilities` are declared for it. Neither object is changed, so that sessions can reuse its JSON."""
+        """Client of the last call. `_capabilities` are declared for it. Neither object is changed, so that sessions can reuse its JSON."""
         self._capabilities: JsonObject = {}
         self._plain_meta = extend_via({}, own_id, remote.name)
-        """The `_meta` for requests whose caller sent none. Always the same object, so that sessions reuse its JSON."""
+        """The `_meta` of requests whose caller sent no `_meta`. Always the same object, so that sessions reuse its JSON."""
         self._annotations_of = annotations_of
         self._callers: CallerSessions | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -209,15 +222,15 @@ class Delivery:
         self._turns = SerialQueue(self._policy.serial_ask_seconds) if self._policy.callers == "serial" else None
         self._takes_turns_once_asked = self._policy.callers == "auto" and not self._is_streamable_http
         self._without_turn: dict[int, CallContext] = {}
-        """Calls on the shared child process that began before callers took turns."""
+        """Running calls on the shared child process that began before its clients had to take turns, by id of the `Envelope`."""
         self._questions: list[tuple[str, CallContext, float]] = []
-        """Method, call and start time (monotonic) of each open request for input.
+        """Method, call and start time (`time.monotonic`) of each request for input of the server that has no answer yet.
 
-        The method is empty for a cancelled call that the server has not finished.
+        A cancelled call that the server has not finished is listed too, with an empty method.
         """
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Allow sessions that belong to one caller; each runs as a task in `tasks`."""
+        """Allow sessions that belong to one caller. Each runs as a task in `tasks`, which must outlive all sessions."""
         self._tasks = tasks
         self._callers = CallerSessions(self._remote, tasks, self._negotiated)
 
@@ -225,8 +238,8 @@ class Delivery:
     def question(self, method: str, ctx: CallContext | None) -> Generator[CallContext | None, None, None]:
         """Register a server's request for input while it is open, and yield the context with which to relay it to the caller.
 
-        With the policy `callers: auto`, the first such request on a shared child process makes callers take turns from then on. Calls that
-        already run count as one turn.
+        `ctx` is the call to which the request belongs, `None` if that is unknown. With the policy `callers: auto`, the first request for
+        input on a shared child process makes clients take turns from then on. Calls that already run count as one turn.
         """
         is_without_turn = ctx is None or any(call is ctx for call in self._without_turn.values())
         if self._turns is None and self._takes_turns_once_asked and is_without_turn:
@@ -244,7 +257,10 @@ class Delivery:
             self._questions.remove(question)
 
     def questions(self, approving: Sequence[tuple[CallContext, str]]) -> tuple[OpenQuestion, ...]:
-        """Return the open requests for input. `approving` are the calls whose request waits for an approval, each with its approvers."""
+        """Return the server's requests for input that have no answer yet, for the gateway's status.
+
+        `approving` are the calls whose request for input waits for an approval, each with the name of its approvers.
+        """
         return tuple(self._open_question(*question, approving) for question in self._questions)
 
     def _open_question(self, method: str, ctx: CallContext, since: float, approving: Sequence[tuple[CallContext, str]]) -> OpenQuestion:
@@ -261,7 +277,7 @@ class Delivery:
         )
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """Send one request on behalf of `ctx` on the right session, and once more if `may_resend` allows.
+        """Send one request for the call `ctx`, and return the result. After a failure, send it once more if `may_resend` allows.
 
         The result has only the `_meta` that the gateway accepts from servers.
 
@@ -312,9 +328,9 @@ class Delivery:
         )
 
     def _noted(self, failure: RequestFailure) -> RequestFailure:
-        """Return the failure as the caller gets it.
+        """Return the error that the caller gets for a failed request.
 
-        Over HTTP, a request that could not be sent also marks the server as failing, because its session stays open.
+        If a request could not be sent over HTTP, also mark the server as failing: its session stays open and does not show the failure.
         """
         if not isinstance(failure, NotSent) or not self._is_streamable_http:
             return failure
@@ -322,7 +338,10 @@ class Delivery:
         return failure if isinstance(failure, Unauthorized) else NotSent(self._connection.explain(), server=self._server)
 
     def _on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> Awaitable[JsonObject]:
-        """Send the request once: on `session`, or on the caller's own. Not a coroutine, which would cost every call one more step."""
+        """Send the request once, on `session` or on the caller's own session, and return an awaitable of the result.
+
+        Not a coroutine function, because one more coroutine would slow down every call.
+        """
         agreed = session.negotiated
         if agreed.era != "modern":
             return self._in_turn(session, method, params, envelope)
@@ -341,7 +360,10 @@ class Delivery:
         return await session.request(method, params, envelope)
 
     async def _in_turn(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
-        """Send the request once to a 2025 server: on the caller's own session, or on the shared one, in turn if callers take turns."""
+        """Send the request once to a 2025 server, on the caller's own session or on the shared `session`.
+
+        On the shared session, first wait for the client's turn if clients take turns.
+        """
         ctx = envelope.ctx
         if self._callers is not None and ctx is not None:
             askable = {k: v for k, v in envelope.capabilities.items() if k in ("sampling", "elicitation", "roots")}
@@ -371,7 +393,10 @@ class Delivery:
         return await self._admitted(session, method, params, envelope)
 
     def _leave(self, session: Session, ctx: CallContext, is_cancelled: bool) -> None:
-        """End the turn of a call. If the call was cancelled, first ping the server, which answers when it has finished the call."""
+        """End the turn of a call on the shared session. If it was cancelled, ping the server first, and end the turn after the answer.
+
+        A server that handles one message at a time answers the ping when it has finished the cancelled call.
+        """
         assert self._turns is not None
         if is_cancelled and self._tasks is not None and not session.closed.is_set():
             self._tasks.start_soon(self._leave_settled, session, ctx)
@@ -392,15 +417,19 @@ class Delivery:
             self._turns.leave(ctx, session.settle_seconds)
 
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:
-        """Return whether to declare the tasks extension: the gateway or the caller handles tasks that this request concerns."""
+        """Return whether a request declares the tasks extension.
+
+        `tools/call` declares it if the gateway follows tasks (`tasks.follow`) or the caller accepts them, `tasks/…` always.
+        """
         if method == "tools/call":
             return self._policy.tasks.follow or (ctx is not None and ctx.facts.takes_tasks)
         return method.startswith("tasks/")
 
     def _needs_own_session(self, askable: JsonObject) -> bool:
-        """Return whether the shared session would declare the wrong capabilities for this caller.
+        """Return whether a caller needs a session of its own, because the shared session declares other client capabilities.
 
-        A child process is shared unless policy forbids it, or roots are relayed, which servers read once at the start.
+        `askable` are the capabilities for requests for input that the caller's session would declare. A child process is shared
+        nevertheless, unless policy forbids it, or the caller has roots, which servers read only once, at the start.
         """
         if self._is_streamable_http:
             return bool(askable) or bool(self._guard.shared_capabilities())

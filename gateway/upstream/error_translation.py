@@ -1,8 +1,8 @@
-"""Translates errors of a server that a client of the other MCP version does not understand. Used by `source` for every request.
+"""Translates JSON-RPC errors of a server for a client that uses another MCP version. `source` uses this module for every request.
 
 A 2025 server that needs a person to open a URL answers with error -32042. A 2026 client gets an `input_required` result with the URL
-instead, and calls again. A server that requires a client capability answers with -32021; if policy withholds that capability, the client is
-told so.
+instead, and sends the request again. A server that requires a client capability answers with -32021; if the gateway's policy withholds
+that capability from the server, the client gets an error that names the policy.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 
 URL_REQUIRED = -32042
-"""Error code of 2025-11-25: a person has to open the URLs in `data.elicitations` before the request can succeed."""
+"""JSON-RPC error code of MCP 2025-11-25: a person has to open the URLs in `data.elicitations` before the request can succeed."""
 
 URL_STATE = "moongate:url-required"
-"""`requestState` of an `input_required` result that replaces error -32042. The retry with this state repeats the request unchanged."""
+"""`requestState` of the `input_required` result that replaces error -32042.
+
+A client's retry with this state is sent to the server like the first attempt.
+"""
 
 MAX_SHOWN_ISSUER = 200
-"""Maximum characters of an authorization server's name that a person is shown."""
+"""Maximum characters of an authorization server's name in a message to a person."""
 
 MAX_URLS = 8
-"""Maximum URLs of one error that a person is shown."""
+"""Maximum number of URLs of one error -32042 that a person is asked to open."""
 
 RESOURCE_MISSING = frozenset({-32002, -32602})
-"""Error codes for a resource that does not exist (2025, 2026)."""
+"""JSON-RPC error codes with which 2025 and 2026 servers answer a request for a resource that does not exist."""
 
 
 def agreed(ctx: CallContext) -> bool:
@@ -40,7 +43,9 @@ def agreed(ctx: CallContext) -> bool:
 
 
 def begin_again(ctx: CallContext) -> CallContext:
-    """Return the context with which a request is sent. A retry after error -32042 is sent like the first attempt, without answers.
+    """Return the context with which to send the request of a call to the server.
+
+    A retry after error -32042 is sent like the first attempt, so its context has no answers and no request state. Other calls keep `ctx`.
 
     Raises:
         ToolFailed: The person did not agree to open a URL.
@@ -54,24 +59,24 @@ def begin_again(ctx: CallContext) -> CallContext:
 
 def sign_in_first(server: str, issuer: str, url: str) -> Rejected:
     """Return the error for a request that needs a person to sign in at `url` first, as error -32042 of MCP 2025-11-25."""
-    where = shown(issuer, MAX_SHOWN_ISSUER)  # the server's own metadata may contain the name
+    where = shown(issuer, MAX_SHOWN_ISSUER)  # made safe to show, because the issuer may come from the server's own metadata
     message = f"Server {server!r} needs you to sign in at {where!a}. Open the page on the machine of the gateway; your call goes on then."
     page: JsonObject = {"mode": "url", "elicitationId": secrets.token_urlsafe(16), "url": url, "message": message}
     return Rejected(message, server=server, code=URL_REQUIRED, data={"elicitations": [page]})
 
 
 async def as_it_is(ask: JsonObject) -> JsonObject:
-    """Return a request for input unchanged. Takes the place of a judge for requests that the gateway itself makes."""
+    """Return a request for input unchanged. The `judge` of `explain` for requests that the gateway itself makes, not a server."""
     return ask
 
 
 async def explain(
     error: Rejected, ctx: CallContext, relayed: JsonMapping, judge: Callable[[JsonObject], Awaitable[JsonObject]]
 ) -> JsonObject:
-    """Return the result that replaces a server's error for this caller, or raise the error.
+    """Return the result that replaces a server's error for the caller of `ctx`, or raise the error that the caller gets.
 
-    `relayed` are the capabilities declared to the server for this caller. `judge` returns one request for input with the server's name
-    added, or raises if policy refuses it.
+    `relayed` are the client capabilities declared to the server for this caller. `judge` returns one request for input with the server's
+    name added, or raises if policy refuses the request.
 
     Raises:
         Rejected: The server's error, with judged URLs.
@@ -102,6 +107,9 @@ def _url_asks(data: JsonValue) -> list[JsonObject]:
 
 
 def _held_back(data: JsonValue, client: ClientProfile, relayed: JsonMapping) -> str:
-    """Return the first capability that the server needs and the client has, but policy did not declare; else an empty string."""
+    """Return the first capability that the server requires and the client has, but that the gateway did not declare to the server.
+
+    Return an empty string if there is no such capability. `data` is the data of error -32021.
+    """
     names = members_of(members_of(data).get("requiredCapabilities"))
     return next((name for name in names if client.can(name) and name not in relayed), "")

@@ -1,9 +1,9 @@
-"""Chained gateways: which `_meta` of a server is kept, and the protection against loops between gateways.
+"""Filters the `_meta` that servers send, and prevents loops between gateways that are connected to each other.
 
-Each gateway appends its id to a request's `via` list, rejects a request that contains its id already, and rejects one that passed
+Each gateway appends its id to the `via` list in a request's `_meta`, and rejects a request that contains its id already or passed
 `MAX_HOPS` gateways. The first half of an id identifies the configuration, the second the endpoint that serves it (`upstream.hop_id`).
-`policy.metadata` decides which keys are kept; this module finds every `_meta` of a response. Used by `upstream`, and by `server` for
-listings.
+`policy.metadata` decides which `_meta` keys the gateway accepts; this module finds every `_meta` of a response. Used by `upstream`, and by
+`server` for listings.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ MAX_HOPS = 8
 """Maximum number of gateways through which one call may pass."""
 
 _DATA = frozenset({"_meta", "structuredContent", "arguments", "input"})
-"""Members in which no further `_meta` is searched: their value is data of a tool, or `_meta` itself."""
+"""Members of a result in which no `_meta` is searched, because their value is data of a tool, or is `_meta` itself."""
 
 
 _ValueT = TypeVar("_ValueT", JsonObject, list[JsonObject])
 
 
 def received(result: _ValueT) -> _ValueT:
-    """Remove the `_meta` keys that the gateway does not accept from every object of a result, or of a list of entries, and return it."""
+    """Remove the `_meta` keys that the gateway does not accept from servers, and return the changed `result`.
+
+    `result` is the result of a request or a list of listing entries. Nested objects are changed too.
+    """
     left: list[JsonValue] = [cast("JsonValue", result)]
     while left:
         value = left.pop()
@@ -44,14 +47,14 @@ def received(result: _ValueT) -> _ValueT:
 
 def received_input_request(request: JsonObject) -> JsonObject:
     """Remove the `_meta` keys that the gateway does not accept from a server's request for input, and return the request."""
-    params: JsonObject | None = request.get("params")  # or another value
+    params: JsonObject | None = request.get("params")  # may have any type; checked below
     if isinstance(params, dict) and not isinstance(params.get("_meta", {}), dict):
         del params["_meta"]
     return received(request)
 
 
 def received_data(data: JsonValue) -> JsonValue:
-    """Return the data of a server's error without the keys that only a gateway may set."""
+    """Return the `data` of a server's JSON-RPC error without the keys that only this gateway may set."""
     if not isinstance(data, dict):
         return data
     fields = {key: value for key, value in cast("JsonObject", data).items() if not is_own_key(key)}
@@ -69,7 +72,7 @@ def _keep_taken(holder: JsonObject) -> None:
 
 
 def hops_of(meta: JsonMapping | None, key: str) -> list[str]:
-    """Return the list of gateway ids at `key` of a `_meta`; a malformed value counts as empty."""
+    """Return the list of gateway ids that a `_meta` has under `key`; empty if the list is missing or malformed."""
     return gateway_ids(meta.get(key)) if meta else []
 
 
@@ -79,7 +82,7 @@ def configuration_of(gateway_id: str) -> str:
 
 
 def extend_via(meta: JsonMapping, own_id: str, server: str) -> JsonObject:
-    """Return the `_meta` of a request to `server`, with `own_id` appended to `via`: the ids of the gateways that the request passed.
+    """Return the `_meta` of a request to `server`, with `own_id` appended to its `via` list: the ids of the gateways that it passed.
 
     Raises:
         ToolFailed: The call came through this gateway before, or through too many gateways.
@@ -95,12 +98,12 @@ def extend_via(meta: JsonMapping, own_id: str, server: str) -> JsonObject:
 
 
 def without_loops(entries: Sequence[JsonObject], own_id: str) -> list[JsonObject]:
-    """Return the listed entries that did not come through this gateway."""
+    """Return those listing entries of a server whose `_meta` does not name this gateway (`own_id`) as one that they came through."""
     return [e for e in entries if own_id not in hops_of(cast("JsonMapping | None", e.get("_meta")), HOPS_KEY)]
 
 
 def with_hops(entries: Sequence[JsonObject], own_id: str) -> list[JsonObject]:
-    """Return the entries as listed to another gateway: each names the gateways that it came through, this one first."""
+    """Return listing entries for a client that is a gateway too: the `_meta` of each lists the gateways it came through, `own_id` first."""
     listed: list[JsonObject] = []
     for entry in entries:
         meta = cast("JsonObject", entry.get("_meta") or {})

@@ -1,4 +1,7 @@
-"""`GatewayLoops`: drops the entries of a server's listings that came from this gateway itself. Used by `source`."""
+"""`GatewayLoops`: drops listing entries that this gateway receives from a server, but that originate from this gateway itself.
+
+That happens if the server is another gateway that is connected to this one. Used by `source`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class GatewayLoops:
-    """Detects whether the listings of one server lead back to this gateway."""
+    """Detects and drops entries of one server's listings that originate from this gateway itself."""
 
     def __init__(self, server: str, own_id: str) -> None:
         """`own_id` is this gateway's id, which a gateway writes into the entries that it lists to another gateway."""
@@ -22,7 +25,10 @@ class GatewayLoops:
         self._returned: dict[str, int] = {}
 
     def drop(self, kind: str, entries: Sequence[JsonObject], answered_by: str) -> list[JsonObject]:
-        """Return the entries that did not come through this gateway. `answered_by` is the id of the gateway that listed them."""
+        """Return the entries of one list (`kind`) that did not come through this gateway.
+
+        `answered_by` is the gateway id of the server that sent the list; empty if the server is not a gateway. The first loop is logged.
+        """
         kept = without_loops(entries, self.own_id)
         before = self.problem
         self._is_self = answered_by == self.own_id
@@ -33,7 +39,7 @@ class GatewayLoops:
 
     @property
     def problem(self) -> str | None:
-        """A text that names the loop through this server's configuration entry, and the fix; `None` without a loop."""
+        """A text for the operator that says how the server's entries lead back to this gateway, and the fix; `None` without a loop."""
         entry = f"mcpServers.{self._server}"
         if self._is_self:
             return f"It is this gateway itself, so nothing of it is listed. Remove {entry}, or let it lead to another gateway."

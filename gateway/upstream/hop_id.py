@@ -1,4 +1,4 @@
-"""The id of a running gateway, by which chained gateways detect that a call has come back to the same gateway.
+"""Computes the id of a running gateway, by which gateways that are connected to each other detect that a call came back to one of them.
 
 Decided: the id is a digest of the configuration's path and of the endpoint's port, keyed with the installation's key. Because: two
 gateways of one user share a state folder and still have two ids, while the replicas of a site (the same path, port and
@@ -18,17 +18,17 @@ from gateway.upstream.child_processes import LINEAGE_VARIABLE
 from gateway.upstream.gateway_chain import configuration_of
 
 HALF_DIGITS = 16
-"""Hex digits of each half of an id: the first stands for the configuration, the second for the endpoint."""
+"""Number of hex digits in each half of a gateway's id: the first half identifies the configuration, the second the endpoint."""
 
 STDIO = "stdio"
-"""The endpoint of a gateway that serves one client over standard input and output."""
+"""Name of the endpoint of a gateway that serves one client over standard input and output, in place of a port."""
 
 
 def hop_id(state: StateFolder, loaded: LoadedConfig, endpoint: str | None) -> str:
     """Return the id of the gateway that serves `loaded` at `endpoint`: a port as text, or `STDIO`. Blocks.
 
-    `None` stands for the configured port. A gateway that another gateway with the same configuration started as a child process returns
-    that gateway's id, because the two form a loop.
+    With `None`, the endpoint is the configured port. If another gateway with the same configuration started this gateway as a child
+    process, return the id of that gateway, because the two gateways form a loop.
 
     Raises:
         StorageError: The installation's key cannot be read or written.
@@ -38,13 +38,13 @@ def hop_id(state: StateFolder, loaded: LoadedConfig, endpoint: str | None) -> st
         if configuration_of(ancestor) == configuration:
             return ancestor
     port = endpoint or str(loaded.config.server.http.port)
-    # The system picks port 0 only when the gateway listens, after the id is needed, so a random value stands for the port.
+    # For port 0, the system chooses a port when the gateway begins to listen, which is later than the id is needed: use a random value.
     return configuration + _digest(state, secrets.token_hex(8) if port == "0" else port)
 
 
 def configuration_id(state: StateFolder, loaded: LoadedConfig) -> str:
-    """Return the first half of the id, which stands for the configuration. Raises `StorageError`. Blocks."""
-    # Links are not followed: a mounted ConfigMap resolves to another folder on each machine.
+    """Return the first half of a gateway's id, which identifies its configuration. Raises `StorageError`. Blocks."""
+    # Symbolic links are not resolved, because a mounted ConfigMap (Kubernetes) resolves to another folder on each machine.
     return _digest(state, os.path.normpath(loaded.path or loaded.base_dir))
 
 

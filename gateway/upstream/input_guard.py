@@ -1,8 +1,8 @@
-"""`InputGuard`: judges every request for input of a remote server, and tells which client capabilities to declare to the server.
+"""`InputGuard`: decides on each request for input of a remote server, and on the client capabilities that are declared to the server.
 
-Covers the requests that a 2025 server sends and those in `input_required` results of a 2026 server; `policy.input_requests` has the rules.
-Requests for a person or for the client's model go to the caller. A configured model answers the others here (`sampling.mode` `answer`, and
-`ask` after approval). `input_rounds` runs the rounds with a 2026 server.
+Requests for input are sampling, elicitation and roots: requests that a 2025 server sends, and those in `input_required` results of a 2026
+server. `policy.input_requests` has the rules. An allowed request goes to the caller, except for sampling requests that a model of the
+gateway answers (`sampling.mode` `answer`, and `ask` after approval). `input_rounds` handles the `input_required` results.
 """
 
 from __future__ import annotations
@@ -32,53 +32,53 @@ if TYPE_CHECKING:
     from gateway.chat.chat_context import SupportsChatGetResponse
 
 BUDGET_WINDOW_SECONDS = 3600.0
-"""Rolling window in which sampling requests are counted."""
+"""Rolling window in which the sampling requests of a caller count towards the quota `sampling.maxRequests`."""
 
 SAMPLING = "sampling/createMessage"
 
 _NOT_RELAYED_EXTENSIONS = frozenset({TASKS_EXTENSION, SKILLS_EXTENSION})
-"""Extensions that this gateway handles itself, so that servers must not be offered them."""
+"""Client extensions that are not declared to servers on behalf of a client, because this gateway handles them itself."""
 
 
 class Models(Protocol):
-    """Provides the models that answer sampling requests in place of the client's (`chat.model_resolver.ModelResolver`)."""
+    """Provides the models that answer servers' sampling requests in place of the client's model. `chat.model_resolver` implements it."""
 
     def can_answer(self, spec: str) -> bool:
-        """Return whether the gateway has a model for `spec` (the policy's `sampling.model`), so that it can answer sampling requests."""
+        """Return whether the gateway has the model that `spec` (`sampling.model` in a policy) names, so that it can answer requests."""
         ...
 
     def resolve(self, spec: str, ctx: CallContext) -> SupportsChatGetResponse:
-        """Return the chat client of the model that `spec` (the policy's `sampling.model`) names. Raises `ModelError`."""
+        """Return the chat client of the model that `spec` (`sampling.model` in a policy) names. Raises `ModelError`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class InputRequestServices:
-    """Services of the gateway with which `InputGuard` judges requests for input; one object per gateway."""
+    """Services of the gateway that `InputGuard` needs to decide on requests for input. There is one object per gateway."""
 
     events: EventStream
     records: Records
     approvals: Approvals
     models: Models | None = None
-    """`None` if no policy lets a configured model answer."""
+    """Provides the models that answer sampling requests; `None` if no policy lets a configured model answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
-    """A judgement: the request goes to the caller, with the server's name, and possibly with a lower token limit."""
+    """Verdict of `InputGuard.judge`: send `request` to the caller. It has the server's name added, and possibly a lower token limit."""
 
     request: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A judgement: a configured model answered the request, and the caller is not involved."""
+    """Verdict of `InputGuard.judge`: a configured model answered the request with `result`, so it does not go to the caller."""
 
     result: JsonObject
 
 
 class InputGuard:
-    """Judges the requests for input of one server. Safe for concurrent calls."""
+    """Decides on the requests for input of one server: relay, answer or refuse. Safe for concurrent calls."""
 
     def __init__(self, server: str, policy: SourcePolicy, services: InputRequestServices) -> None:
         self._server = server
@@ -87,21 +87,24 @@ class InputGuard:
         self._model = policy.sampling.model or "auto"
         models = services.models if policy.sampling.mode in ("ask", "answer") else None
         self.answers_itself = models is not None and models.can_answer(self._model)
-        """Whether a configured model may answer requests of this server."""
+        """Whether a configured model answers sampling requests of this server."""
         self.approving: list[tuple[CallContext, str]] = []
         """The calls whose request for input waits for an approval: the context of each call, and its approvers."""
 
-    # -- what is declared --------------------------------------------------------------------------------------
+    # -- client capabilities -----------------------------------------------------------------------------------
 
     def may_request_input(self, *, is_modern: bool) -> bool:
-        """Return whether requests for input may arrive while a call runs: relayed ones of a 2025 server, and approvals of sampling."""
+        """Return whether the client may get a request for input while a call of this server's tools runs.
+
+        That is so if policy relays requests of a 2025 server (`is_modern` is false), or if a person must approve sampling requests.
+        """
         if self._policy.sampling.mode == "ask":
             return True
         relays = self._policy.sampling.mode == "relay" or self._policy.elicitation.mode == "relay" or self._policy.roots.mode == "relay"
         return relays and not is_modern
 
     def shared_capabilities(self) -> JsonObject:
-        """Return the client capabilities of a session that callers share: those that policy relays to callers, or the gateway answers."""
+        """Return the client capabilities to declare in a session that callers share: those that policy relays or the gateway handles."""
         declared: JsonObject = {}
         if self._policy.sampling.mode in ("relay", "ask") or self.answers_itself:
             declared["sampling"] = {"tools": {}} if self.answers_itself else {}
@@ -112,9 +115,10 @@ class InputGuard:
         return declared
 
     def capabilities_for(self, client: ClientProfile) -> JsonObject:
-        """Return the client capabilities to declare for one caller: those that the caller has and policy relays, and those answered here.
+        """Return the client capabilities to declare to the server for calls of `client`.
 
-        The returned object is used for many calls and must not be changed.
+        They are the client's capabilities that policy relays, and sampling if a configured model answers it. The returned object is used
+        for many calls and must not be changed.
         """
         declared: JsonObject = {}
         for name, settings in client.capabilities.items():
@@ -132,21 +136,21 @@ class InputGuard:
         if self.answers_itself:
             declared["sampling"] = {"tools": {}}
         elif client.can("sampling") and self._policy.sampling.mode in ("relay", "ask"):
-            # not `context`, because the client would add messages of other servers behind this gateway
+            # Not `sampling.context`: the client would add the context of other servers behind this gateway.
             wanted = cast("JsonMapping", client.capabilities["sampling"] or {})
             declared["sampling"] = {key: value for key, value in wanted.items() if key != "context"}
         return declared
 
-    # -- judging -----------------------------------------------------------------------------------------------
+    # -- decisions on requests ---------------------------------------------------------------------------------
 
     async def judge(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """Judge one request for input. Refused sampling requests count towards the budget too.
+        """Decide on one request for input of the server during the call `ctx`. A refused sampling request counts towards the quota too.
 
         Raises:
-            PolicyDenied: Policy or a person refuses it.
-            AskUnavailable: The caller did not declare the capability.
+            PolicyDenied: Policy or a person refuses the request.
+            AskUnavailable: The client did not declare the capability that the request needs.
             ModelError: No model is configured to answer, or the model failed.
-            StorageError: The budget cannot be counted, or the decision cannot be recorded.
+            StorageError: The request cannot be counted, or the decision cannot be recorded.
         """
         if request.get("method") == SAMPLING and self._policy.sampling.mode != "deny":
             return await self._judge_sampling(request, ctx)
@@ -159,10 +163,10 @@ class InputGuard:
         return Relayed(verdict.arguments if isinstance(verdict, Rewrite) else request)
 
     async def answer(self, request: JsonObject, ctx: CallContext, key: str = "") -> JsonObject:
-        """Answer one request for input by a configured model or by the caller. Raises as `judge` and `CallContext.ask`.
+        """Return the answer to one request for input, from a configured model or from the caller.
 
-        Inside a durable task, `key` identifies the request: when the task is resumed, an answer given before counts. A request without
-        `key` is put to the caller again.
+        Inside a durable task, `key` identifies the request: when the task is resumed after a restart, an earlier answer to it is used. A
+        request without `key` is sent to the caller again. Raises the errors of `judge` and `CallContext.ask`.
         """
         judged = await self.judge(request, ctx)
         return judged.result if isinstance(judged, Answered) else await ctx.ask(judged.request, key)
@@ -196,15 +200,15 @@ class InputGuard:
             raise
         cap = cast("JsonMapping", allowed["params"]).get("maxTokens")
         self._tell(request, ctx, "answered" if self.answers_itself else "relayed", asked=params.get("maxTokens"), allowed=cap)
-        await self._services.records.flush()  # what a server gets of a model is recorded first
+        await self._services.records.flush()  # the decision is stored before the server receives an answer of a model
         return Answered(await self._ask_model(allowed, ctx)) if self.answers_itself else Relayed(allowed)
 
     async def _ask_model(self, request: JsonObject, ctx: CallContext) -> JsonObject:
-        """Return the answer of the configured model. The model gets the server's request, and no data of the gateway."""
+        """Return the configured model's answer to a sampling request. The model gets the server's request, and no data of the gateway."""
         models = cast("Models", self._services.models)
         try:
             with anyio.fail_after(self._policy.timeout_seconds):
-                from gateway.chat.sampling_requests import answer_sampling  # few gateways need it; its import would delay all
+                from gateway.chat.sampling_requests import answer_sampling  # imported here, because few gateways need it
 
                 return await answer_sampling(models.resolve(self._model, ctx), cast("JsonMapping", request["params"]))
         except TimeoutError:
@@ -219,7 +223,10 @@ class InputGuard:
             raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
 
     async def _count(self, ctx: CallContext) -> int:
-        """Count a sampling request of this caller in the database, and return the number of earlier ones in the last hour."""
+        """Count a sampling request of this server and caller in the database, and return how many they had in the hour before.
+
+        Without a quota (`sampling.maxRequests`), return 0 and count nothing.
+        """
         limit = self._policy.sampling.max_requests
         if not limit:
             return 0
@@ -248,7 +255,7 @@ def _smaller(asked: object, cap: int | None) -> int | None:
 
 
 def to_input_required(result: JsonMapping) -> InputRequired:
-    """Convert a result with `resultType: input_required` to the outcome of a call."""
+    """Convert a server's result with `resultType: input_required` to the outcome `InputRequired` of a call."""
     state = result.get("requestState")
     return InputRequired(
         members_of(result.get("inputRequests")),

@@ -1,8 +1,9 @@
-"""The rounds of requests for input in results of a 2026 server: models of the gateway answer some, the others go to the caller.
+"""Handles `input_required` results of a 2026 server: models of the gateway answer some requests for input, and the caller the others.
 
-If one result has requests of both kinds, the models' answers are put into the request state, which `server` protects from the client, and
-are sent to the server together with the caller's answers on the retry. So no round is kept in memory, and no model is called twice. Called
-by `source` for every request.
+If one result has requests for a model and for the caller, the models' answers are stored in the request state that the client returns with
+its retry, and are sent to the server together with the caller's answers. So the gateway keeps nothing in memory between a result and the
+retry, and calls no model twice. The package `server` protects the request state from the client. `source` calls this module for every
+request.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from gateway.tools.drive import MAX_ROUNDS
 from gateway.upstream.input_guard import Answered, InputGuard, to_input_required
 
 Leg = Callable[[CallContext], Awaitable[JsonObject]]
-"""Sends the request once, with the answers and the request state of the context, and returns the result."""
+"""Function that sends a request to the server once, with the answers and the request state of the given context, and returns its result."""
 
 
 async def converse(guard: InputGuard, send: Leg, ctx: CallContext) -> JsonObject:
-    """Send a request, again after each round that a configured model answered, and return the result.
+    """Send a request with `send`, and send it again as long as configured models answer all requests for input in its result.
 
-    Requests for input that remain in the result are judged, and are for the caller.
+    Return the last result. If it is `input_required`, its requests for input are those for the caller, and policy allowed them.
 
     Raises:
-        PolicyDenied: A request for input was refused, and with it the whole request.
-        ToolFailed: The server sent more than `MAX_ROUNDS` rounds.
+        PolicyDenied: A request for input was refused, which fails the whole request.
+        ToolFailed: The server sent requests for models in more than `MAX_ROUNDS` results.
     """
     leg = _open(ctx) if guard.answers_itself else ctx
     for _ in range(MAX_ROUNDS):
@@ -58,7 +59,10 @@ def _pack(state: str | None, answers: JsonObject) -> str:
 
 
 def _open(ctx: CallContext) -> CallContext:
-    """Return the context with the server's own request state, and with the answers that models gave in earlier rounds."""
+    """Return the context of a retry with the server's own request state, and with the models' earlier answers added to the caller's.
+
+    `_pack` combined the state and those answers in the request state that the client returned.
+    """
     if ctx.facts.request_state is None:
         return ctx
     try:

@@ -1,7 +1,8 @@
 """`LargeBodies`: limits the bytes of large responses that the gateway processes at once, in total and for each caller.
 
-Transports claim the bytes while a large response arrives, and stop reading until the claim is granted. The claim is released when the
-result has passed the gate, or when nothing refers to it any more. So many large results cost time, not memory.
+The transports to servers claim the bytes while a large response arrives, and stop reading until the claim is granted. The claim is released
+when the gate has processed the result, or when nothing refers to it any more. So many concurrent large responses take more time instead of
+more memory.
 """
 
 from __future__ import annotations
@@ -23,18 +24,19 @@ from gateway.upstream.large_result_pool import HELD_BYTES, HelperPool
 from gateway.wire.long_text import Decoded, decode_parts
 
 SWITCH_SECONDS = 0.0005
-"""Python's switch interval while large responses are processed: the event loop gets the interpreter's lock back after this time, not after
-5 ms.
+"""Python's thread switch interval while large responses are processed.
+
+The event loop gets the interpreter's lock back from a worker thread after this time, instead of after 5 ms.
 """
 
 _WORKERS = 2
-"""Responses that are parsed at once: more threads would only compete for the interpreter's lock."""
+"""Number of worker threads that parse large responses at once. More threads would only compete for the interpreter's lock."""
 
 T = TypeVar("T")
 
 
 class _PendingClaim:
-    """State of one claim: the bytes that it waits for or holds."""
+    """State of one claim for memory: its caller and size in bytes, and whether it is granted or ended."""
 
     __slots__ = ("caller", "granted", "is_granted", "is_over", "size")
 
@@ -46,7 +48,7 @@ class _PendingClaim:
 
 
 class Claim:
-    """Claimed bytes of one large response. `release` returns them; so does garbage collection."""
+    """A claim for the memory of one large response, granted at once or later. `release` or garbage collection ends it."""
 
     __slots__ = ("_bodies", "_wish")
 
@@ -56,11 +58,11 @@ class Claim:
 
     @property
     def is_granted(self) -> bool:
-        """Whether the response may be read."""
+        """Whether the memory is granted, so that the response may be read."""
         return self._wish.is_granted
 
     def release(self) -> None:
-        """Return the bytes, or stop waiting for them. Callable from any thread, more than once."""
+        """Return the granted memory, or stop waiting for it. Callable from any thread, more than once."""
         self._bodies.end(self._wish)
 
     def __del__(self) -> None:
@@ -68,12 +70,13 @@ class Claim:
 
 
 class LargeBodies:
-    """Grants claims (permissions to hold large responses in memory) in one process and one event loop."""
+    """Grants claims for the memory of large responses, for all servers of one gateway, in one event loop."""
 
     def __init__(self, max_bytes: int, *, used: Callable[[], None] | None = None) -> None:
-        """One caller gets at most half of `max_bytes`. A larger response is granted if its caller has no other one.
+        """Grant at most `max_bytes` at once, and half of that to one caller.
 
-        `used` is called in the event loop after each response is processed.
+        A response larger than half is granted if its caller has no other response, and one larger than `max_bytes` if no caller has any.
+        `used` is called in the event loop each time granted memory was returned.
         """
         self.max_bytes = max_bytes
         self._used = used
@@ -81,13 +84,13 @@ class LargeBodies:
         self._loop = asyncio.get_running_loop()
         self._limiter = anyio.CapacityLimiter(_WORKERS)
         self.helpers = HelperPool()
-        """Processes that read and judge the largest results. `ChildProcesses` closes them."""
+        """Helper processes that parse and judge the largest results of `tools/call`. `ChildProcesses` closes them."""
         self._bytes = 0
         self._by_caller: Counter[str] = Counter()
         self._waiting: CallerQueues[_PendingClaim] = CallerQueues()
 
     def claim(self, caller: str, size: int, granted: Callable[[], None]) -> Claim:
-        """Claim `size` bytes for `caller`. `granted` is called once, later, if they are not granted at once."""
+        """Claim `size` bytes for `caller`. If the claim is not granted at once, `granted` is called when it is."""
         wish = _PendingClaim(caller, size, granted)
         self._waiting.add(caller, wish)
         self._grant(quietly=wish)
@@ -96,22 +99,25 @@ class LargeBodies:
     async def read(
         self, parts: list[bytes], claim: Releasable | None, is_call: Callable[[JsonValue], bool]
     ) -> tuple[Decoded, Releasable | None]:
-        """Parse a message: a very large one in a helper process (`HelperPool.hold`), any other in a worker thread.
+        """Parse a JSON-RPC message in a worker thread, or in a helper process if it is very large (`HelperPool.hold`).
+
+        `is_call` returns whether an id belongs to a pending `tools/call`. Return the message, and the object whose `release` returns the
+        memory: `claim`, or the one that the helper process made.
 
         Raises:
             ValueError: The message is not JSON.
-            ToolFailed: A helper process ended.
+            ToolFailed: The helper process ended.
         """
         if sum(map(len, parts)) >= HELD_BYTES:
             return await self.helpers.hold(parts, claim, is_call)
         return await self.work(lambda: decode_parts(parts)), claim
 
     async def work(self, job: Callable[[], T]) -> T:
-        """Run `job` in a worker thread."""
+        """Run `job` in a worker thread, at most `_WORKERS` jobs at once, and return its result."""
         return await anyio.to_thread.run_sync(job, limiter=self._limiter)
 
     def end(self, wish: _PendingClaim) -> None:
-        """End a claim: return its bytes, or stop waiting for them. Callable from any thread."""
+        """End a claim: return its granted memory, or stop waiting for it. Callable from any thread."""
         if not wish.is_over:
             wish.is_over = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -132,7 +138,10 @@ class LargeBodies:
         self._grant()
 
     def _grant(self, quietly: _PendingClaim | None = None) -> None:
-        """Grant the claims that fit, one of each caller in turn. A claim that does not fit into the total blocks all later ones."""
+        """Grant the waiting claims that fit, one of each caller in turn, and call `granted` of each except the claim `quietly`.
+
+        A claim that does not fit into the total blocks all later claims, so that it is granted in the end.
+        """
         is_moving = True
         while is_moving:
             is_moving = False

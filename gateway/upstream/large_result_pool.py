@@ -1,7 +1,8 @@
-"""`HelperPool`: helper processes (`large_result_worker`) that read and judge large results of `tools/call`, each a `LargeResult`.
+"""`HelperPool`: starts and reuses helper processes, which parse large results of `tools/call` and apply the gate's rules to them.
 
-The gateway keeps the received bytes, and parses them itself only if the helper reports that the result passes unchanged or is unusual.
-`LargeBodies` limits the number of large results; each has a helper process to itself, so that a crash fails one call only.
+`LargeResult` is one such result. The gateway keeps the received bytes, and parses them itself only if the helper process reports that the
+result passes unchanged or is unusual. Each result has a helper process to itself, so that a crash fails only one call. `LargeBodies` limits
+the memory of large results, and `large_result_worker` is the program of the processes.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from gateway.wire.rpc_envelope import response
 logger = logging.getLogger(__name__)
 
 HELD_BYTES = 4_194_304
-"""Size from which a helper process reads a result. Parsing a smaller one holds the interpreter's lock for some milliseconds."""
+"""Size in bytes from which a helper process parses a result. Parsing a smaller result holds the interpreter's lock for milliseconds."""
 
 MOST_HELPERS = 2
-"""Helper processes at once; further results wait."""
+"""Maximum number of helper processes at once. Further large results wait until one is free."""
 
 IDLE_SECONDS = 5.0
-"""Idle timeout of a helper process."""
+"""Seconds without a result after which the idle helper processes are ended."""
 
 JUDGE_SECONDS = 60.0
-"""Timeout for judging and storing one result, which the deadline of its call does not cover."""
+"""Timeout of a helper process for parsing one result, and for judging and storing it, which the deadline of the call does not cover."""
 
 _HEAP = {"MALLOC_MMAP_THRESHOLD_": "262144"}
-"""Makes the C library (glibc) return a large block to the system when it is freed."""
+"""Environment variable that makes the C library (glibc) return a large block of memory to the system when it is freed."""
 
 LOST = (
     "The result is large, and the process that checks large results ended or took too long. The call has run. "
@@ -68,7 +69,7 @@ class HelperProcess:
         )
 
     def ask(self, fields: JsonObject, parts: Sequence[bytes] = ()) -> tuple[JsonObject, bytes]:
-        """Send an order with `parts` as its body, and return the reply with its body.
+        """Send an order, `fields` with `parts` as its body, and return the fields and the body of the reply.
 
         Raises:
             OSError: The process ended.
@@ -79,7 +80,7 @@ class HelperProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process is still running."""
         return self._process.poll() is None
 
     def kill(self) -> None:
@@ -102,7 +103,7 @@ def _started() -> HelperProcess | None:
 
 
 class HelperPool:
-    """Helper processes of one gateway, in one event loop. The owner calls `aclose`."""
+    """The helper processes of one gateway that parse and judge large results, for one event loop. The owner calls `aclose`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -117,7 +118,7 @@ class HelperPool:
         """Parse a message with a helper process. Takes ownership of `parts`.
 
         If the message answers a `tools/call` (`is_call` of its id) with a complete and plain result, return the message with an empty
-        result, and the `LargeResult` that has the real one. Otherwise return the whole message, parsed in this process, and `claim`.
+        result, and the `LargeResult` that has the real result. Otherwise return the whole message, parsed in this process, and `claim`.
 
         Raises:
             ValueError: The message is not JSON.
@@ -158,7 +159,7 @@ class HelperPool:
             raise
 
     def give_back(self, helper: HelperProcess | None, *, is_usable: bool) -> None:
-        """Return a helper process to the pool if it `is_usable`, else end it."""
+        """Return a helper process to the pool if it `is_usable`, or end it. Then the next waiting result can get a helper process."""
         self._turns.release()
         if helper is None:
             return
@@ -171,12 +172,12 @@ class HelperPool:
         self._timer = self._loop.call_later(IDLE_SECONDS, self._end_idle)
 
     def give_back_soon(self, helper: HelperProcess) -> None:
-        """End the helper process of a result that nobody judged. Callable from any thread."""
+        """End a helper process whose result was dropped before the gate judged it. Does not wait. Callable from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(partial(self.give_back, helper, is_usable=False))
 
     async def aclose(self) -> None:
-        """End all idle processes."""
+        """End all idle helper processes, and wait until they have exited."""
         self._end_idle()
         for closing in list(self._closing):
             await closing
@@ -203,7 +204,7 @@ class HelperPool:
 
 
 class LargeResult:
-    """A large result that a helper process has parsed and can judge for the gate (`gate.results.HelperResult`)."""
+    """A large result of `tools/call` that a helper process has parsed and can judge for the gate (`gate.results.HelperResult`)."""
 
     def __init__(self, helpers: HelperPool, helper: HelperProcess, parts: list[bytes], claim: Releasable | None) -> None:
         self._helpers = helpers
@@ -212,7 +213,9 @@ class LargeResult:
         self._claim = claim
 
     async def judge(self, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged | None:
-        """Judge the result in the helper process, by the gate's function `judge_whole`; return `None` if it passes unchanged.
+        """Apply `rules` to the result in the helper process, with the gate's function `judge_whole`.
+
+        Return the verdict with the changed result, or `None` if the result passes unchanged: `whole` then returns it.
 
         Raises:
             ToolFailed: The helper process ended, or took too long.
@@ -238,7 +241,7 @@ class LargeResult:
         return Judged(result, rule=reply["rule"], reason=reply["reason"], is_shortened=reply["shortened"])
 
     async def whole(self) -> Received:
-        """Parse the received bytes in this process, and return the result."""
+        """Parse the received bytes in this process, and return the unchanged result."""
         parts = self._parts
         message, encoded, long_text = await anyio.to_thread.run_sync(decode_parts, parts)
         result = cast("JsonObject", cast("dict[str, JsonValue]", message)["result"])
@@ -246,7 +249,7 @@ class LargeResult:
         return Received(received(result), encoded, long_text, self._claim)
 
     def release(self) -> None:
-        """Release the claimed memory, and end the helper process of a result that nobody judged."""
+        """Return the claimed memory. If the result was not judged, end its helper process."""
         helper, self._helper = self._helper, None
         if helper is not None:
             self._helpers.give_back_soon(helper)

@@ -1,10 +1,11 @@
-"""The program of a helper process: it reads one large result of `tools/call` at a time, and judges it as the gate does.
+"""The program of a helper process, which parses one large result of `tools/call` at a time and applies the gate's rules to it.
 
-Reading and judging 60 MB takes calls into C that hold the interpreter's lock for hundreds of milliseconds; in another process they block
-nothing. `judge_whole` decides, the function that the gate calls too. `large_result_pool` starts the process.
+Parsing and judging 60 MB takes calls into C that hold the interpreter's lock for hundreds of milliseconds; in another process they do not
+block the gateway's event loop. `gate.results.judge_whole` applies the rules in both processes. `large_result_pool` starts the process.
 
-Frames go both ways: the length of a JSON object in four bytes, the object, and as many bytes as its `size` says. The process ends when its
-standard input does, so it never outlives the gateway.
+The gateway sends orders on standard input and reads replies from standard output. Each is a frame: the length of a JSON object in four
+bytes, the object, and as many bytes as its member `size` says. The process ends when its standard input does, so it never outlives the
+gateway.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from gateway.wire.rpc_envelope import VERSION, VERSION_KEY
 _LENGTH_BYTES = 4
 
 _BLOCKS = frozenset({"text", "image", "audio"})
-"""Types of blocks that reach the gate unchanged. A result with any other block is judged in the gateway."""
+"""Types of content blocks that reach the gate unchanged. A result with a block of another type is judged in the gateway, not here."""
 
 
 def send(stream: IO[bytes], fields: JsonMapping, parts: Sequence[bytes] = ()) -> None:
-    """Write one frame: a JSON object and its body."""
+    """Write one frame to `stream`: the JSON object `fields`, and `parts` as its body."""
     header = json.dumps({**fields, "size": sum(map(len, parts))}).encode()
     stream.write(len(header).to_bytes(_LENGTH_BYTES, "big") + header)
     for part in parts:
@@ -38,7 +39,7 @@ def send(stream: IO[bytes], fields: JsonMapping, parts: Sequence[bytes] = ()) ->
 
 
 def receive(stream: IO[bytes]) -> tuple[JsonObject, bytes]:
-    """Read one frame; return the JSON object and its body.
+    """Read one frame from `stream`, and return its JSON object and its body.
 
     Raises:
         EOFError: The stream ended.
@@ -56,7 +57,10 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
 
 
 def read_plain(parts: list[bytes]) -> tuple[JsonValue, JsonObject] | None:
-    """Return the id and the result of a response, or `None` if the result is incomplete or has unusual content blocks.
+    """Parse a JSON-RPC response, and return its id and its result.
+
+    Return `None` if the result cannot be judged here: the message is not a successful response, the result is incomplete
+    (`input_required`, a task), or a content block is not in `_BLOCKS`.
 
     Takes ownership of `parts`.
     """
@@ -77,7 +81,7 @@ def read_plain(parts: list[bytes]) -> tuple[JsonValue, JsonObject] | None:
 
 
 def _judged(result: JsonObject, order: JsonObject) -> tuple[JsonObject, Sequence[bytes]]:
-    """Return the reply to the order `judge`: `whole` if the result passes unchanged, else what the gate returns instead."""
+    """Judge `result` as `order` says, and return the reply and its body: `whole` if it passes unchanged, else the replacing result."""
     keeper = None if order["keeper"] is None else ResultKeeper.from_settings(order["keeper"])
     try:
         judged = judge_whole(result, ResultRules(**order["rules"]), keeper, ResultOrigin(**order["source"]))
@@ -90,7 +94,7 @@ def _judged(result: JsonObject, order: JsonObject) -> tuple[JsonObject, Sequence
 
 
 def main() -> None:
-    """Read orders from standard input and send the replies, until the input ends."""
+    """Carry out the orders on standard input and write the replies to standard output, until the input ends."""
     gc.disable()  # JSON has no cycles, and a collection would visit millions of objects
     source, target = sys.stdin.buffer, sys.stdout.buffer
     result: JsonObject | None = None
@@ -107,7 +111,7 @@ def main() -> None:
                 send(target, {"do": "whole"})
                 continue
             number, result = found
-            del found  # or it would keep the result in memory
+            del found  # otherwise this name would keep the result in memory
             send(target, {"do": "held", "id": number, "isError": result.get("isError")})
         elif order["do"] == "judge" and result is not None:
             fields, reply = _judged(result, order)

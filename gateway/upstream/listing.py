@@ -1,6 +1,6 @@
-"""Reads a server's complete listings, and converts listed tools to definitions.
+"""Reads the complete lists of a server's tools, resources, resource templates and prompts, and converts listed tools to definitions.
 
-Pages and entries are limited. An entry that is not an object, or has no name, is skipped. `source` keeps the results.
+The numbers of pages and entries are limited. An entry that is not an object, or has no name, is skipped. `server_lists` stores the results.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gateway.upstream.server_session import Envelope, Session
 logger = logging.getLogger(__name__)
 
 MAX_PAGES = 1_000
-"""Maximum pages of one listing; the rest is dropped."""
+"""Maximum number of pages of one list. Further pages are not read."""
 
 MAX_ENTRIES = 50_000
-"""Maximum entries of one listing."""
+"""Maximum number of entries of one list. Further entries are dropped."""
 
 MAX_LISTING_CHARS = 67_108_864
-"""Maximum size of a listing in several pages, as JSON; one page is limited like every message."""
+"""Maximum characters of JSON in all pages of one list together. A list in one page has only the size limit of a message."""
 
 _METHODS = {
     "tools": ("tools/list", "tools", "name"),
@@ -44,7 +44,7 @@ KINDS_OF: Mapping[ChangeKind, tuple[str, ...]] = {
     "resources": ("resources", "templates"),
     "prompts": ("prompts",),
 }
-"""The listings to read again after each kind of change notification."""
+"""The lists to read again after each kind of change notification: `resources` stands for resources and resource templates."""
 
 _CAPABILITY_OF = {"tools": "tools", "resources": "resources", "templates": "resources", "prompts": "prompts"}
 _KNOWN_TOOL_KEYS = frozenset({"name", "title", "description", "inputSchema", "outputSchema", "annotations"})
@@ -52,35 +52,38 @@ _KNOWN_TOOL_KEYS = frozenset({"name", "title", "description", "inputSchema", "ou
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A listed tool: its definition, the headers that mirror its arguments (`x-mcp-header`), and the metadata of its calls."""
+    """A tool that a server listed: its definition, the HTTP headers that repeat arguments (`x-mcp-header`), and `_meta` for its calls."""
 
     definition: ToolDefinition
     headers: dict[tuple[str, ...], str] = field(default_factory=lambda: cast("dict[tuple[str, ...], str]", {}))
     meta: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """Request `_meta` of every call of the tool; takes precedence over the caller's."""
+    """`_meta` that is sent with every call of the tool. Its keys take precedence over those of the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All entries of one listing of a server."""
+    """All entries of one list of a server, for example of its tools."""
 
     entries: list[JsonObject]
     gateway: str = ""
-    """The server's gateway id if it is a Moongate itself; its entries may then come from this gateway."""
+    """The gateway id of the server if the server is a Moongate gateway, else empty. Its entries may then originate from this gateway."""
 
 
 class Requester(Protocol):
-    """Sends the requests for a listing."""
+    """The interface that `list_all` needs of a session with a server: it sends list requests."""
 
     server: str
 
     async def request(self, method: str, params: JsonMapping, envelope: Envelope) -> JsonObject:
-        """Send one request and return its result."""
+        """Send one list request (such as `tools/list`), and return its result."""
         ...
 
 
 async def list_kind(session: Session, what: str, loops: GatewayLoops) -> Listing:
-    """Read one listing of a server. Entries that came through this gateway are dropped and noted in `loops`."""
+    """Read one list of a server: `what` is `tools`, `resources`, `templates` or `prompts`.
+
+    Entries that originate from this gateway are dropped and counted in `loops`. Without the server's capability, the list is empty.
+    """
     if _CAPABILITY_OF[what] not in session.negotiated.capabilities:
         return Listing([])
     listing = await list_all(session, what, Envelope(meta={VIA_KEY: [loops.own_id]}))
@@ -88,7 +91,10 @@ async def list_kind(session: Session, what: str, loops: GatewayLoops) -> Listing
 
 
 async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> Listing:
-    """Return all entries of a listing, in the server's order; none if the server does not have the method."""
+    """Read all pages of one list of a server, and return the entries in the server's order.
+
+    The list is empty if the server does not support the method.
+    """
     method, key, name_key = _METHODS[what]
     entries: list[JsonObject] = []
     seen: set[JsonValue] = set()
@@ -120,9 +126,10 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
 
 
 def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool = False) -> Listed | None:
-    """Convert an entry of `tools/list`; `None` if the specification requires to drop the tool (invalid `x-mcp-header`).
+    """Convert an entry of `tools/list`. Return `None` if the specification requires to drop the tool (invalid `x-mcp-header`).
 
-    `has_tasks` tells whether the server supports the tasks extension of 2026, so that it may make a task of any call.
+    `modern` is true for a 2026 server. `may_ask` becomes part of the definition: whether a call may request input. `has_tasks` is true if
+    the server supports the tasks extension of 2026, so that it may run any call as a task.
     """
     schema = as_object(wire.get("inputSchema"))
     input_schema: JsonObject = {"type": "object"} if schema is None else schema
@@ -131,7 +138,7 @@ def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool
         return None
     extra = {k: v for k, v in wire.items() if k not in _KNOWN_TOOL_KEYS}
     execution = members_of(extra.pop("execution", None))
-    # A tool that may run plainly is called plainly.
+    # A 2025 tool with optional task support is called without a task.
     support: TaskSupport = "required" if execution.get("taskSupport") == "required" else "never"
     if not isinstance(extra.get("_meta", {}), dict):
         del extra["_meta"]

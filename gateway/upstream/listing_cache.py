@@ -1,7 +1,7 @@
-"""`ListingCache`: the last listing of a server, so that a restarted gateway can serve it before the server has started.
+"""`ListingCache`: stores the lists of a server in a file, so that a restarted gateway can serve them before the server has started.
 
-One file per server and digest of its entry in the state folder. A file is replaced as a whole, so several processes may write it. It holds
-the server's texts and no secrets of the gateway; an unusable file counts as missing. All functions block.
+The state folder has one file for each server and digest of its configuration entry. A file is replaced as a whole, so several processes may
+write it. It contains texts of the server and no secrets of the gateway; an unusable file counts as missing. All functions block.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ _NAME_OF = {"tools": "name", "resources": "uri", "templates": "uriTemplate", "pr
 
 @dataclass(frozen=True, slots=True)
 class CachedListing:
-    """All lists of one server, with the protocol version and the instructions that belong to them."""
+    """All lists of one server, with the protocol version and the instructions from the handshake of the session that listed them."""
 
     lists: dict[str, list[JsonObject]]
-    """`tools`, `resources`, `templates` and `prompts` as the server sent them."""
+    """The entries of each list, as the server sent them, under the keys `tools`, `resources`, `templates` and `prompts`."""
     is_modern: bool
     protocol_version: str
     instructions: str | None
 
 
 def state_file_name(server: str, entry: ServerEntry) -> str:
-    """Return the name of the file for a server's listings. It depends on the server's name, program, arguments, folder and URL."""
-    # environment and headers hold secrets and rarely decide what is listed
+    """Return the name of a server's file in a folder of stored definitions. A changed program, argument, folder or URL changes the name."""
+    # Environment variables and headers are left out, because they contain secrets and rarely change what a server lists.
     known = entry.model_dump(mode="json", include={"type", "command", "args", "cwd", "url"})
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
     return f"{server}-{digest}.json"
 
 
 class ListingCache:
-    """The stored listings of one server. Reads and writes no file before a method is called."""
+    """The file with the lists of one server. Reads and writes no file before a method is called."""
 
     def __init__(self, state_folder: Path, server: str, entry: ServerEntry) -> None:
-        """`entry` is the server's entry in the configuration as loaded, with an absolute `cwd`."""
+        """Determine the file's path, without side effects. `entry` is the server's configuration entry as loaded, with absolute `cwd`."""
         self._file = state_folder / FOLDER / state_file_name(server, entry)
         self._last: CachedListing | None = None
 
     def recall(self) -> CachedListing | None:
-        """Return the stored listing; `None` if the file is missing, or unusable, which is logged."""
+        """Return the stored lists, or `None` if the file is missing or unusable. An unusable file is logged."""
         try:
             self._last = _parse(read_json(self._file))
         except FileNotFoundError:
@@ -64,7 +64,7 @@ class ListingCache:
         return self._last
 
     def keep(self, listing: CachedListing) -> None:
-        """Store a listing, unless it is stored already. A failure is logged: the next start is slower then."""
+        """Store the lists, unless they are stored already or too large. A failure is logged and only makes the next start slower."""
         if listing == self._last:
             return
         document = {
@@ -87,10 +87,10 @@ class ListingCache:
 
 
 def _parse(document: JsonValue) -> CachedListing:
-    """Parse a stored listing.
+    """Parse the JSON document of a file that `ListingCache.keep` wrote.
 
     Raises:
-        ValueError: The document was not written by this version.
+        ValueError: The document has another version or format.
     """
     if not isinstance(document, dict):
         raise ValueError("it holds no object")

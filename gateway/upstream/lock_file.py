@@ -1,4 +1,4 @@
-"""`LockFile`: reads the pinned tool definitions of a configuration from its lock file, again whenever the file changes."""
+"""`LockFile`: reads a configuration's accepted tool definitions (pins) from its lock file, and reads them again when the file changes."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ logger = logging.getLogger(__name__)
 
 
 class LockFile:
-    """The lock file of one gateway. Changes are followed while `run` runs."""
+    """Reads and watches the lock file of one gateway, which contains the accepted tool definitions. `run` applies changes of the file."""
 
     def __init__(self, apply: Callable[[Pins], None]) -> None:
-        """`apply` receives the pins each time the file changes."""
+        """`apply` receives the pins (accepted definitions) each time the file changes."""
         self._apply = apply
         self._watch: FileWatch | None = None
         self._moved = anyio.Event()
         self.problem: str | None = None
-        """Why the lock file in its present state is not in use; `None` if it is in use."""
+        """Why the gateway does not apply the current content of the lock file; `None` if the gateway applies it."""
 
     async def read(self, loaded: LoadedConfig) -> Pins:
-        """Return the pins for a configuration, and follow the lock file of this configuration from now on.
+        """Return the pins in the lock file of a configuration, and watch this file from now on. `run` must be running to notice changes.
 
         Raises:
-            ConfigError: The file cannot be read; the previous file is still followed.
+            ConfigError: The file cannot be read. The previous configuration's file is still watched.
         """
         config = loaded.config
         path = loaded.lock_path if any(config.policy(name).pins != "off" for name in config.mcp_servers) else None
-        # The watch is made before the file is read, so that no change is missed.
+        # The watch begins before the file is read, so that no change is missed.
         watch = self._watch
         if path is None or watch is None or watch.path != path:
             watch = await anyio.to_thread.run_sync(FileWatch, path) if path is not None else None
@@ -46,9 +46,9 @@ class LockFile:
         return pins
 
     async def run(self) -> None:
-        """Call `apply` after each change of the file, until cancelled.
+        """Read the file after each change and pass its pins to `apply`, until cancelled.
 
-        An unreadable file sets `problem` and leaves the pins as they are.
+        If the file cannot be read, set `problem` and do not call `apply`, so that the earlier pins stay in force.
         """
         while True:
             self._moved = anyio.Event()

@@ -1,4 +1,4 @@
-"""`Negotiated`: what a gateway and a server agreed on when they connected. Created by `server_session` from the server's answer."""
+"""`Negotiated`: result of the handshake with a server: protocol version, capabilities and instructions. `server_session` creates it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.tools.ports import Era
 
 @dataclass(frozen=True, slots=True)
 class Negotiated:
-    """The agreed version, and the server's capabilities and instructions."""
+    """The protocol version that a server and the gateway agreed on, and the server's capabilities, instructions and name."""
 
     era: Era
     protocol_version: str
@@ -28,7 +28,7 @@ class Negotiated:
 
     @classmethod
     def from_result(cls, era: Era, version: str, result: JsonMapping, server_info: JsonValue) -> Negotiated:
-        """Read the server's result of `server/discover` or `initialize`."""
+        """Create the object from a server's result of `server/discover` or `initialize`. `version` is the agreed protocol version."""
         said = result.get("instructions")
         instructions = said if isinstance(said, str) and said else None
         capabilities = cast("JsonMapping", result.get("capabilities") or {})

@@ -1,7 +1,8 @@
-"""The headers of a 2026 request that mirror its body: `Mcp-Name`, and arguments that a tool's schema marks with `x-mcp-header`.
+"""Makes the HTTP headers of a 2026 request that repeat parts of its body: arguments that a tool's schema marks with `x-mcp-header`.
 
-The rules are the SDK's (MCP 2026-07-28, transports, "Custom Headers"). They are repeated here because importing the SDK takes longer than
-starting a gateway; `tests/upstream/test_param_headers.py` compares both.
+The rules are those of MCP 2026-07-28 (transports, "Custom Headers"). The MCP SDK implements them too, but importing the SDK takes longer
+than starting a gateway; `tests/upstream/test_param_headers.py` compares the two implementations. `encode_header_value` also encodes
+`Mcp-Name`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import cast
 from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_object, items_of, members_of
 
 MARK = "x-mcp-header"
-"""Keyword of a property whose value is mirrored in the header that it names."""
+"""Keyword in a tool's input schema: the property's value is repeated in the HTTP header `Mcp-Param-<value of the keyword>`."""
 
 PREFIX = "Mcp-Param-"
-"""Prefix of the names of headers that mirror arguments."""
+"""Prefix of the names of HTTP headers that repeat arguments of a call."""
 
 Path = tuple[str, ...]
-"""Property names from the arguments object inwards."""
+"""Path of an argument: the property names from the arguments object inwards."""
 
 _PLAIN = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")
 _ENCODED = re.compile(r"=\?base64\?.*\?=")
@@ -35,18 +36,24 @@ _ONE = frozenset(
 )  # fmt: skip
 _LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _MAPS = frozenset({"patternProperties", "dependentSchemas", "$defs", "definitions"})
-"""Schema keywords that hold a schema, a list of schemas, or schemas by name, and describe values at no fixed path in the arguments."""
+"""JSON Schema keywords whose value is one schema (`_ONE`), a list of schemas (`_LISTS`), or an object of schemas by name (`_MAPS`).
+
+A value that such a schema describes has no fixed path in the arguments, so it cannot be repeated in a header.
+"""
 
 
 def encode_header_value(value: str) -> str:
-    """Return the value as a header carries it: unchanged if that is safe, else as `=?base64?…?=`."""
+    """Encode a text as the value of an HTTP header: unchanged if it is printable ASCII, else as `=?base64?…?=`."""
     if _PLAIN.fullmatch(value) and not _ENCODED.fullmatch(value):
         return value
     return f"=?base64?{base64.b64encode(value.encode()).decode('ascii')}?="
 
 
 def marked_headers(schema: JsonMapping) -> dict[Path, str] | None:
-    """Return which arguments are mirrored in which headers (without `PREFIX`), or `None` if the schema marks properties in an invalid way.
+    """Return the arguments that a tool's input schema marks with `x-mcp-header`: argument path → header name without `PREFIX`.
+
+    Return `None` if a mark is invalid: on another type than string, integer or boolean, on a value without a fixed path, with a name that
+    is not a header name, or with the name of another mark.
     """
     found: dict[Path, str] = {}
     for path, place in _places(schema):
@@ -60,7 +67,10 @@ def marked_headers(schema: JsonMapping) -> dict[Path, str] | None:
 
 
 def param_headers(marked: Mapping[Path, str], arguments: JsonMapping) -> dict[str, str]:
-    """Return the headers for these arguments. An argument that is missing, or neither text, number nor boolean, has no header."""
+    """Return the HTTP headers that repeat the `marked` arguments of a call: header name → encoded value.
+
+    An argument that is missing, or is not a string, number or boolean, gets no header.
+    """
     headers: dict[str, str] = {}
     for path, header in marked.items():
         text = _text_of(_value_at(arguments, path))
@@ -70,7 +80,10 @@ def param_headers(marked: Mapping[Path, str], arguments: JsonMapping) -> dict[st
 
 
 def _places(schema: JsonMapping) -> Generator[tuple[Path | None, JsonObject]]:
-    """Yield `schema` and every schema inside it, with the path of the argument that it describes, if any. Not recursive: it may be deep."""
+    """Yield `schema` and each schema nested in it, with the path of the argument that it describes, or `None` if the path is not fixed.
+
+    Not a recursive function, because a server's schema may be nested deeply.
+    """
     waiting: list[tuple[Path | None, JsonValue]] = [((), cast("JsonObject", schema))]
     while waiting:
         path, node = waiting.pop()

@@ -1,8 +1,9 @@
-"""`Pinning`: the definitions that one server's tools are pinned to, and the tools that differ from them.
+"""`Pinning`: compares the tools that one remote server lists with their accepted definitions (pins), and finds the tools that differ.
 
-A server in the lock file is pinned to that file. Each call is checked against the tools that were read on the session that it is sent on
-(`Session.listed_tools`), because another session may reach another server. Any other server is pinned to the first listing of each tool.
-Then only the listing that clients see is checked, because a model reads no other. Sends no requests.
+The pins of a server in the lock file are the definitions in this file. Then each call is checked against the tools that were listed on the
+session on which it is sent (`Session.listed_tools`), because another session may reach another server. The pin of any other server's tool
+is its first listed definition. Then only the listing that clients see is checked, because a model reads only this listing. The module sends
+no requests.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from gateway.upstream.accepted_definitions import AcceptedDefinitions, Forms
 logger = logging.getLogger(__name__)
 
 NAMES_SHOWN = 5
-"""Maximum number of tool names in one log line."""
+"""Maximum number of tool names in one log line about newly recorded tools."""
 
 
 class Pinning:
-    """The pins of one server. Nothing is pinned before `take` or `begin` is called."""
+    """The pins (accepted tool definitions) of one server. Without a call of `take` or `begin`, no tool is pinned."""
 
     def __init__(self, server: str, mode: PinMode) -> None:
         self._server = server
         self._mode: PinMode = mode
         self._locked: Mapping[str, str] | None = None
         self.may_refuse = False
-        """Whether `admit` may refuse a call, so that definitions must be known before the first call."""
+        """Whether `admit` may refuse a call, so that the server's tools must be listed before the first call."""
         self._record: AcceptedDefinitions | None = None
         self._first: dict[str, str] = {}
         self._unwritten: dict[str, JsonObject] = {}
@@ -44,7 +45,10 @@ class Pinning:
         return self._first if self._record is not None else None
 
     def take(self, locked: Mapping[str, str] | None) -> bool:
-        """Set the server's pinned digests by tool from the lock file, `None` if the file does not pin it. Return whether they changed."""
+        """Set the digests of the lock file for this server, by tool name, and return whether they differ from the earlier ones.
+
+        `None` means that the lock file does not contain the server.
+        """
         if locked == self._locked:
             return False
         self._locked = locked
@@ -54,10 +58,12 @@ class Pinning:
     # -- first use ---------------------------------------------------------------------------------------------
 
     def begin(self, record: AcceptedDefinitions, *, was_listed: bool) -> None:
-        """Pin the server to its first listings in `record`. `was_listed` tells whether an earlier run listed the server. Blocks.
+        """Read the tools' first listed definitions from `record`, and use them as pins unless the lock file has pins. Blocks.
+
+        `was_listed` is true if the server was listed in an earlier run of the gateway; it affects only the log.
 
         Raises:
-            StorageError: The record is unusable.
+            StorageError: The file of `record` is unusable.
         """
         if self._mode == "off":
             return
@@ -68,7 +74,7 @@ class Pinning:
         self._first = _digests(recorded or {})
 
     def note(self, wires: Sequence[JsonMapping]) -> None:
-        """Pin those tools of a listing that were not listed before. `write` stores the pins later."""
+        """Use the definitions of tools that are listed for the first time as pins, unless the lock file has pins. `write` stores them."""
         if self._record is None or self._locked is not None:
             return
         is_first = not self._first
@@ -85,7 +91,7 @@ class Pinning:
             logger.info("new tools recorded server=%s tools=%d names=%s", self._server, len(new), _shown(new))
 
     async def write(self) -> bool:
-        """Store the definitions that `note` pinned. Return whether another process had stored other definitions, which take precedence."""
+        """Store the definitions that `note` added. Return whether another process stored different ones before, which replace these."""
         if self._record is None or not self._unwritten:
             return False
         new, self._unwritten = self._unwritten, {}
@@ -98,7 +104,7 @@ class Pinning:
         return self._follow(recorded)
 
     async def read_again(self) -> bool:
-        """Read the recorded definitions again, after a person accepted one. Return whether a pinned definition changed."""
+        """Read the recorded definitions again because a person accepted a new definition. Return whether a pin changed."""
         if self._record is None:
             return False
         try:
@@ -115,7 +121,10 @@ class Pinning:
     # -- judging -----------------------------------------------------------------------------------------------
 
     def digests(self, wires: Sequence[JsonMapping]) -> dict[str, str]:
-        """Return the digest of each tool in a listing by name; empty if the server is not pinned. Of equal names the first counts."""
+        """Return the digest of each tool in a listing, by tool name; empty if the server has no pins.
+
+        If a name is listed twice, the first definition counts.
+        """
         found: dict[str, str] = {}
         if self._pinned is not None:
             for wire in wires:
@@ -128,9 +137,9 @@ class Pinning:
         return judge_pins(listed, pinned, self._mode, first_use=self._locked is None)
 
     def judge(self, wires: Sequence[JsonMapping]) -> set[str]:
-        """Compare a listing with the pinned definitions, log new differences, and return the tools that must not be served."""
+        """Compare a listing with the pins, log new differences, and return the names of the tools that must not be served."""
         listed = self.digests(wires)
-        # before the first listing, no tool is known to be missing
+        # An empty listing is not compared: before the first listing, it is unknown whether a tool is missing.
         found = self._judge(listed, self._pinned if listed else None)
         for name, finding in found.items():
             if finding != self._findings.get(name) and finding.change != "removed":
@@ -141,10 +150,12 @@ class Pinning:
         return {name for name, finding in found.items() if not finding.is_served}
 
     def admit(self, name: str, listed: Mapping[str, str]) -> None:
-        """Check that a session lists the tool (`listed`: digests by tool name) with its accepted definition.
+        """Check before a call that the tool `name` has its accepted definition in the lock file.
+
+        `listed` are the tools that were listed on the session of the call: tool name → digest.
 
         Raises:
-            PolicyDenied: The tool is not listed, or its definition is not accepted.
+            PolicyDenied: The session does not list the tool, or lists it with another definition.
         """
         finding = self._judge({name: listed[name]} if name in listed else {}, self._locked).get(name)
         if name in listed and finding is None:
@@ -153,7 +164,7 @@ class Pinning:
         raise PolicyDenied(f"Tool {name!r} of {self._server!r} is not called: {reason}.", rule=PINS_RULE, subject=name)
 
     def quarantined(self) -> dict[str, str]:
-        """Return the quarantined tools, each with the command that accepts it."""
+        """Return the quarantined tools: tool name → difference and command that accepts it. Their definitions differ from the pins."""
         return {n: self._held(n, f) for n, f in self._findings.items() if f.change != "removed" and not f.is_served}
 
     def _held(self, name: str, finding: PinFinding) -> str:
@@ -163,7 +174,7 @@ class Pinning:
         return f"{finding.change} against the lock file" if self._locked is not None else "changed since it was first listed"
 
     def remarks(self) -> list[str]:
-        """Return the tools of the lock file that the server no longer lists."""
+        """Return a sentence for the operator about each tool in the lock file that the server no longer lists."""
         again = f"`moongate lock {self._server}` renews its entry."
         return [
             f"{self._server}: tool {name!r} is in the lock file, but the server no longer lists it; {again}"

@@ -1,7 +1,8 @@
-"""The lock file: the accepted definitions of remote tools. `moongate lock` writes it, the gateway reads it.
+"""Reads and writes the lock file (`gateway.lock.json`): the accepted definitions of remote servers' tools.
 
-The file lies beside the configuration and is meant to be committed. It is sorted, with one key per line and whole definitions, so that a
-change reads as a diff. `policy.pin_check` judges differences. All functions block.
+`moongate lock` writes the file, and the gateway reads it. It lies beside the configuration and is meant to be committed to version control.
+Its keys are sorted, one per line, and definitions are complete, so that a change can be read as a diff. `policy.pin_check` compares the
+definitions with listed tools. All functions block.
 """
 
 from __future__ import annotations
@@ -23,49 +24,49 @@ from gateway.storage.atomic_files import MAX_JSON_BYTES, read_json, write_atomic
 
 
 class LockedTool(Model):
-    """One accepted tool."""
+    """The entry of one accepted tool in the lock file."""
 
     digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
-    """SHA-256 over `definition` as canonical JSON."""
+    """SHA-256 digest of `definition` as canonical JSON."""
     definition: JsonObject
-    """Name, title, description, schemas and annotations as the server listed them when they were accepted."""
+    """The accepted definition: name, title, description, schemas and annotations, as the server listed them."""
 
 
 class LockedServer(Model):
-    """One pinned server. A server that is not in the file is not pinned."""
+    """The entry of one server in the lock file. A server without an entry is not checked against this file."""
 
     tools: dict[str, LockedTool] = Field(default_factory=dict)
-    """The accepted tools by the server's own names."""
+    """The accepted tools, by the server's own tool names."""
 
 
 class LockFile(Model):
-    """The whole of `gateway.lock.json`. Written by `moongate lock`; do not edit it."""
+    """The content of `gateway.lock.json`, the accepted definitions of remote tools. `moongate lock` writes it; do not edit it."""
 
     version: Literal[1]
-    """Version of this format."""
+    """Version of the file's format."""
     servers: dict[str, LockedServer] = Field(default_factory=dict)
-    """Pinned servers by their names in `mcpServers`."""
+    """The servers whose tools are pinned, by their names in `mcpServers`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """The accepted definitions of all servers; empty without a lock file."""
+    """The accepted tool definitions of all remote servers, as read from the lock file; empty without a lock file."""
 
     servers: Mapping[str, Mapping[str, JsonObject]]
     """Server name → the server's own tool name → the pinned parts of the tool's definition."""
 
     def of(self, server: str) -> Mapping[str, str] | None:
-        """Return a server's pinned digests by tool; `None` if the server is not pinned."""
+        """Return the digests of a server's accepted tools, by tool name; `None` if the lock file does not contain the server."""
         forms = self.servers.get(server)
         return None if forms is None else {name: pin_digest(form) for name, form in forms.items()}
 
 
 NO_PINS = Pins({})
-"""The pins without a lock file."""
+"""The pins of a configuration without a lock file: no server is pinned."""
 
 
 def read_pins(path: Path | None) -> Pins:
-    """Return the pins in a lock file; without a file the result has no pins.
+    """Read the pins (accepted definitions) from a lock file. Without a file, return `NO_PINS`.
 
     Raises:
         ConfigError: The file is unusable. It is not treated as an empty file, because an empty file pins nothing.
@@ -90,7 +91,9 @@ def read_pins(path: Path | None) -> Pins:
 
 
 def write_pins(path: Path, pins: Pins, *, mode: int | None = None) -> None:
-    """Replace the lock file. Equal pins always produce equal bytes. Without `mode` the file keeps its mode.
+    """Write the pins (accepted definitions) to a lock file, replacing it. Equal pins always produce equal bytes.
+
+    Without `mode`, the file keeps its permissions.
 
     Raises:
         StorageError: The file cannot be written, or would be too large to be read again.
@@ -107,7 +110,7 @@ def write_pins(path: Path, pins: Pins, *, mode: int | None = None) -> None:
 
 
 def forms_of(listed: Sequence[JsonMapping]) -> dict[str, JsonObject]:
-    """Return the pinned parts of each tool's definition in a listing, by tool name. Of two equal names the first counts."""
+    """Return the parts of each listed tool's definition that are pinned, by tool name. If a name is listed twice, the first counts."""
     forms: dict[str, JsonObject] = {}
     for wire in listed:
         forms.setdefault(str(wire["name"]), pinned_form(wire))

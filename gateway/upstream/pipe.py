@@ -1,7 +1,8 @@
-"""`Pipe`: the messages of one child process; matches its answers to calls.
+"""`Pipe`: exchanges JSON-RPC messages with one MCP server that runs as a child process, and matches its responses to pending requests.
 
-Used by `stdio`, which starts and stops the child, and by `PipeCarrier`. The answer to a call settles its future at once; other messages are
-passed on in order. A line that is not JSON-RPC is logged once and skipped, and the last lines of stderr are kept for error messages.
+`stdio` starts and stops the process, and `PipeCarrier` sends the requests. A response sets the result of its request's future at once; all
+other messages are passed to the session in order. Lines that are not JSON-RPC are skipped, and the first one is logged. The last lines of
+stderr are kept for error messages. In the names below, a "call" is a pending request to the process, and an "answer" is its response.
 """
 
 from __future__ import annotations
@@ -30,34 +31,35 @@ from gateway.wire.rpc_envelope import VERSION, VERSION_KEY
 logger = logging.getLogger(__name__)
 
 STDERR_LINES = 5
-"""Last lines of standard error kept for the error message."""
+"""Number of last lines of the child's standard error that are kept for an error message."""
 
 MAX_WAITING = 64
-"""Messages that wait for the session to process them. At this number the gateway stops reading the child."""
+"""Maximum number of received messages that wait for the session to process them. At this number, the gateway stops reading from the child.
+"""
 
 MAX_UNREAD = 64
-"""Answers to requests of the child that wait until it reads; further ones are dropped."""
+"""Maximum number of responses to requests of the child that wait until the child reads. Further responses are dropped."""
 
 END_BYTES = 4096
-"""Bytes kept from each end of a large line while it is parsed. They hold its id, for the error if it is malformed."""
+"""Bytes kept from each end of a large line while it is parsed. If the line is malformed, the id of its request is read from these bytes."""
 
 HANDLING_TURNS = 3
-"""Turns of the event loop after which the session has begun to process a message that was passed on."""
+"""Iterations of the event loop after which the session has begun to process a message that was passed to it."""
 
 PipeFailure = RpcError | RequestFailure
-"""Why a call failed: the server's error, or the reason why it has no response."""
+"""The error of a failed request: a JSON-RPC error that the server sent, or the reason why no response arrived."""
 
 
 @dataclass(slots=True)
 class ChildLog:
-    """Output of a child that is not MCP, and its exit code. Read for the error message when the child has failed."""
+    """Diagnostics of a child process for an error message: last lines of stderr, number of invalid lines on stdout, and exit code."""
 
     stderr: deque[str] = field(default_factory=lambda: deque[str](maxlen=STDERR_LINES))
     garbage_lines: int = 0
     exit_code: int | None = None
 
     def explain(self) -> str:
-        """Return one line for a person: exit code and last line of stderr; empty if there is nothing to report."""
+        """Return one line of text about the child's exit code, stderr and invalid output; empty if there is nothing to report."""
         parts: list[str] = []
         if self.exit_code is not None:
             parts.append(f"the process exited with code {self.exit_code}")
@@ -69,31 +71,31 @@ class ChildLog:
 
 
 class Pipe(FramedPipe):
-    """Writes messages to one child process, and gives the child's answers to the calls that wait for them."""
+    """Writes messages to one child process, parses its output, and ends each pending request with the response of the child."""
 
     def __init__(self, server: str, log: ChildLog, max_line_bytes: int, bodies: LargeBodies | None = None) -> None:
-        """`bodies` grants the memory for large lines and parses them. Without `bodies`, they are parsed in the event loop."""
+        """`bodies` grants the memory for large lines and parses them in other threads. Without it, the event loop parses all lines."""
         super().__init__(f"server {server}", max_line_bytes, bodies)
         self._server = server
         self._bodies = bodies
         self._parsing: asyncio.Future[tuple[Decoded, Releasable | None]] | None = None
-        """The future of a large line that is being parsed; kept here because the event loop keeps no reference to it."""
+        """The future of a large line that is being parsed. Referenced here because the event loop does not keep it alive."""
         self._log = log
         self._waiting: deque[JsonObject | tuple[int, JsonObject | PipeFailure]] = deque()
-        """Messages that are not answers to calls, and the answers that came after them."""
+        """Received items that wait in order: messages that are not responses, and the responses that arrived after them."""
         self._is_quiet = True
-        """Whether all messages that do not answer calls have been processed."""
+        """Whether no received message waits or is being processed, so that a response can end its request at once."""
         self._came = anyio.Event()
         self._calls: dict[int, asyncio.Future[JsonObject]] = {}
         self._others: set[int] = set()
         """Ids of pending requests with another method than `tools/call`."""
         self._progress: dict[int, Progress] = {}
-        """Receivers of progress reports, by request id."""
+        """Functions that receive the progress reports of a request, by request id."""
         self._unread = 0
-        """Number of answers that wait for the child to read."""
+        """Number of responses to the child's requests that wait until the child reads."""
 
     async def answer(self, line: bytes) -> None:
-        """Write the answer to a request of the child. Drop it if too many answers wait for the child to read."""
+        """Write the response to a request of the child. Drop it if `MAX_UNREAD` responses already wait until the child reads."""
         if self._unread >= MAX_UNREAD:
             logger.debug("answer dropped because the server reads none server=%s", self._server)
             return
@@ -106,7 +108,7 @@ class Pipe(FramedPipe):
     # -- reading -----------------------------------------------------------------------------------------------
 
     def line_received(self, line: bytes) -> None:
-        """Parse a line of standard output: end the call that it answers, pass on another message, or skip the line."""
+        """Parse one line of the child's standard output: end the request that it answers, queue another message, or skip the line."""
         try:
             decoded = decode_message([line])
         except ValueError:
@@ -117,14 +119,17 @@ class Pipe(FramedPipe):
             self._receive(decoded[0], line)
 
     def large_line_received(self, parts: list[bytes], claim: Claim) -> None:
-        """Parse a large line in another thread or process; `_parsed` then processes the message."""
+        """Parse a large line of the child's standard output in another thread or process. `_parsed` then processes the message.
+
+        `claim` is the memory granted for the line.
+        """
         assert self._bodies is not None, "lines are claimed only from `bodies`"
         ends = parts[0][:END_BYTES] + parts[-1][-END_BYTES:]
         self._parsing = asyncio.ensure_future(self._bodies.read(parts, claim, self._is_call))
         self._parsing.add_done_callback(lambda parsing: self._parsed(parsing, ends))
 
     def _parsed(self, parsing: asyncio.Future[tuple[Decoded, Releasable | None]], ends: bytes) -> None:
-        """Process the message in a large line, then the lines after it."""
+        """Process the parsed message of a large line, then resume reading lines. `ends` are the first and last bytes of the line."""
         self._parsing = None
         try:
             decoded, claim = parsing.result()
@@ -140,28 +145,31 @@ class Pipe(FramedPipe):
         self.resume_framing()
 
     def oversized_line_received(self, ends: bytes) -> None:
-        """Fail the call that a line over the limit answers; log the first such line."""
+        """Fail the request that a line over the size limit answers, and log the first such line.
+
+        `ends` are the line's first and last bytes, from which the id of the request is read.
+        """
         self._complain(f"a line of over {self._max_line_bytes} bytes")
         self._fail_call(ends, TooLarge(too_large(self._max_line_bytes), server=self._server))
 
     def stderr_line_received(self, line: bytes) -> None:
-        """Keep a line of standard error for the error message of a failed child."""
+        """Store a line of the child's standard error, for the error message if the child fails."""
         text = line.decode(errors="replace").strip()[:500]
         if text:
             self._log.stderr.append(text)
             logger.debug("stderr server=%s line=%s", self._server, text)
 
     def has_room(self) -> bool:
-        """Return whether further lines may be processed: fewer than `MAX_WAITING` messages wait."""
+        """Return whether further lines may be read from the child: fewer than `MAX_WAITING` messages wait."""
         return len(self._waiting) < MAX_WAITING
 
     def output_ended(self) -> None:
-        """Fail the pending calls whose answers have not arrived, because the child's output has ended."""
+        """Fail the pending requests whose responses have not arrived, because the child's output has ended."""
         self.end_calls(but={item[0] for item in self._waiting if isinstance(item, tuple)})
         self._came.set()
 
     def _receive(self, value: JsonValue, line: bytes) -> None:
-        """Pass on a message that does not answer a call; skip a line that is not JSON-RPC."""
+        """Queue a message that is not the response to a pending request; skip a line that is not JSON-RPC."""
         message = to_message(value)
         if message is not None:
             self._queue(message)
@@ -169,21 +177,24 @@ class Pipe(FramedPipe):
             self._skip(line)
 
     def _skip(self, line: bytes) -> None:
-        """Drop a line that is not JSON-RPC, and fail the call that it seems to answer. A log line may have an id too."""
+        """Drop a line that is not JSON-RPC, and fail the request that it answers if it looks like a response.
+
+        Another line with an id fails no request, because it may be log output.
+        """
         self._complain("a line that is not JSON-RPC")
         if looks_like_response(line):
             self._fail_call(line, Malformed("a line is not JSON-RPC", server=self._server))
 
     def _fail_call(self, line: bytes, failure: RequestFailure) -> None:
-        """Fail the call that a line answers, if its id can be read."""
+        """Fail the pending request that a malformed line answers, if the id in the line can be read."""
         number = id_of(line)
         if number is not None and (number := number_of(number)) in self._calls:
             self._answer(number, failure)
 
     def _settle(self, decoded: Decoded, claim: Releasable | None) -> bool:
-        """End the pending call that a message answers; return whether the message answers a call."""
+        """End the pending request that a parsed message answers. Return whether the message is the response to a pending request."""
         message, encoded, long_text = decoded
-        fields: JsonMapping | None = message  # or another value
+        fields: JsonMapping | None = message  # may have any type; checked below
         if not isinstance(fields, dict):
             return False
         said = fields.get("id")
@@ -191,8 +202,8 @@ class Pipe(FramedPipe):
         call = self._calls.get(number)
         if call is None or "method" in fields or fields.get(VERSION_KEY) != VERSION:
             return False
-        result: JsonObject | RpcError | None = fields.get("result")  # or another value
-        if "error" in fields or not isinstance(result, dict):  # else the message is an ordinary result
+        result: JsonObject | RpcError | None = fields.get("result")  # may have any type; checked below
+        if "error" in fields or not isinstance(result, dict):  # otherwise the message is an ordinary result
             result = outcome_of(message, fields["id"])
         if result is None:
             return False
@@ -228,9 +239,9 @@ class Pipe(FramedPipe):
         self._came.set()
 
     async def pass_on_forever(self, take: Callable[[JsonObject], Awaitable[None]]) -> None:
-        """Pass every message that does not answer a call to `take`, one after the other, until the output ends.
+        """Pass each message that is not the response to a pending request to `take`, in order, until the output ends.
 
-        An answer that arrived after such a message is delivered when the session has begun to process the message.
+        A response that arrived after such a message ends its request only when the session has begun to process the message.
         """
         while self.is_open or self._waiting:
             await self._came.wait()
@@ -242,7 +253,7 @@ class Pipe(FramedPipe):
             item = self._waiting[0]
             if isinstance(item, tuple):
                 await self._until_handled()
-                self._waiting.popleft()  # not before, because an answer that came counts even if the output ends meanwhile
+                self._waiting.popleft()  # Only now: if the output ends during the wait, `output_ended` must not fail this request.
                 self._resolve(*item)
             else:
                 self._waiting.popleft()
@@ -258,11 +269,14 @@ class Pipe(FramedPipe):
     # -- calls -------------------------------------------------------------------------------------------------
 
     def _is_call(self, said: JsonValue) -> bool:
-        """Return whether a pending `tools/call` has the id `said`."""
+        """Return whether `said` is the id of a pending `tools/call` request."""
         return (number := number_of(said)) in self._calls and number not in self._others
 
     def expect(self, number: int, progress: Progress | None = None, *, is_call: bool = True) -> asyncio.Future[JsonObject]:
-        """Return the future of the answer to a request that is about to be sent. The caller calls `forget` in any case."""
+        """Register a request that is about to be sent, and return the future of its response. The caller must call `forget` in any case.
+
+        `progress` receives the request's progress reports. `is_call` is true for `tools/call`.
+        """
         call: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
         self._calls[number] = call
         if not is_call:
@@ -274,22 +288,22 @@ class Pipe(FramedPipe):
         return call
 
     def forget(self, number: int, call: asyncio.Future[JsonObject]) -> None:
-        """Remove a request whose answer is not needed any more."""
+        """Unregister a request that has ended or whose response is no longer needed."""
         self._calls.pop(number, None)
         self._progress.pop(number, None)
         self._others.discard(number)
         if call.done() and not call.cancelled():
-            call.exception()  # or the event loop logs an exception that was never retrieved
+            call.exception()  # otherwise the event loop logs "exception was never retrieved"
 
     def progress_of(self, params: JsonMapping) -> Progress | None:
-        """Return the receiver for a progress notification, or `None` if no pending request has the notification's token."""
+        """Return the function that receives a progress notification, or `None` if no pending request has the notification's token."""
         return self._progress.get(number_of(params.get("progressToken"))) if self._progress else None
 
     def closed(self) -> OutcomeUnknown:
-        """Return the failure of a call that gets no answer because the pipe has closed."""
+        """Return the error of a request that gets no response because the pipe to the child is closed."""
         return OutcomeUnknown("the pipe closed", server=self._server)
 
     def end_calls(self, *, but: Collection[int] = ()) -> None:
-        """Fail the pending calls except those in `but`, because no further answer comes."""
+        """Fail all pending requests, except those whose ids are in `but`, because no further response will arrive."""
         for number in [number for number in self._calls if number not in but]:
             self._resolve(number, self.closed())

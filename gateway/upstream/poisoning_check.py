@@ -1,6 +1,7 @@
-"""`PoisoningCheck`: finds definitions of one server that read like orders to a model, outside the path of calls, and logs each once.
+"""`PoisoningCheck`: finds definitions of one server whose texts give orders to a model (tool poisoning), and logs a warning for each.
 
-It only warns; nothing is hidden. `policy.poisoning` decides, and the status of the source shows the result.
+It only warns, and hides no definition. It checks listings in the background, so that calls do not wait. `policy.poisoning` has the rules,
+and the status of the server shows the findings.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from gateway.policy.poisoning import poisoning_signs
 logger = logging.getLogger(__name__)
 
 MAX_SECONDS = 5.0
-"""Time limit for one listing; a thousand ordinary tools take half a second. The rest is not checked, and a warning is logged."""
+"""Time limit for checking the lists of one server. The remaining definitions are not checked, and a warning is logged.
+
+A thousand ordinary tools take half a second.
+"""
 
 _NAMED = (
     ("tools", "name", "tool"),
@@ -31,19 +35,19 @@ Lists = Mapping[str, Sequence[JsonObject]]
 
 
 class PoisoningCheck:
-    """Checks the listings of one server for definitions that read like orders to a model."""
+    """Checks the listed definitions of one server for texts that give orders to a model (tool poisoning)."""
 
     def __init__(self, server: str, lists: Callable[[], Lists]) -> None:
-        """`lists` returns the server's current entries by kind."""
+        """`lists` returns the server's current listing entries: `tools`, `prompts`, `resources` and `templates`."""
         self._server = server
         self._lists = lists
         self._judged: list[JsonObject] = []
         self._one = anyio.Lock()
         self.found: Mapping[str, str] = {}
-        """Definition, such as `tool search` → why a person should read it."""
+        """Findings of the last check: kind and name of a definition, such as `tool search` → why a person should read it."""
 
     async def judge(self) -> None:
-        """Check the current listings if they changed since the last check."""
+        """Check the current listing entries if they changed since the last check, store the findings in `found`, and log new ones."""
         async with self._one:
             lists = dict(self._lists())
             listed = [entry for kind, _, _ in _NAMED for entry in lists[kind]]

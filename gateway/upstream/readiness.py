@@ -15,27 +15,31 @@ from gateway.upstream.source import UpstreamSource
 
 
 class Readiness:
-    """Follows the first connection of each server of one gateway while `watch` runs. The other methods may be called before it."""
+    """Tracks which servers of a starting gateway have connected or failed for the first time, while `watch` runs.
+
+    The other methods may be called before `watch`.
+    """
 
     def __init__(self, startup_timeout_seconds: float) -> None:
-        """Start the timeout of the first listings (`server.startupTimeoutSeconds`)."""
+        """Start the timeout (`server.startupTimeoutSeconds`) after which listings no longer wait for servers."""
         self._deadline = anyio.current_time() + startup_timeout_seconds
         self._settled, self._listable = anyio.Event(), anyio.Event()
         self._awaited: set[str] = set()
 
     @property
     def is_settled(self) -> bool:
-        """Whether every server that `watch` received has connected or failed to connect once."""
+        """Whether each server that `watch` received has connected, or failed its first attempt to connect."""
         return self._settled.is_set()
 
     async def settled(self) -> None:
-        """Wait until every server has connected or failed to connect once (`is_settled`)."""
+        """Wait until each server has connected, or failed its first attempt to connect."""
         await self._settled.wait()
 
     async def watch(self, servers: Sequence[UpstreamSource], ready: Callable[[UpstreamSource], Coroutine[Any, Any, None]]) -> None:
         """Call `ready` for all servers concurrently, and return when all calls have returned.
 
-        `ready` waits until its server has connected.
+        `ready` waits until its server has connected or failed to connect. Meanwhile, listings wait for the servers that respond and have no
+        cached lists.
         """
         self._awaited = {server.id for server in servers if not server.lists.is_known}
         async with anyio.create_task_group() as tasks:
@@ -50,15 +54,15 @@ class Readiness:
             self.skip(server.id)
 
     def skip(self, server: str) -> None:
-        """Let listings no longer wait for this server."""
+        """Remove a server from those that listings wait for."""
         self._awaited.discard(server)
         if not self._awaited:
             self._listable.set()
 
     async def listable(self, is_complete: Callable[[], bool]) -> None:
-        """Wait until a listing may be answered: all servers have connected or been skipped, or the timeout has passed.
+        """Wait until a list request may be answered: each server has connected, failed or been skipped, or the timeout has passed.
 
-        Returns at once if `is_complete()` is true.
+        Return at once if `is_complete()` is true.
         """
         if self._listable.is_set() or is_complete():
             return

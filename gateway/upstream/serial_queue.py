@@ -1,6 +1,7 @@
-"""`SerialQueue`: lets one client at a time use a server that cannot tell which call a request for input belongs to.
+"""`SerialQueue`: lets one client at a time use a server whose requests for input do not name the call that they belong to.
 
-A 2025 server over stdio sends such requests on the pipe that all callers share. While it may send them, only calls of one client run.
+A 2025 server over stdio sends requests for input (sampling, elicitation, roots) on the pipe that all clients share. To attribute a request
+to the right client, only the calls of one client run at a time: its "turn".
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from gateway.tools.context import CallContext
 from gateway.tools.ports import Presence
 
 MAX_JOINED = 32
-"""Maximum number of calls that one client adds to its turn while others wait. A client may need calls to answer
-a request for input.
+"""Maximum number of calls that a client may begin during its turn while other clients wait. A client may need calls to answer a request for
+input.
 """
 
 SETTLE_SECONDS = 0.25
-"""Time for the server to react to a rejected request for input before the next client's turn."""
+"""Seconds that the server gets to react to a rejected request for input before the turn of the next client."""
 
 
 Leave = Callable[[CallContext, bool], None]
-"""Called with the context of a call that has ended, and whether the call was cancelled: then the server may still work on it."""
+"""Callback for the end of a call. It receives the call's context, and whether the call was cancelled: then the server may still work on it.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +41,7 @@ class _Waiter:
 
 
 class SerialQueue:
-    """Gives turns to clients, rotating among principals. Calls of one client run together."""
+    """Gives turns on a shared server to clients, rotating among principals. Calls of the same client run concurrently in one turn."""
 
     def __init__(self, question_seconds: float) -> None:
         """While calls of other clients wait, a request for input may stay open for at most `question_seconds`."""
@@ -48,21 +50,21 @@ class SerialQueue:
         self._owner: str | None = None
         self._running = 0
         self._joined = 0
-        """Number of calls of the current client that began while calls of other clients waited."""
+        """Number of calls of the current client that began in this turn while calls of other clients waited."""
         self._waiting: CallerQueues[_Waiter] = CallerQueues()
         self._holders: list[Presence] = []
-        """The running calls whose clients may disconnect and reconnect, each with the object that tells whether its client is connected."""
+        """For each running call whose client may disconnect and reconnect: the object that reports whether the client is connected."""
         self._is_wanted = False
         """Whether calls of other clients wait for their turn."""
         self._settled_at = -math.inf
-        """Time (`anyio.current_time`) before which no call begins."""
+        """Time (`anyio.current_time`) before which no further call begins, so that the server can react to a rejected request for input."""
 
     @asynccontextmanager
     async def turn(self, ctx: CallContext, leave: Leave | None = None) -> AsyncGenerator[CallContext, None]:
-        """Wait for the turn of the client of `ctx`, hold the server for the call, and yield the context for the call.
+        """Wait for the turn of the client of `ctx`, and yield the context with which its call runs inside this context manager.
 
         The wait does not count against the call's deadline. When the call has ended, the callback `leave` must call `SerialQueue.leave`, at
-        once or later.
+        once or later; without a callback, the turn ends at once.
         """
         await self._take(ctx, ctx.facts.client.session_id or secrets.token_hex(8))
         self._hold(ctx)
@@ -76,7 +78,7 @@ class SerialQueue:
             (leave or self._leave_at_once)(ctx, is_cancelled)
 
     async def _take(self, ctx: CallContext, owner: str) -> None:
-        """Wait for the turn. While the client of a call is disconnected, other calls go first."""
+        """Wait for the turn of the client `owner`. While the client is disconnected, calls of other clients go first."""
         while True:
             is_held = self._join(owner)
             try:
@@ -98,7 +100,10 @@ class SerialQueue:
                 await ctx.here()
 
     def _join(self, owner: str) -> bool:
-        """Take the turn if the server is free or serves this client."""
+        """Begin a call at once if no call runs or the current turn is that of `owner`. Return whether the call began.
+
+        A client with `MAX_JOINED` calls in its turn must wait if other clients wait.
+        """
         if self._running and (owner != self._owner or (self._waiting and self._joined >= MAX_JOINED)):
             return False
         if not self._running:
@@ -108,16 +113,16 @@ class SerialQueue:
         return True
 
     def adopt(self, calls: Collection[CallContext], asking: CallContext | None) -> None:
-        """Count `calls` that began before callers took turns, as one turn; each calls `leave` at its end.
+        """Make one turn of the running `calls`, which began before clients had to take turns. `leave` must be called at the end of each.
 
-        `asking` is the call with the first request for input.
+        `asking` is the call to which the first request for input belongs, or `None` if that is unknown. Its client gets the turn.
         """
         self._running, self._owner = len(calls), asking.facts.client.session_id if asking is not None else None
         for ctx in calls:
             self._hold(ctx)
 
     def limited(self, ctx: CallContext) -> CallContext:
-        """Return the context of a call whose requests for input have a time limit while calls of other clients wait."""
+        """Return `ctx` with a time limit for requests for input of the call, which applies while calls of other clients wait."""
         return ctx.with_wait(self._asking)
 
     @property
@@ -127,15 +132,15 @@ class SerialQueue:
 
     @property
     def question_ends_at(self) -> float:
-        """Loop time at which the first open request for input ends because calls of other clients wait; else infinite."""
+        """Time (event loop) at which the first open request for input ends because other clients wait; infinite if no client waits."""
         return min((scope.deadline for scope in self._questions), default=math.inf)
 
     @asynccontextmanager
     async def _asking(self) -> AsyncGenerator[None, None]:
-        """Limit the time of a request for input of the current client (`CallContext.waits`), because it blocks all other clients.
+        """Limit the time of a request for input of the current client inside the context, because it blocks all other clients.
 
         Raises:
-            AskWithdrawn: Other clients waited too long.
+            AskWithdrawn: The request had no answer in time while other clients waited.
         """
         with anyio.CancelScope() as scope:
             self._questions.add(scope)
@@ -151,14 +156,17 @@ class SerialQueue:
             )
 
     def _hold(self, ctx: CallContext) -> None:
-        """Register a running call. It ends if its client disconnects while other clients wait."""
+        """Register a running call, so that the call ends if its client disconnects while other clients wait."""
         if ctx.ports.presence is not None:
             self._holders.append(ctx.ports.presence)
             if self._is_wanted:
                 ctx.ports.presence.need()
 
     def _waiting_changed(self) -> None:
-        """Start or stop the time limit of open requests for input. While calls wait, a running call ends if its client disconnects."""
+        """Start or stop the limits that apply while clients wait, after the number of waiting calls changed.
+
+        Open requests for input get a deadline, and a running call ends if its client disconnects.
+        """
         is_wanted = bool(self._waiting)
         deadline = anyio.current_time() + self._question_seconds
         for scope in self._questions:
@@ -180,7 +188,10 @@ class SerialQueue:
             raise
 
     def leave(self, ctx: CallContext, seconds: float = 0) -> None:
-        """End the call of `ctx`. If its request for input is still open at the server, the next call begins after `seconds`."""
+        """End the call of `ctx` in the current turn. The next call begins after `seconds`.
+
+        `seconds` is not 0 if the server may still wait for the answer to a request for input of the ended call.
+        """
         if ctx.ports.presence in self._holders:
             self._holders.remove(ctx.ports.presence)
             if self._is_wanted:
@@ -193,7 +204,7 @@ class SerialQueue:
         self.leave(ctx)
 
     def _next(self) -> None:
-        """Remove a call from the current turn. After the last call of a client, the next client gets its turn."""
+        """Remove one call from the current turn. After the last call of the turn, give the turn to the next client."""
         self._running -= 1
         if self._running or not self._waiting:
             return

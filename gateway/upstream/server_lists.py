@@ -1,7 +1,7 @@
-"""`ServerLists`: the lists of one server, as read, pinned, cached and served. Used by `source`.
+"""`ServerLists`: reads the lists of tools, resources, resource templates and prompts of one server, and serves them. Used by `source`.
 
 A list is read when the server becomes ready and when it announces a change. `pinning` decides which tools are served, and `listing_cache`
-keeps the lists for the next start.
+stores the lists for the next start of the gateway.
 """
 
 from __future__ import annotations
@@ -31,30 +31,34 @@ from gateway.upstream.server_session import Session
 logger = logging.getLogger(__name__)
 
 LIST_TIMEOUT_SECONDS = 60.0
-"""Timeout for reading a server's lists again."""
+"""Timeout for reading a server's lists again after it announced a change."""
 
 COALESCE_SECONDS = 0.1
-"""Changes announced within this time are read together; some servers announce dozens when they start."""
+"""Seconds between the announcement of a change and the reading of the lists. Changes announced in this time are read together.
+
+Some servers announce dozens of changes when they start.
+"""
 
 REREAD_SPACING_SECONDS = 1.0
-"""Shortest time between two readings of the lists, however often the server announces changes."""
+"""Shortest time between two readings of a server's lists, however often the server announces changes."""
 
 
 class ServerLists:
-    """Tools, resources, resource templates and prompts of one server."""
+    """The tools, resources, resource templates and prompts of one server, as last read or as stored by an earlier run."""
 
     def __init__(self, server: str, policy: SourcePolicy, own_id: str, sender: Sender, may_request_input: Callable[[bool], bool]) -> None:
-        """`own_id` is this gateway's id, by which entries are recognized that come from this gateway itself.
+        """Store the arguments, without side effects.
 
-        `may_request_input` gets whether the server speaks MCP 2026, and returns whether requests for input may arrive while a call runs.
-        No side effects.
+        `own_id` is this gateway's id, by which listed entries are recognized that originate from this gateway itself. `sender` sends the
+        calls of the tools. `may_request_input` receives whether the server uses MCP 2026, and returns whether the client may get requests
+        for input while a call runs.
         """
         self.entries: dict[str, list[JsonObject]] = {"tools": [], "resources": [], "templates": [], "prompts": []}
-        """Listed entries by kind, as the server sent them."""
+        """The entries of each list, as the server sent them."""
         self.loops = GatewayLoops(server, own_id)
         self.suspicions = PoisoningCheck(server, lambda: self.entries)
         self.cached: CachedListing | None = None
-        """The listing of an earlier run, which is served until the server's current listing is read."""
+        """The lists from an earlier run or configuration, which are served until the server's current lists are read."""
         self.on_change: OnChange = lambda _: None
         self._server = server
         self._sender = sender
@@ -65,34 +69,34 @@ class ServerLists:
         self._built_modern = False
         self._agreed: Negotiated | None = None
         self._rereads: list[anyio.Event] = []
-        """Events of the pending and running readings of the tools, set when each has ended."""
+        """One event for each pending or running reading of the tools, which is set when the reading has ended."""
         self._shared: Session | None = None
-        """The session on which the lists that clients see were read."""
+        """The shared session, on which the lists that clients see were read."""
         self._memory: ListingCache | None = None
         self._to_store: CachedListing | None = None
         self._unstored = anyio.Event()
-        """Set when there is a new listing to store."""
+        """Set when the lists were read and must be stored."""
         self._dirty: set[ChangeKind] = set()
         self._changed = anyio.Event()
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """The tools that clients may see and call."""
+        """The tools that clients may see and call: the listed tools without the quarantined ones."""
         return [tool for _, tool in self._tools.values()]
 
     async def load(self, session: Session) -> None:
-        """Read every list of a server that has become ready."""
+        """Read all lists of a server on its new shared session."""
         await self._read(session, ("tools", "resources", "prompts"), announced=False)
         self._shared = session
 
     async def _read(self, session: Session, kinds: Sequence[ChangeKind], *, announced: bool) -> None:
-        """Read lists and report the changed ones to `on_change`. If the server `announced` a change, the list is reported in any case."""
+        """Read lists on `session`, and call `on_change` for each list that has changed or that the server `announced` as changed."""
         for change in kinds:
             differs = False
             as_of = session.tool_changes
             for kind in KINDS_OF[change]:
                 listing = await list_kind(session, kind, self.loops)
-                # Otherwise two gateways that list each other would announce changes to each other without end.
+                # An announcement of another gateway alone is not reported: two gateways that list each other would repeat it without end.
                 announced = announced and not listing.gateway
                 differs = differs or listing.entries != self.entries[kind]
                 self.entries[kind] = listing.entries
@@ -111,7 +115,7 @@ class ServerLists:
         self._unstored.set()
 
     def _rebuild_tools(self, *, modern: bool) -> None:
-        """Build a tool for each accepted listing entry. A tool whose definition did not change stays the same object."""
+        """Build a tool object for each listed tool that may be served. A tool whose definition did not change keeps its object."""
         has_tasks = self._agreed is not None and self._agreed.has_tasks
         may_ask = self._may_request_input(modern and not has_tasks)
         keeps_era, self._built_modern = modern == self._built_modern, modern
@@ -140,14 +144,14 @@ class ServerLists:
         return known[1].definition.annotations if known is not None else None
 
     def pin(self, pinned: Mapping[str, str] | None) -> None:
-        """Set the server's pinned digests by tool from the lock file; `None` if the file does not pin the server.
+        """Set the digests of the tools in the lock file, by tool name; `None` if the file does not contain the server.
 
-        Called at the start and after each change of the file.
+        Called at the start and after each change of the file. If the digests differ, all tools are judged again.
         """
         self._judge_again(is_needed=self.pins.take(pinned))
 
     async def read_pins_again(self) -> None:
-        """Read the definitions again that a person accepted in another process."""
+        """Read the recorded definitions again, because a person accepted a definition in another process."""
         self._judge_again(is_needed=await self.pins.read_again())
 
     def _judge_again(self, *, is_needed: bool) -> None:
@@ -156,17 +160,21 @@ class ServerLists:
             self.on_change("tools")
 
     def definitions(self) -> Sequence[JsonObject]:
-        """Return every tool as listed, including quarantined ones, for the lock file."""
+        """Return all tools as the server listed them, including quarantined tools, for the lock file."""
         return self.entries["tools"]
 
     def pin_remarks(self) -> list[str]:
-        """Return a remark for each tool that the lock file holds and the server no longer lists."""
+        """Return a sentence for the operator about each tool in the lock file that the server no longer lists."""
         return self.pins.remarks()
 
     async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
-        """Check that `session` lists a pinned tool with its accepted definition; raise if not.
+        """Check before a `tools/call` that `session` lists the tool with its accepted definition in the lock file, if calls may be refused.
 
-        The tools of a session are read once, and again when the server announces a change.
+        The tools of a session are read before its first call, and again after the server announced a change.
+
+        Raises:
+            PolicyDenied: The tool is not listed, or its definition differs.
+            NotSent: The tools cannot be read.
         """
         if method != "tools/call" or not self.pins.may_refuse:
             return
@@ -182,10 +190,10 @@ class ServerLists:
         self.pins.admit(str(params.get("name")), listed)
 
     async def _read_before_call(self, session: Session) -> None:
-        """Read the tools of a session before a call, because they were not read on it or have changed since.
+        """Read the tools of a session before a call, because they were not read on this session yet or have changed since.
 
         Raises:
-            NotSent: The tools cannot be read; the call that waits for them was not sent.
+            NotSent: The connection broke before the tools were read, so that the call was not sent.
         """
         with anyio.move_on_after(LIST_TIMEOUT_SECONDS + REREAD_SPACING_SECONDS):
             try:
@@ -201,12 +209,12 @@ class ServerLists:
                 raise _gone(self._server) from None
 
     def recall(self, memory: ListingCache, first_use: AcceptedDefinitions) -> None:
-        """Serve the listing stored in `memory` until the server's current listing is read, and pin tools to the definitions in `first_use`.
+        """Serve the lists stored in `memory` until the server's current lists are read, and use the definitions in `first_use` as pins.
 
-        Called before the source is entered. Blocks.
+        Called before the connection to the server starts. Blocks.
 
         Raises:
-            StorageError: The record of accepted definitions is unusable.
+            StorageError: The file of `first_use` is unusable.
         """
         self._memory = memory
         self.cached = memory.recall()
@@ -216,7 +224,10 @@ class ServerLists:
             self._rebuild_tools(modern=self.cached.is_modern)
 
     def succeed(self, former: ServerLists) -> None:
-        """Without a cached listing, serve the entries of the server's `former` lists until the current ones are read."""
+        """If no lists are stored, serve those of `former` until the server's current lists are read.
+
+        `former` are the lists of the same server before its configuration changed.
+        """
         if self.cached is None and any(former.entries.values()):
             agreed = former._agreed or former.cached
             if agreed is not None:
@@ -226,18 +237,18 @@ class ServerLists:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a complete listing, read in this run or in an earlier one."""
+        """Whether all lists of the server are known, read in this run or stored by an earlier one."""
         return self.cached is not None or self._to_store is not None
 
     async def store_forever(self) -> None:
-        """Store each new listing, outside the path of calls. `close` stores the last one."""
+        """Store the lists each time they were read, and check them for poisoning, in the background until cancelled."""
         while True:
             await self._unstored.wait()
             await self._store()
             await self.suspicions.judge()
 
     async def close(self) -> None:
-        """Store the last listing if it is not stored yet."""
+        """Store the lists if they were read since they were last stored."""
         if self._unstored.is_set():
             await self._store()
 
@@ -249,7 +260,7 @@ class ServerLists:
                 await anyio.to_thread.run_sync(self._memory.keep, self._to_store)
 
     def mark_changed(self, kind: ChangeKind) -> None:
-        """Schedule a new reading of a list, because the server announced a change."""
+        """Schedule reading a list again, because the server announced a change of it."""
         if kind == "tools":
             if self._shared is not None:
                 self._shared.forget_tools()
@@ -259,7 +270,7 @@ class ServerLists:
         self._changed.set()
 
     async def refresh_forever(self, connection: Connection) -> None:
-        """Read the lists again that the server announced as changed."""
+        """Read the lists that `mark_changed` scheduled, in the background until cancelled."""
         spaced = float("-inf")
         while True:
             await self._changed.wait()

@@ -1,4 +1,7 @@
-"""`ServerMessages`: processes the messages that a server sends on its own initiative, and finds their calls. Used by `Session`."""
+"""`ServerMessages`: processes the requests and notifications that a server sends, and finds the calls to which they belong.
+
+`Session` (`server_session`) uses one object per session.
+"""
 
 from __future__ import annotations
 
@@ -17,50 +20,58 @@ from gateway.upstream.serial_queue import SETTLE_SECONDS
 logger = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 1.0
-"""Delay between the end of a call and the rejection of its open requests for input. A server that gets the rejection before the
-cancellation of the call may carry on with the call."""
+"""Seconds between the end of a call and the rejection of its open requests for input.
+
+A server that gets the rejection before the cancellation of the call may carry on with the call.
+"""
 
 MAX_OPEN_REQUESTS = 1_000
-"""Requests of one server that are being answered; further ones are rejected."""
+"""Maximum number of requests of one server that wait for their responses. Further requests are rejected."""
 
 MAX_PENDING_NOTIFICATIONS = 1_000
-"""Number of notifications of one server that may wait for slow callers before its log messages are dropped; others still wait."""
+"""Number of notifications of one server that may wait for slow callers. Beyond it, log messages are dropped, and all others still wait."""
 
 
 class SessionHooks(Protocol):
-    """Receives the messages of a session. Each method is awaited in a task of its own."""
+    """The interface that receives the requests and notifications of a session's server. Each call of a method runs in its own task."""
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
-        """Answer a server's request (`sampling/createMessage`, …) made during `ctx`'s call. May raise `GatewayError`."""
+        """Return the result of a server's request (such as `sampling/createMessage`). May raise `GatewayError`.
+
+        `ctx` is the call to which the request belongs, `None` if that is unknown.
+        """
         ...
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """Process a notification. `ctx` is the call it belongs to, if that is known."""
+        """Process a notification of the server. `ctx` is the call to which it belongs, `None` if that is unknown."""
         ...
 
 
 class ServerMessages:
-    """Processes the requests and notifications of one session's server (`Receiver`), and finds the calls that they belong to."""
+    """Processes the requests and notifications of one session's server, and finds the calls to which they belong.
+
+    The methods `answer_request` and `receive_notification` are those of the interface `Receiver` (`carriers.carrier`).
+    """
 
     def __init__(self, server: str, hooks: SessionHooks) -> None:
         self._server = server
         self._hooks = hooks
         self._running: dict[int, CallContext] = {}
-        """The running calls, by key. A message that names no call may belong to each of them."""
+        """The running calls, by key. A message of the server that does not name a call may belong to any of them."""
         self._open: dict[anyio.CancelScope, set[int]] = {}
-        """Requests of the server that are being answered, with the keys of the calls that each may belong to."""
+        """The server's requests that are being answered: cancel scope of the request → keys of the calls to which it may belong."""
         self._withdrawn: set[anyio.CancelScope] = set()
-        """Requests of the server that will be rejected, because their calls have ended."""
+        """Cancel scopes of the server's requests that will be rejected, because their calls have ended."""
         self._answering = self._notifying = 0
 
     def begin_call(self, key: int, ctx: CallContext) -> None:
-        """Register a running call, to which messages may belong that do not name one."""
+        """Register a running call, to which messages of the server may belong that do not name a call."""
         self._running[key] = ctx
 
     def end_call(self, key: int, method: str) -> None:
-        """Unregister a call, and cancel the open requests for input that can belong to no other call.
+        """Unregister a call that has ended, and cancel the server's open requests that cannot belong to another running call.
 
-        The end of a poll of a task (`tasks/get`) cancels no request for input, because such a request belongs to the task.
+        After `tasks/get`, which polls a task, no request is cancelled, because the requests belong to the task.
         """
         self._running.pop(key, None)
         for scope, calls in list(self._open.items()) if self._open else ():
@@ -72,11 +83,14 @@ class ServerMessages:
 
     @property
     def settle_seconds(self) -> float:
-        """Seconds until requests for input of ended calls are rejected and the server has reacted; 0 if none is open."""
+        """Seconds until the requests for input of ended calls are rejected and the server has reacted; 0 if there are no such requests."""
         return CANCEL_SECONDS + SETTLE_SECONDS if self._withdrawn else 0
 
     async def answer_request(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:
-        """Return the result of a request of the server, from the hooks. Raises `RpcError` (`Receiver`)."""
+        """Return the result of a server's request: `ping`, or a request for input, which the hooks answer. Raises `RpcError`.
+
+        `ctx` is the call to which the request belongs, `None` if the request does not name it.
+        """
         if method == "ping":
             return {}
         if method not in ("sampling/createMessage", "elicitation/create", "roots/list"):
@@ -103,7 +117,7 @@ class ServerMessages:
         except ModelError as error:
             raise RpcError(INTERNAL_ERROR, str(error)) from None
         except AskUnavailable as error:
-            # Servers pass unexpected errors on to their caller, so our caller learns which capability it would have to declare.
+            # Servers relay unexpected errors to their client, so our caller can see which capability its client would have to declare.
             data = {"requiredCapabilities": nested_capability(error.capability)} if error.capability else None
             raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY if data else INVALID_REQUEST, str(error), data) from None
         except GatewayError as error:
@@ -113,7 +127,10 @@ class ServerMessages:
             raise RpcError(INTERNAL_ERROR, "Internal server error") from None
 
     async def receive_notification(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """Pass a notification to the hooks; drop log messages if too many notifications wait (`Receiver`)."""
+        """Pass a notification of the server to the hooks. Drop a log message if `MAX_PENDING_NOTIFICATIONS` notifications wait.
+
+        Progress and cancellation are ignored here, because the carriers process them.
+        """
         if method in ("notifications/progress", "notifications/cancelled"):
             return
         if self._notifying >= MAX_PENDING_NOTIFICATIONS and method == "notifications/message":
@@ -128,7 +145,10 @@ class ServerMessages:
             self._notifying -= 1
 
     def _only_caller(self) -> CallContext | None:
-        """Return the call that a message belongs to if only one downstream session has running calls, else `None`."""
+        """Return the call to which a message belongs that does not name one, if all running calls are those of one client session.
+
+        Return the latest of several such calls, and `None` in all other cases.
+        """
         calls = list(self._running.values())
         if len(calls) <= 1:
             return calls[0] if calls else None

@@ -1,6 +1,7 @@
-"""`Session`: one negotiated MCP session with a remote server, in decoded JSON, over a `Carrier`.
+"""`Session`: one MCP session with a remote server: handshake, requests, notifications, headers and `_meta`.
 
-`connection` opens and supervises sessions, and `delivery` chooses one for each call.
+It works on decoded JSON; a carrier (`carriers`) sends and receives the messages. `connection` opens and supervises sessions, and `delivery`
+chooses one for each call.
 """
 
 from __future__ import annotations
@@ -46,23 +47,23 @@ from gateway.upstream.tracing import request_in_span
 logger = logging.getLogger(__name__)
 
 PROBE_TIMEOUT_SECONDS = 10.0
-"""Timeout of `server/discover`; a server that does not answer it is taken for a 2025 server."""
+"""Timeout of `server/discover`. A server that does not answer in time is treated as a 2025 server."""
 
 MAX_CACHED_HEADERS = 1024
-"""Requests whose headers are cached: calls of each tool, and resources that were read."""
+"""Maximum number of requests whose HTTP headers are cached. Each tool and each resource needs one entry."""
 
 
 @dataclass(slots=True)  # not frozen: that would triple the cost of creating one, and every call creates one
 class Envelope:
-    """Facts of a request besides its parameters. Not changed once created."""
+    """The data of a request to a server besides method and parameters. Not changed once created."""
 
     ctx: CallContext | None = None
-    """The call that gets progress, log messages and requests for input."""
+    """The call for which the request is sent. It gets progress, log messages and requests for input. `None` outside calls."""
     meta: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     capabilities: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     """Client capabilities that the request declares (2026 only)."""
     log_level: LogLevel | None = None
-    """Level of the log messages that the request opts in to (2026 only)."""
+    """Least severe level of the log messages that the server may send during the request; `None` for no log messages (2026 only)."""
     headers: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
     """Additional HTTP headers, such as `Mcp-Param-*`."""
 
@@ -71,41 +72,44 @@ PLAIN = Envelope()
 
 
 def with_extension(envelope: Envelope, extension: str) -> Envelope:
-    """Return the envelope of a request that declares one more client extension."""
+    """Return a copy of `envelope` whose request declares `extension` as an additional client extension."""
     extensions: JsonObject = {**(envelope.capabilities.get("extensions") or {}), extension: {}}
     return dataclasses.replace(envelope, capabilities={**envelope.capabilities, "extensions": extensions})
 
 
 class Session:
-    """One live session. Made by `open_session`; `closed` is set when it accepts no further requests."""
+    """One live session with a server, created by `open_session`. The event `closed` is set when it accepts no further requests."""
 
     def __init__(self, server: str, carrier: Carrier, hooks: SessionHooks, client: JsonObject, tasks: anyio.abc.TaskGroup) -> None:
-        """`client` is the `clientInfo` that the server gets. The task group `tasks` ends with the connection."""
+        """`client` is the `clientInfo` that the server receives. The task group `tasks` ends with the connection."""
         self.server = server
         self.closed = anyio.Event()
         self._client = client
         self.carrier = carrier
         self._is_probing = False
-        """Whether a rejection, or no answer in time, only means that the server does not support MCP 2026."""
+        """Whether `negotiate` is testing if the server supports MCP 2026, so that a rejection or a timeout is not a failure."""
         self.negotiated = Negotiated("modern", LATEST_MODERN_VERSION, {})
         self.listed_tools: Mapping[str, str] | None = None
-        """Digests of the tools as last listed on this session (`note_tools`); `None` if they may have changed since."""
+        """Digests of the tools as last listed on this session, by tool name; `None` if not listed yet or possibly changed since."""
         self.tool_changes = 0
-        """Number of times that the tools changed, or may have changed."""
+        """Number of times that the server's tools changed, or may have changed, during this session."""
         self._tasks = tasks
         self._messages = ServerMessages(server, hooks)
         self._level: LogLevel | None = None
         self._last_meta: tuple[Negotiated, JsonMapping, JsonMapping, LogLevel | None, JsonObject] | None = None
-        """The values of which the last request's `_meta` was made, then this `_meta`. Carriers recognize the object and reuse its JSON."""
+        """The values from which the last request's `_meta` was made, and this `_meta`. Carriers recognize the object and reuse its JSON."""
         self._headers_cache: dict[tuple[str, str, str | None], Headers] = {}
-        """(protocol version, method, name or URI) → headers."""
+        """HTTP headers of earlier requests: (protocol version, method, name or URI) → headers."""
 
     def note_tools(self, digests: Mapping[str, str], *, as_of: int) -> None:
-        """Keep the tool digests of a listing, unless the tools changed since `tool_changes` was `as_of`, when the listing began."""
+        """Store the tool digests of a listing, unless the tools changed while they were listed.
+
+        `as_of` is the value of `tool_changes` when the listing began.
+        """
         self.listed_tools = digests if as_of == self.tool_changes else None
 
     def forget_tools(self) -> None:
-        """Note that the tools changed, or may have: the server said so, or may have been restarted."""
+        """Drop the stored tool digests, because the server announced a change of its tools or may have been restarted."""
         self.tool_changes += 1
         self.listed_tools = None
 
@@ -116,11 +120,11 @@ class Session:
 
     @property
     def settle_seconds(self) -> float:
-        """Seconds until the open requests for input of ended calls are rejected; 0 if none is open (`ServerMessages`)."""
+        """Seconds until the server's requests for input of ended calls are rejected; 0 if there are no such requests."""
         return self._messages.settle_seconds
 
     async def request(self, method: str, params: JsonMapping, envelope: Envelope = PLAIN) -> JsonObject:
-        """Send one request and return its result as it came. Cancelling it cancels the request at the server.
+        """Send one request, and return the result as the server sent it. Cancelling this method cancels the request at the server.
 
         Raises:
             RequestFailure: The request failed; the subclass tells whether the server may have acted on it.
@@ -162,12 +166,13 @@ class Session:
                 await progress.finish()
 
     async def negotiate(self, era: str, capabilities: JsonMapping) -> None:
-        """Agree on a protocol version with the server: of the version family `era`, or, with `auto`, of the one that the server supports.
+        """Carry out the handshake with the server, and store the result in `negotiated`.
 
-        `capabilities` are declared to a 2025 server.
+        `era` selects the protocol: `modern` (2026-07-28), `legacy` (2025-11-25 or older), or `auto` for the newest that the server
+        supports. `capabilities` are the client capabilities that a 2025 server gets.
 
         Raises:
-            UpstreamError: The server does not speak MCP, or no version is common; the message says why.
+            UpstreamError: The server does not speak MCP, or has no protocol version in common with the gateway; the message says why.
         """
         if era == "legacy":
             self.negotiated = await self._initialize(capabilities)
@@ -181,14 +186,17 @@ class Session:
             try:
                 agreed = await self._initialize(capabilities)
             except Rejected:
-                # A 2026 server that starts slowly reads the probe first, and then rejects the handshake.
+                # A 2026 server that starts slowly reads `server/discover` only now, and then rejects `initialize`: ask it again.
                 self.negotiated = modern
                 if not was_silent or (agreed := await self._discover(required=True)) is None:
                     raise
         self.negotiated = agreed
 
     async def _discover(self, *, required: bool) -> Negotiated | None:
-        """Send `server/discover`; return what was agreed with a 2026 server, or `None` for a 2025 server. If `required`, raise failures."""
+        """Send `server/discover`, and return the result of the handshake with a 2026 server, or `None` for a 2025 server.
+
+        If `required`, raise the failure of the request instead of assuming a 2025 server.
+        """
         try:
             with anyio.fail_after(PROBE_TIMEOUT_SECONDS):
                 result = await self.request("server/discover", {})
@@ -228,9 +236,9 @@ class Session:
         return agreed
 
     async def want_level(self, level: LogLevel | None) -> None:
-        """Have a 2025 server send log messages of `level` and above. The most verbose caller decides the level.
+        """Request log messages of `level` and above from a 2025 server, unless the session already has this or a more verbose level.
 
-        `server.detached_caller.wants_level` drops messages that other callers do not want.
+        The level applies to all callers of the session; `server.detached_caller.wants_level` drops messages that a caller does not want.
         """
         if level is None or self.is_modern or "logging" not in self.negotiated.capabilities:
             return
@@ -243,15 +251,15 @@ class Session:
             logger.debug("log level rejected server=%s reason=%s", self.server, error)
 
     async def notify(self, method: str, params: JsonMapping | None = None) -> None:
-        """Send a notification to a 2025 server; in 2026 clients send none."""
+        """Send a notification to a 2025 server. Sessions with 2026 servers send no notifications."""
         await self.carrier.notify(method, params, ((MCP_PROTOCOL_VERSION_HEADER, self.negotiated.protocol_version),))
 
     async def listen(self, notifications: JsonObject) -> None:
-        """Hold one `subscriptions/listen` stream open, and return or raise when it ends. The hooks get its notifications."""
+        """Hold one `subscriptions/listen` stream open, and return or raise when it ends. `SessionHooks.notified` gets its notifications."""
         await self.request("subscriptions/listen", {"notifications": notifications})
 
     def _meta(self, envelope: Envelope) -> JsonObject | None:
-        """Return the `_meta` of a request, which must not be changed; `None` if it has none."""
+        """Return the `_meta` of a request, or `None` if the request has no `_meta`. The object must not be changed."""
         agreed, given, capabilities, level = self.negotiated, envelope.meta, envelope.capabilities, envelope.log_level
         if agreed.era != "modern":
             return dict(given) if given else None
@@ -268,7 +276,7 @@ class Session:
         return meta
 
     def _headers(self, method: str, params: JsonMapping, envelope: Envelope) -> Headers:
-        """Return the HTTP headers of a request besides the configured ones."""
+        """Return the MCP headers of a request over HTTP, which are sent besides the configured headers. They are cached per name or URI."""
         agreed, more = self.negotiated, envelope.headers
         name_key = NAME_BEARING_METHODS.get(method) or ("taskId" if method.startswith("tasks/") else None)
         name: JsonValue = params.get(name_key) if name_key is not None else None
@@ -289,17 +297,17 @@ class Session:
         return made
 
     async def answer_request(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:
-        """Return the result of a request of the server. Raises `RpcError` (`Receiver`)."""
+        """Return the result of a request that the server sent (interface `Receiver` of carriers). Raises `RpcError`."""
         return await self._messages.answer_request(method, params, ctx)
 
     async def receive_notification(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """Process a notification of the server (`Receiver`). After a change of tools, their digests are forgotten."""
+        """Process a notification that the server sent (interface `Receiver` of carriers). If the tools changed, drop their digests."""
         if method == "notifications/tools/list_changed":
             self.forget_tools()
         await self._messages.receive_notification(method, params, ctx)
 
     async def serve(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Process the server's own messages until the connection ends; started by `open_session`."""
+        """Process the requests and notifications of the server until the connection ends. `open_session` starts this as a task."""
         try:
             await self.carrier.serve(self, task_status=task_status)
         finally:
@@ -314,9 +322,9 @@ def _shared(versions: JsonValue, known: tuple[str, ...]) -> list[str]:
 
 @asynccontextmanager
 async def open_session(server: str, carrier: Carrier, hooks: SessionHooks, *, client: JsonObject) -> AsyncGenerator[Session, None]:
-    """Run a session over an open carrier. Leaving cancels its pending requests.
+    """Run a session with `server` over an open `carrier`, and yield it before its handshake. Leaving cancels its pending requests.
 
-    The caller calls `negotiate` next. `client` is the `clientInfo` that the server gets.
+    The caller calls `negotiate` next. `client` is the `clientInfo` that the server receives.
     """
     async with anyio.create_task_group() as tasks:
         session = Session(server, carrier, hooks, client, tasks)

@@ -1,7 +1,7 @@
-"""`UpstreamSource`: one remote MCP server as a source of tools, resources, prompts and completion.
+"""`UpstreamSource`: makes one remote MCP server a source of tools, resources, prompts and completion for the gateway.
 
-Lists are read when the server becomes ready and when it announces a change, never per call. Each call is one request to the server. The
-gate applies policy to arguments and results, `input_guard` to requests for input.
+Lists are read when the server becomes ready and when it announces a change, never for a call. Each call is one request to the server.
+`gate` applies policy to arguments and results, `input_guard` to requests for input.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ from gateway.upstream.transport import Remote
 
 
 class UpstreamSource:
-    """One remote server. Entering it starts the connection; calls wait for the connection, listings do not."""
+    """One remote MCP server as a source of tools, resources and prompts. Entering it starts the connection.
+
+    Calls wait until the server is connected; listings return the last known lists at once.
+    """
 
     def __init__(
         self,
@@ -52,9 +55,10 @@ class UpstreamSource:
         credentials: OwnedCredentials | None = None,
         children: ChildProcesses | None = None,
     ) -> None:
-        """`own_id` is this gateway's id, by which loops between gateways are found; `client` is the `clientInfo` that the server gets.
+        """Create the source without side effects. `server` is the server's name in the configuration, and `entry` its entry.
 
-        `children` counts the server's processes. No side effects.
+        `own_id` is this gateway's id, by which loops between gateways are found. `client` is the `clientInfo` that the server receives.
+        `children` limits the gateway's child processes.
         """
         remote = Remote(server, entry, policy, client, children, credentials)
         self._server, self._entry, self._policy = server, entry, policy
@@ -82,7 +86,7 @@ class UpstreamSource:
 
     @property
     def id(self) -> str:
-        """The server's key in the configuration."""
+        """The server's name, which is its key in `mcpServers` of the configuration."""
         return self._server
 
     async def __aenter__(self) -> UpstreamSource:
@@ -107,17 +111,18 @@ class UpstreamSource:
         await self.lists.close()
 
     async def settled(self) -> None:
-        """Wait until the first attempt to connect has ended. Returns at once for a server that starts with the first call."""
+        """Wait until the first attempt to connect has ended. Return at once for a server that starts with its first call."""
         await self._connection.settled.wait()
 
     async def is_silent(self) -> bool:
-        """Return whether a server behind a URL has sent nothing within `SILENT_SECONDS`. False for a child process, which may take any
-        time.
+        """Wait for the first response of a server over HTTP, and return true if none arrives within `SILENT_SECONDS` (`connection`).
+
+        Return false at once for a child process, which may take any time to start.
         """
         return await self._connection.is_silent()
 
     def status(self) -> SourceStatus:
-        """Return the server's state."""
+        """Return the state of the server and its connection, for the gateway's status."""
         connection = self._connection
         agreed = connection.negotiated
         return SourceStatus(
@@ -137,53 +142,53 @@ class UpstreamSource:
         )
 
     def quarantined(self) -> Mapping[str, str]:
-        """Return the tools that are not served until a person accepts them: the server's tool name → reason and command to accept."""
+        """Return the tools that are not served until a person accepts their definitions: tool name → reason and command to accept."""
         return self.lists.quarantined()
 
     @property
     def instructions(self) -> str | None:
-        """The instructions that the server gives to clients."""
+        """The instructions that the server sent in the handshake, or `None`. Hidden characters are removed unless policy allows them."""
         agreed = self._connection.negotiated or self.lists.cached
         return readable_text(agreed.instructions, self._policy) if agreed and agreed.instructions else None
 
     @property
     def may_ask(self) -> bool:
-        """Whether a request for input may arrive during any request: from a 2025 server, or because sampling needs an approval."""
+        """Whether the client may get a request for input during any request: from a 2025 server, or to approve sampling."""
         agreed = self._connection.negotiated
         return self._guard.may_request_input(is_modern=agreed is not None and agreed.era == "modern")
 
     # -- lists -------------------------------------------------------------------------------------------------
 
     async def tools(self) -> Sequence[Tool]:
-        """Return the tools as last listed."""
+        """Return the tools that clients may see and call, as last listed by the server."""
         return self.lists.tools
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
-        """Return the resources, templates or prompts as last listed."""
+        """Return the resources, resource templates or prompts, as last listed by the server."""
         return self.lists.entries[kind]
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Set the one callback that is called when a list changes."""
+        """Set the callback that is called when a list changes. It replaces an earlier one."""
         self.lists.on_change = on_change
 
     def subscribe_updates(self, on_update: Callable[[str], None]) -> None:
-        """Set the one callback that is called with the server's own URI of a changed resource."""
+        """Set the callback that is called with the URI of a changed resource, as the server writes it. It replaces an earlier one."""
         self._watcher.on_update = on_update
 
-    # -- pins and what is kept of lists ------------------------------------------------------------------------
+    # -- replacing another source of the same server -----------------------------------------------------------
 
     def succeed(self, former: UpstreamSource) -> None:
-        """Replace `former`, the source of the same server with another entry or policy. Call before entering.
+        """Take over the state of `former`, the source of the same server before its entry or policy changed. Call before entering.
 
-        Watched resources stay watched. The former listing is served until this server's own is read, unless there is a cached one.
+        Watched resources stay watched. The lists of `former` are served until the current lists are read, unless stored lists are.
         """
         self._watcher.inherit(former._watcher)
         self.lists.succeed(former.lists)
 
-    # -- what the server sends ---------------------------------------------------------------------------------
+    # -- requests and notifications of the server --------------------------------------------------------------
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
-        """Answer a request for input that a 2025 server sends during the call `ctx` (`SessionHooks`)."""
+        """Return the answer to a request for input that a 2025 server sends during the call `ctx` (interface `SessionHooks`)."""
         with self._delivery.question(str(request.get("method")), ctx) as asking:
             if asking is None:
                 text = "The server sent a request for input that cannot be attributed to one caller, so it was rejected."
@@ -197,7 +202,7 @@ class UpstreamSource:
                 raise
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """Pass a log message on to the caller, or process a change notification (`SessionHooks`)."""
+        """Pass a server's log message to the caller of `ctx`, or process a change notification (interface `SessionHooks`)."""
         if method == "notifications/message":
             if ctx is not None:
                 name = params.get("logger")
@@ -210,9 +215,10 @@ class UpstreamSource:
     # -- calls -------------------------------------------------------------------------------------------------
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """Send one request on behalf of `ctx` (`Delivery.send`). Requests for input in the result are judged and left to the caller.
+        """Send one request for the call `ctx` to the server, and return the result.
 
-        An error that only the server's MCP version has is translated to the caller's version.
+        Requests for input in the result have been checked by policy and are for the caller. An error that exists only in the server's MCP
+        version is translated to the client's version. Raises the errors of `Delivery.send`.
         """
         if self._is_over:
             text = f"Server {self._server!r} was removed from the configuration, or changed in it; list the tools again."
@@ -240,9 +246,9 @@ class UpstreamSource:
     async def _converse(
         self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None, first: JsonObject | None
     ) -> JsonObject:
-        """Send a request that may lead to requests for input, and answer those that the gateway answers.
+        """Send a request, and send it again as long as the gateway's models answer all requests for input in its result (`converse`).
 
-        `first` is the request's first result, if it was sent already.
+        `first` is the first result if the request was sent already.
         """
 
         async def once(leg: CallContext) -> JsonObject:
@@ -256,9 +262,9 @@ class UpstreamSource:
         return await converse(self._guard, once, ctx)
 
     async def _offer_sign_in(self, error: Unauthorized, ctx: CallContext) -> JsonObject:
-        """Offer a sign-in page to the local user if their client can show URLs; else raise `error`, which names the command to sign in.
+        """Offer a sign-in page to the local user if the client can show URLs; else raise `error`, which names the command to sign in.
 
-        A remote caller's browser would return to the caller's machine, and the gateway would be signed in as that caller.
+        Remote callers get no offer: the browser would return to the caller's machine, and the gateway would be signed in as that caller.
         """
         offer = self._credentials.sign_in if self._credentials is not None else None
         if offer is None or ctx.facts.principal.id != LOCAL.id or not ctx.facts.client.can("elicitation.url"):
@@ -269,7 +275,7 @@ class UpstreamSource:
         return await explain(sign_in_first(self._server, *invitation), ctx, {}, as_it_is)
 
     async def _await_sign_in(self, ctx: CallContext) -> None:
-        """Wait for the sign-in that an earlier attempt of this call requested. The wait does not count against the deadline."""
+        """Wait until the sign-in that the first attempt of this call offered has ended. The wait does not count against the deadline."""
         offer = self._credentials.sign_in if self._credentials is not None else None
         if self._credentials is not None and offer is not None and agreed(ctx):
             async with ctx.waiting():
@@ -278,26 +284,26 @@ class UpstreamSource:
             self._connection.try_at_once()
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
-        """Return the requests for input in an `input_required` result of `send`, which has judged them already."""
+        """Return the requests for input in an `input_required` result of `send`, which has already checked them by policy."""
         return to_input_required(result)
 
     async def reconnect(self) -> None:
-        """Wait until there is a session (`TaskLine`)."""
+        """Wait until a session with the server is open (interface `TaskLine`)."""
         await self._connection.session()
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """Judge a request for input of a task that the caller follows itself (`TaskLine`)."""
+        """Apply policy to a request for input of a task that the caller polls itself (interface `TaskLine`)."""
         return await self._guard.judge(readable_input_request(request, self._policy, self._server), ctx)
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
-        """Judge and answer a request for input of a task that the gateway follows (`TaskLine`)."""
+        """Apply policy to a request for input of a task that the gateway polls, and return its answer (interface `TaskLine`)."""
         asked = keyed(readable_input_request(request, self._policy, self._server), key)
         return await self._guard.answer(asked, ctx, ctx.question(f"task {key}"))
 
     # -- resources, prompts, completion ------------------------------------------------------------------------
 
     async def read(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
-        """Read a resource by the server's own URI."""
+        """Read the resource that has `uri` at the server. Raises `NotFound` if the server does not have it."""
         try:
             result = await self.send("resources/read", {"uri": uri}, ctx)
         except Rejected as error:
@@ -308,18 +314,18 @@ class UpstreamSource:
 
     @property
     def serves_skills(self) -> bool:
-        """Whether the server supports the skills extension; false before the first connection (`SkillServing`)."""
+        """Whether the server supports the skills extension; false before the first connection (interface `SkillServing`)."""
         agreed = self._connection.negotiated
         return agreed is not None and agreed.skills is not None
 
     @property
     def reads_directories(self) -> bool:
-        """Whether the server's skills extension lists folders."""
+        """Whether the server's skills extension can list folders (`resources/directory/read`)."""
         agreed = self._connection.negotiated
         return bool(agreed is not None and agreed.skills and agreed.skills.get("directoryRead"))
 
     async def skills(self, method: SkillMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Send one request of the skills extension, with the server's own URIs."""
+        """Send one request of the skills extension, with URIs as the server writes them. Raises `NotFound` for an unknown URI or cursor."""
         try:
             return await self.send(method, params, ctx)
         except Rejected as error:
@@ -329,7 +335,7 @@ class UpstreamSource:
             raise
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished | InputRequired:
-        """Render a prompt by the server's own name for it."""
+        """Return the prompt that has `name` at the server, rendered with `arguments`."""
         params: JsonObject = {"name": name}
         if arguments:
             params["arguments"] = dict(arguments)
@@ -342,7 +348,7 @@ class UpstreamSource:
         return Finished(result)
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """Return the server's suggestions for an argument; no suggestions if the server does not support completion."""
+        """Return the server's completion suggestions for an argument; no suggestions if the server does not support completion."""
         session = await self._connection.session()
         if "completions" not in session.negotiated.capabilities:
             return {"values": []}
@@ -353,9 +359,9 @@ class UpstreamSource:
         return cast("JsonObject", readable_value(result.get("completion") or {"values": []}, self._policy))
 
     async def watch(self, uri: str) -> None:
-        """Count one more client that watches a resource; the first one subscribes at the server."""
+        """Count one more client that watches the resource `uri`. For the first client, subscribe to it at the server."""
         await self._watcher.watch(uri, self._connection)
 
     async def unwatch(self, uri: str) -> None:
-        """Undo one `watch`; after the last one, the gateway unsubscribes at the server."""
+        """Count one client less that watches the resource `uri`. After the last client, unsubscribe from it at the server."""
         self._watcher.unwatch(uri)

@@ -1,7 +1,7 @@
-"""Starts a child process that speaks MCP over its standard input and output, and stops it with everything that it started.
+"""Starts a child process that speaks MCP over its standard input and output, and stops the process and everything that it started.
 
-On POSIX `pipe` carries the messages instead of the SDK's client, which reads lines of any length (in quadratic time) and lets the child
-write straight to our stderr. On Windows the SDK's client is used.
+On POSIX systems, `pipe` sends and receives the messages. It replaces the MCP SDK's stdio client, which reads lines of any length (in
+quadratic time) and lets the child write directly to the gateway's stderr. On Windows, the SDK's client is used.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from gateway.upstream.pipe import ChildLog, Pipe
 __all__ = ["ChildLog", "open_stdio"]
 
 GRACE_SECONDS = 2.0
-"""Grace period after standard input is closed, and again after SIGTERM; then comes SIGKILL."""
+"""Grace period for the end of a child process after its standard input is closed, and again after SIGTERM. Then SIGKILL is sent."""
 
 LOOKS = 100
-"""Number of checks within `GRACE_SECONDS` whether the processes that the child started have ended; no event reports their end."""
+"""Number of checks after SIGTERM, in `GRACE_SECONDS`, whether the child's process group has ended. No event reports the end of a group."""
 
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "XDG_STATE_HOME")
-"""Environment variables that a child inherits: the SDK's choice, and `XDG_STATE_HOME`, by which a Moongate finds its state folder."""
+"""Environment variables that a child inherits: those of the MCP SDK, and `XDG_STATE_HOME`, with which a Moongate finds its state folder."""
 
 
 @asynccontextmanager
@@ -49,9 +49,10 @@ async def open_stdio(
     children: ChildProcesses | None = None,
     bodies: LargeBodies | None = None,
 ) -> AsyncGenerator[Carrier, None]:
-    """Start the child and yield its carrier. Leaving stops the child and everything that it started.
+    """Start the child process of `entry`, and yield the carrier that exchanges messages with it. Leaving stops its process group.
 
-    With `children`, the child also ends if the gateway is killed, and its environment names the gateways through which it was started.
+    Diagnostics are written to `log`. With `children`, the child also ends if the gateway is killed, and its environment names the gateways
+    through which it was started.
 
     Raises:
         NotSent: The program cannot be started.
@@ -66,7 +67,7 @@ async def open_stdio(
         async with stdio_client(parameters) as streams:
             yield SdkCarrier(server, lambda: nullcontext(streams))
         return
-    # such a value is a function that an old shell exported, and a shell would run it
+    # A value that begins with `()` is a function that an old shell exported, and a shell would execute it (Shellshock).
     ours = {name: value for name in _INHERITED if (value := os.environ.get(name)) is not None and not value.startswith("()")}
     env = {**ours, **entry.env, **lineage}
     how: dict[str, Any] = {"env": env, "cwd": entry.cwd, "start_new_session": True}
@@ -97,7 +98,7 @@ async def open_stdio(
 
 
 async def _stop(pipe: Pipe, group: int) -> None:
-    """Close the child's input, then send SIGTERM and SIGKILL to its process group. Each step is bounded."""
+    """Stop the child: close its input, then send SIGTERM and at last SIGKILL to its process group. Each step has a time limit."""
     pipe.close_input()
     with anyio.move_on_after(GRACE_SECONDS):
         await pipe.ended.wait()
@@ -113,7 +114,7 @@ async def _stop(pipe: Pipe, group: int) -> None:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Send a signal to every process of the group; return whether the group still has a process."""
+    """Send a signal to every process of a process group. Return whether the group still has a process. Signal 0 only checks this."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
         return True

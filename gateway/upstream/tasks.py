@@ -1,9 +1,9 @@
-"""`TaskFollower`: follows a remote server's long-running task to its result, in both dialects.
+"""`TaskFollower`: polls a remote server's long-running MCP task until it has a result, for both versions of tasks in MCP.
 
-With the extension of 2026 (`io.modelcontextprotocol/tasks`, SEP-2663) the server may turn any call into a task. In 2025-11-25 the caller
+With the extension of 2026 (`io.modelcontextprotocol/tasks`, SEP-2663), the server may run any call as a task. In 2025-11-25, the client
 requests a task, for tools listed with task support `required`. Once a task's id is known, the call is never sent again: a broken connection
-is opened once more, and polling continues. Used by `source` for callers that do not support tasks, and by `library`. A `TaskLine` sends the
-requests.
+is opened once more, and polling continues. `source` uses this module for callers that do not support tasks, and `library` for Python
+programs. Requests are sent through the interface `TaskLine`.
 """
 
 from __future__ import annotations
@@ -39,25 +39,26 @@ from gateway.upstream.input_guard import Answered, Relayed
 logger = logging.getLogger(__name__)
 
 MIN_POLL_SECONDS = 0.5
-"""Shortest wait between two polls, and the wait if the server names none."""
+"""Shortest wait between two polls of a task, and the wait if the server does not send a poll interval."""
 
 MAX_POLL_SECONDS = 5.0
-"""Longest wait between two polls, whatever the server requests."""
+"""Longest wait between two polls of a task, even if the server sends a longer poll interval."""
 
 POLL_TIMEOUT_SECONDS = 30.0
-"""Timeout of one poll; then the server is polled again."""
+"""Timeout of one poll of a task (`tasks/get`). After a timeout, the next poll follows."""
 
 CANCEL_SECONDS = 5.0
-"""Timeout of a cancel request."""
+"""Timeout of `tasks/cancel`."""
 
 MAX_JUDGED = 2_000
-"""Maximum number of judged requests for input of relayed tasks that are remembered."""
+"""Maximum number of stored verdicts on requests for input of tasks that callers poll themselves."""
 
 _TIMEOUT_CODES = frozenset({408, REQUEST_TIMEOUT})
-"""Error codes with which peers report a timeout (SDK 1.x and 2.x)."""
+"""JSON-RPC error codes with which the MCP SDKs 1.x and 2.x report a timeout."""
 
 _ANSWERED: JsonObject = {}
-"""Stands for a request for input that a model of this gateway answered, so that it is not shown to the caller."""
+"""Stored verdict (`TaskFollower._judged`) on a request for input that a model of this gateway answered, so that the caller does not get it.
+"""
 
 _BROKEN = (OutcomeUnknown, NotSent)
 _STATES = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
@@ -67,7 +68,7 @@ Dialect = Literal["modern", "legacy"]
 
 @dataclass(frozen=True, slots=True)
 class MCPTaskOptions:
-    """How long-running calls are followed. Immutable; replace the whole object.
+    """Settings for calls that a server runs as long-running MCP tasks. Immutable; replace the whole object to change them.
 
     Raises:
         TypeError: `default_ttl` or `max_task_wait` is not a `timedelta`.
@@ -75,11 +76,11 @@ class MCPTaskOptions:
     """
 
     default_ttl: timedelta | None = None
-    """How long a 2025 server is asked to keep a finished task; `None`: the server decides."""
+    """How long a server with MCP 2025-11-25 is requested to keep a task (`ttl`); `None`: the server decides."""
     cancel_remote_task_on_local_cancellation: bool = True
-    """Whether the gateway cancels the task at the server when the call is cancelled."""
+    """Whether the task is cancelled at the server when the call is cancelled."""
     max_task_wait: timedelta | None = None
-    """Longest time a task is followed, from its creation on; `None`: no limit."""
+    """Longest time to wait for the result of a task, from its creation; `None`: no limit."""
 
     def __post_init__(self) -> None:
         for name, value in (("default_ttl", self.default_ttl), ("max_task_wait", self.max_task_wait)):
@@ -91,37 +92,38 @@ class MCPTaskOptions:
                 raise ValueError(f"{name} must be positive, got {value}")
 
     def to_wire(self) -> JsonObject:
-        """Return the `task` parameter of a 2025 call."""
+        """Return the parameter `task` of a `tools/call` request in MCP 2025-11-25."""
         return {} if self.default_ttl is None else {"ttl": max(1, self.default_ttl // timedelta(milliseconds=1))}
 
 
 class TaskLine(Protocol):
-    """Sends the requests of a `TaskFollower` to one server."""
+    """The interface through which a `TaskFollower` sends requests to its server and handles the server's requests for input."""
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """Send one request on behalf of `ctx`. Raises `OutcomeUnknown` or `NotSent` if the connection is broken."""
+        """Send one request for the call `ctx`, and return its result. Raises `OutcomeUnknown` or `NotSent` if the connection is broken."""
         ...
 
     async def reconnect(self) -> None:
-        """Wait for a working connection. Raises `UpstreamError`."""
+        """Wait until the server is connected. Raises `UpstreamError` if it cannot be reached."""
         ...
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """Judge one request for input of a task that the caller follows itself. Raises if policy refuses it."""
+        """Apply policy to one request for input of a task that the caller polls itself, and return the verdict. Raises if it is refused."""
         ...
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
-        """Judge one request for input, send it to the caller under `key`, and return the answer. Raises if policy refuses it."""
+        """Apply policy to one request for input, send it to the caller under `key`, and return the answer. Raises if policy refuses it."""
         ...
 
 
 class TaskFollower:
-    """Follows the tasks of one server. Safe for concurrent calls."""
+    """Polls the tasks of one server until they have results, and cancels them if their calls end. Safe for concurrent calls."""
 
     def __init__(self, server: str, line: TaskLine, options: MCPTaskOptions, *, readable: Callable[[str], str] = str) -> None:
-        """`line` sends the requests; `readable` removes hidden text from status messages if the server's policy requires it.
+        """Create the object without side effects.
 
-        `options` may be replaced at any time; tasks that are being followed keep theirs. No side effects.
+        `line` sends the requests. `readable` removes hidden text from status messages if the server's policy requires it. The attribute
+        `options` may be replaced at any time; tasks that are being polled keep the earlier options.
         """
         self.options = options
         self._readable = readable
@@ -133,7 +135,10 @@ class TaskFollower:
         self._drained = anyio.Event()
 
     async def call(self, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """Send `tools/call` once as a 2025 task, and follow it to its result. If the server rejects the task, call once without a task.
+        """Call a tool as a task of MCP 2025-11-25, wait for the task, and return its result.
+
+        `params` and `headers` are those of the `tools/call` request. If the server rejects the task, the request is sent once more without
+        a task, and in no other case.
 
         Raises:
             TaskError: The task failed, was lost, or took longer than `max_task_wait`.
@@ -159,9 +164,10 @@ class TaskFollower:
         return await self.follow(tool, handle, ctx, "legacy")
 
     async def follow(self, tool: str, handle: JsonObject, ctx: CallContext, dialect: Dialect) -> JsonObject:
-        """Return the result of a task. `handle` is the response that created the task.
+        """Poll a task until it has a result, and return the result. `handle` is the response that created the task.
 
-        The wait does not count against the call's deadline, and holds no slot for concurrent calls.
+        `dialect` is the version of tasks: `modern` for the 2026 extension, `legacy` for 2025-11-25. The wait does not count against the
+        call's deadline, and does not use a concurrency slot.
 
         Raises:
             TaskError: The task failed, was lost, or took longer than `max_task_wait`.
@@ -193,9 +199,9 @@ class TaskFollower:
         raise TaskError(f"Task of {tool!r} was given up: it took longer than the limit of {limit:g} s.")
 
     async def judged(self, task: JsonObject, task_id: str, tool: str, ctx: CallContext) -> JsonObject:
-        """Return the state of a task, as polled by a caller who follows it, with judged requests for input.
+        """Return the state of a task for a caller that polls it: `task` without those requests for input that the gateway's models answer.
 
-        A completed task with an unreadable result counts as failed.
+        A completed task with a malformed result is returned as failed.
         """
         if task.get("status") == "completed":
             result: JsonValue = task.get("result")
@@ -206,9 +212,10 @@ class TaskFollower:
         return task
 
     async def _with_judged_asks(self, task: JsonObject, task_id: str, ctx: CallContext) -> JsonObject:
-        """Return the polled state of a task with its requests for input judged: each when first seen, not at every poll.
+        """Return the polled state of a task with only those requests for input that are for the caller.
 
-        If policy refuses a request, the task is cancelled and counts as failed.
+        Policy is applied to each request when it is first seen, not at every poll; models of the gateway may answer it. If policy refuses a
+        request, the task is cancelled and returned as failed.
         """
         shown: JsonObject = {}
         for key, request in cast("JsonObject", task["inputRequests"]).items():
@@ -251,18 +258,18 @@ class TaskFollower:
                 drained.set()
 
     async def drain(self) -> None:
-        """Wait at most `CANCEL_SECONDS` for running cancel requests. Called before the connection is closed."""
+        """Wait until running `tasks/cancel` requests have ended, at most `CANCEL_SECONDS`. Called before the connection is closed."""
         with anyio.CancelScope(shield=True), anyio.move_on_after(CANCEL_SECONDS):
             while self._cancels:
                 await self._drained.wait()
 
 
 class _Abandoned(Exception):
-    """The gateway gives the task up; the server then gets a cancel request."""
+    """Raised while a task is polled if the gateway stops polling it without a result. The task is then cancelled at the server."""
 
 
 class _Followed:
-    """One task that is being followed."""
+    """One task that `TaskFollower` polls: its last state, the answered requests for input and the call that waits for the result."""
 
     def __init__(
         self,
@@ -277,13 +284,13 @@ class _Followed:
     ) -> None:
         self.id = str(handle["taskId"])
         self.quiet = ctx.child()
-        """The context for polls and other requests about the task: without progress reports, and without answers of an earlier round."""
+        """The call context for polls and cancellation of the task, without progress reports and without answers of the original call."""
         self._server = server
         self._line = line
         self._tool = tool
         self._ctx = ctx
         self._asking = asking_of(ctx, tool, {"task": self.id})
-        """The call's context in which names of questions start with this task, because another task may use the same keys."""
+        """The call context for requests for input: keys of questions start with this task, because another task may use the same keys."""
         self._dialect: Dialect = dialect
         self._latest = handle
         self._may_reconnect = True
@@ -324,7 +331,7 @@ class _Followed:
         return before
 
     async def _send(self, method: str, more: JsonObject | None = None) -> JsonObject:
-        """Send a request about the task. After the first broken connection, reconnect and send it again."""
+        """Send a request about the task, and return its result. After the first broken connection, reconnect and send it again."""
         params: JsonObject = {"taskId": self.id, **(more or {})}
         ctx = self._ctx if method == "tasks/result" else self.quiet
         try:
@@ -348,7 +355,7 @@ class _Followed:
         if self._dialect == "modern":
             result: JsonValue = latest.get("result")
         else:
-            self._may_reconnect = True  # fetching the result has a timeout of its own
+            self._may_reconnect = True  # one more reconnect is allowed for fetching the result
             try:
                 result = await self._send("tasks/result")
             except Rejected as error:
@@ -358,13 +365,13 @@ class _Followed:
         return cast("JsonObject", result)
 
     async def _answer_legacy(self, latest: JsonObject) -> JsonObject:
-        """Send `tasks/result`, during which a 2025 server sends its requests for input, and return the task's result."""
+        """Send `tasks/result` and return the task's result. A server with MCP 2025-11-25 sends requests for input during this request."""
         if not any(self._ctx.facts.client.can(c) for c in ("elicitation", "sampling", "roots")):
             raise self._failed(latest)
         return await self._fetch(latest)
 
     async def _answer(self, latest: JsonObject) -> None:
-        """Have the requests for input answered that are new in `latest`, and send the answers to the server."""
+        """Get answers to the requests for input that are new in the task's state `latest`, and send them to the server (`tasks/update`)."""
         for key, request in members_of(latest.get("inputRequests")).items():
             if key in self._answered or not isinstance(request, dict):
                 continue
@@ -386,7 +393,7 @@ class _Followed:
         return TaskError(f"Task of {self._tool!r} ended as {status}: {said}")
 
     async def _tell(self, latest: JsonMapping) -> None:
-        """Report a new status message as progress."""
+        """Send the task's status message to the caller as a progress report, if it is new and the caller requested progress."""
         message = latest.get("statusMessage")
         if self._ctx.facts.wants_progress and isinstance(message, str) and message and message != self._said:
             self._said = message
@@ -395,7 +402,7 @@ class _Followed:
 
 
 def task_options(policy: TaskPolicy) -> MCPTaskOptions:
-    """Return how a server's tasks are followed under its policy."""
+    """Convert the settings for tasks in a server's policy to `MCPTaskOptions`."""
     return MCPTaskOptions(
         default_ttl=timedelta(seconds=policy.ttl_seconds) if policy.ttl_seconds is not None else None,
         cancel_remote_task_on_local_cancellation=policy.cancel_on_abandon,
@@ -404,7 +411,7 @@ def task_options(policy: TaskPolicy) -> MCPTaskOptions:
 
 
 def poll_seconds(task: JsonMapping) -> float:
-    """Return the seconds until the next poll, from either dialect's field (`pollIntervalMs`, `pollInterval`)."""
+    """Return the seconds until the next poll of a task, from its poll interval (`pollIntervalMs` in 2026, `pollInterval` in 2025)."""
     wanted: JsonValue = task.get("pollIntervalMs", task.get("pollInterval"))
     if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not wanted > 0:
         return MIN_POLL_SECONDS
@@ -416,6 +423,6 @@ def _unreadable(server: str, tool: str) -> str:
 
 
 def _as_failed(task: JsonObject, code: int, text: str) -> JsonObject:
-    """Return the polled state of a task with the status `failed`, whatever its server reports."""
+    """Return the polled state of a task with the status changed to `failed`, and the error `code` and `text`."""
     kept = {key: value for key, value in task.items() if key not in ("inputRequests", "result")}
     return {**kept, "status": "failed", "statusMessage": text, "error": {"code": code, "message": text}}

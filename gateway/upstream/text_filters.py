@@ -1,7 +1,7 @@
-"""Removes hidden text from a server's texts that are neither definitions nor results: requests for input, log lines, progress,
-instructions.
+"""Removes hidden text from requests for input, log messages, progress messages and instructions of a remote server.
 
-Applies `hiddenText` of one source. Only requests for input can be refused; from all other texts hidden text is removed in both modes.
+Hidden text is text that a person does not see but a model reads, such as zero-width characters and ANSI sequences (`policy.hidden_text`).
+With the policy key `hiddenText: allow`, it is kept. With `refuse`, a request for input that has it is refused. Otherwise it is removed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gateway.upstream.gateway_chain import received_input_request
 
 
 def readable_input_request(request: JsonObject, policy: SourcePolicy, server: str) -> JsonObject:
-    """Return a server's request for input without hidden text, and with only the `_meta` that the gateway accepts.
+    """Return a server's request for input without hidden text, and with only the `_meta` keys that the gateway accepts.
 
     Raises:
-        PolicyDenied: The request has hidden text, and policy refuses that.
+        PolicyDenied: The request has hidden text, and the policy's `hiddenText` is `refuse`.
     """
     if policy.hidden_text == "refuse" and isinstance(verdict := judge_hidden_text(request, "The request"), Reject):
         raise PolicyDenied(f"Refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=server)
@@ -30,7 +30,7 @@ def readable_input_request(request: JsonObject, policy: SourcePolicy, server: st
 
 
 def readable_input_requests(asks: JsonObject, policy: SourcePolicy, server: str) -> JsonObject:
-    """Return the requests for input of a result, by key, each as `readable_input_request` returns it."""
+    """Apply `readable_input_request` to each request for input of an `input_required` result, and return them by key."""
     readable: JsonObject = {}
     for key, ask in asks.items():
         readable[key] = readable_input_request(cast("JsonObject", ask), policy, server) if isinstance(ask, dict) else ask
@@ -48,26 +48,29 @@ def readable_value(value: JsonValue, policy: SourcePolicy) -> JsonValue:
 
 
 def with_readable_progress(ctx: CallContext, policy: SourcePolicy) -> CallContext:
-    """Return `ctx` with a caller that receives progress messages without hidden text."""
+    """Return a copy of `ctx` whose progress messages reach the caller without hidden text, or `ctx` if policy allows hidden text."""
     if policy.hidden_text == "allow":
         return ctx
     return ctx.with_caller(_ReadableProgress(ctx.ports.caller))
 
 
 class _ReadableProgress:
-    """A caller that removes hidden text from progress messages. Log messages and requests for input are filtered elsewhere."""
+    """A `Caller` that removes hidden text from progress messages, and passes all messages to another `Caller`.
+
+    Log messages and requests for input are passed unchanged, because they were filtered before.
+    """
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Pass a progress report on without hidden text."""
+        """Pass a progress report to the caller, without hidden text in its message."""
         await self._caller.progress(progress, total, strip_text(message) if message is not None else None)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Pass a log message on unchanged."""
+        """Pass a log message to the caller unchanged."""
         await self._caller.log(level, data, logger)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Pass a request for input on unchanged."""
+        """Pass a request for input to the caller unchanged, and return the answer."""
         return await self._caller.ask(request, key)

@@ -1,4 +1,4 @@
-"""Spans of requests to servers. Used by `Session` and the carriers if instrumentation is on."""
+"""Creates OpenTelemetry spans for requests to remote servers. Sessions and carriers use it if instrumentation is enabled."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ async def request_in_span(
     is_pipe: bool,
     is_probing: bool,
 ) -> JsonObject:
-    """Send a request within a span of its own. `send` gets `meta` with the span's trace context added.
+    """Send a request to a server with `send` inside a new span, and return the result.
 
-    With `is_probing`, the request finds out which MCP version the server supports: a rejection, or no answer in time, is not an error then.
+    `send` receives `meta` with the span's trace context added. With `is_probing`, the request tests which MCP version the server supports:
+    then the span does not record a rejection or a timeout as an error.
     """
 
     async def send_traced(trace_context: dict[str, str]) -> JsonObject:
@@ -39,7 +40,7 @@ async def request_in_span(
 
 
 def note_request_id(number: int) -> None:
-    """Add the id of a request to the active span."""
+    """Add the JSON-RPC id of a request to the active span."""
     from opentelemetry.trace import get_current_span
 
     get_current_span().set_attribute("jsonrpc.request.id", str(number))

@@ -1,4 +1,7 @@
-"""Opens the carrier for a server entry: stdio, streamable HTTP, or the HTTP+SSE transport of 2024."""
+"""Opens the transport to a remote server as configured: stdio, streamable HTTP, or the HTTP+SSE transport of 2024-11-05.
+
+The result is a carrier: the object that sends and receives the messages of one transport.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +26,24 @@ from gateway.wire.message_sizes import MAX_MESSAGE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """One remote server, with everything needed to connect to it."""
+    """One remote server, with everything that is needed to connect to it: configuration entry, policy and credentials."""
 
     name: str
     entry: ServerEntry
     policy: SourcePolicy
     client: JsonObject
-    """The `clientInfo` that the server gets."""
+    """The `clientInfo` that the server receives."""
     children: ChildProcesses | None = None
-    """The child processes of this gateway. `None`: they are neither counted nor watched."""
+    """Limits and watches the child processes of this gateway. With `None`, they are neither counted nor watched."""
     credentials: Credentials | None = None
     """OAuth credentials; `None` if the headers in the configuration entry suffice."""
 
     @asynccontextmanager
     async def open(self, log: ChildLog, holder: Holder) -> AsyncGenerator[Carrier, None]:
-        """Open the transport and yield its carrier (`carriers`), which sends and receives the messages.
+        """Open the transport to the server and yield its carrier (`carriers`), which sends and receives the messages.
 
-        A child process counts towards the limit of child processes. At the limit, `holder` is asked to stop an idle child process.
+        If the server is a child process, it counts towards the limit of child processes, and is stopped through `holder` if it is idle and
+        another process must start. Diagnostics of the process are written to `log`.
         """
         async with AsyncExitStack() as stack:
             if self.children is not None and isinstance(self.entry, StdioServer):
@@ -61,11 +65,11 @@ async def open_transport(
 ) -> AsyncGenerator[Carrier, None]:
     """Open the transport of `entry` and yield its carrier. Leaving closes the connection or ends the child process.
 
-    `children` watches the gateway's child processes; a program that uses this library watches its own. Without `is_direct`, HTTP requests
-    take the SDK path.
+    `children` watches the gateway's child processes; it is `None` in a program that uses this package as a library. Without `is_direct`,
+    the MCP SDK sends all requests over streamable HTTP.
 
     Raises:
-        NotSent: The child cannot be started, or the URL is unusable.
+        NotSent: The child process cannot be started, or the URL is unusable.
     """
     bodies = children.bodies if children is not None else None
     if isinstance(entry, StdioServer):

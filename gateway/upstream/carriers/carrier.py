@@ -1,4 +1,4 @@
-"""`Carrier`, the interface between a session and its transport, with the types and functions that all carriers share."""
+"""`Carrier`: the interface between a session with a remote server and its transport, with types and functions for all implementations."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ if TYPE_CHECKING:
     from gateway.tools.context import CallContext
 
 Headers = tuple[tuple[str, str], ...]
-"""HTTP headers of one request besides those of the configuration. Reuse the tuple for equal headers: `HttpCarrier` caches by it."""
+"""HTTP headers of one request, besides those of the server's configuration entry.
+
+Pass the same tuple object for equal headers, because `HttpCarrier` caches the encoded headers by it.
+"""
 
 Progress = Callable[[float, float | None, str | None], None]
-"""Receives a progress report of a request (progress, total, message). Must not wait."""
+"""Function that receives a progress report of a request: progress, total, message. It must return at once."""
 
 FIRST_REQUEST_ID = 1_000_000_001
-"""First request id of carriers that share a 2025 session with the SDK, which counts from 1."""
+"""First JSON-RPC request id of a carrier that may share a 2025 session with `SdkCarrier`, whose ids begin with 1."""
 
 ACKNOWLEDGE_SECONDS = 5.0
-"""Timeout for a server to accept a message without a response: a notification, an answer to its request, the end of a session."""
+"""Timeout for a server to accept an HTTP message that has no JSON-RPC response: a notification, a response, the end of a session."""
 
 
 CANCELLATION = "notifications/cancelled"
@@ -40,7 +43,7 @@ CANCELLATION = "notifications/cancelled"
 
 @dataclass(slots=True)  # not frozen: that would triple the cost of creating one, and every call creates one
 class OutgoingRequest:
-    """One request of a session. Carriers do not change it."""
+    """One request that a session passes to its carrier. Carriers do not change it."""
 
     method: str
     params: JsonMapping
@@ -48,38 +51,44 @@ class OutgoingRequest:
     meta: JsonMapping | None
     """The `_meta` of the parameters. If two requests have the same object here, carriers may reuse its JSON."""
     headers: Headers
-    """HTTP headers for this request alone; empty if the carrier's `has_headers` is false."""
+    """HTTP headers of this request, besides those of the configuration; empty if the carrier's `has_headers` is false."""
     is_modern: bool
     ctx: CallContext | None = None
-    """The call that the request belongs to."""
+    """The call for which the request is sent; `None` outside calls."""
     progress: Progress | None = None
 
     def begin(self, number: int) -> JsonMapping | None:
-        """Add the request's id `number` to the active span. Return the `_meta` to send, with a progress token if progress is wanted."""
+        """Return the `_meta` to send with the request id `number`: `meta`, with a progress token if `progress` is set.
+
+        If instrumentation is enabled, also add the id to the active span.
+        """
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
             note_request_id(number)
         return self.meta if self.progress is None else {**(self.meta or {}), "progressToken": number}
 
 
 class Receiver(Protocol):
-    """Receives the messages that a server sends on its own initiative. `ctx` is the call of a message, if the transport tells it."""
+    """The interface that receives the requests and notifications of a server.
+
+    `ctx` is the call to which a message belongs; `None` if the transport does not show it.
+    """
 
     async def answer_request(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:
-        """Return the result of a server's request. Raises `RpcError`."""
+        """Return the result of a server's request. Raises `RpcError` to answer with an error."""
         ...
 
     async def receive_notification(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """Process a notification. Never raises."""
+        """Process a notification of the server. Never raises."""
         ...
 
 
 class Carrier(Protocol):
-    """Sends the requests of one session. Opened and closed by `transport`."""
+    """The interface of a carrier, which sends the requests of one session over one transport. `upstream.transport` opens and closes it."""
 
     is_single_stream: bool
-    """Whether messages of all calls arrive on one stream, so that a message may not tell which call it belongs to."""
+    """Whether messages for all calls arrive on one stream, so that a server's message may not show to which call it belongs."""
     has_headers: bool
-    """Whether requests have HTTP headers."""
+    """Whether the transport sends the HTTP headers of a request (`OutgoingRequest.headers`)."""
 
     @property
     def is_open(self) -> bool:
@@ -87,20 +96,23 @@ class Carrier(Protocol):
         ...
 
     async def request(self, request: OutgoingRequest) -> JsonObject:
-        """Send one request and return its result. Cancelling it cancels the request at the server.
+        """Send one request and return its result. Cancelling this method cancels the request at the server.
 
         Raises:
-            RequestFailure: The request failed. The text is only the cause; `describe` makes the message for the caller.
+            RequestFailure: The request failed. Its text is only the cause; `describe` makes the message for the caller.
             ToolFailed: The parameters cannot be encoded as JSON.
         """
         ...
 
     async def notify(self, method: str, params: JsonMapping | None, headers: Headers) -> None:
-        """Send a notification to a 2025 server. A failure is not reported."""
+        """Send a notification to a 2025 server. Raises nothing if it cannot be sent."""
         ...
 
     async def serve(self, receiver: Receiver, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Pass the server's own messages to `receiver` until the connection ends. Requests may be sent once `task_status` is set."""
+        """Pass the server's requests and notifications to `receiver` until the connection ends.
+
+        Requests may be sent to the server as soon as `task_status` is set.
+        """
         ...
 
     def close(self) -> None:
@@ -109,13 +121,16 @@ class Carrier(Protocol):
 
 
 def rejected(server: str, error: RpcError) -> Rejected:
-    """Return the failure for a JSON-RPC error of the server, without hidden text and without the gateway's own metadata keys."""
+    """Convert a JSON-RPC error of the server to a failure, without hidden text and without keys that only this gateway may set."""
     data = received_data(strip_value(error.data))
     return Rejected(strip_text(error.message), server=server, code=error.code, data=data)
 
 
 def describe(failure: RequestFailure, method: str) -> RequestFailure:
-    """Return the failure of a request with a message that names the server and the method. Carriers give only the cause."""
+    """Return a copy of a failed request's `failure` with a message for the caller, which names the server and the method.
+
+    The text of a failure that a carrier raises is only the cause.
+    """
     server = failure.server
     match failure:
         case Malformed():
@@ -130,15 +145,15 @@ def describe(failure: RequestFailure, method: str) -> RequestFailure:
 
 
 def cancellation(number: int) -> bytes:
-    """Return the JSON of the notification that cancels the request with the id `number`."""
+    """Return the JSON of `notifications/cancelled` for the request with the id `number`."""
     params = {"requestId": number, "reason": "caller cancelled"}
     return to_json(notification(CANCELLATION, params))
 
 
 def report(params: JsonMapping, progress: Progress) -> None:
-    """Pass a progress notification to `progress`, or drop it if it has no usable value."""
+    """Pass the values of a progress notification to the function `progress`. Drop the notification if its progress is not a number."""
     value, total, message = params.get("progress"), params.get("total"), params.get("message")
     if isinstance(value, int | float) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError):  # an integer that no float holds
+        with contextlib.suppress(OverflowError):  # an integer that is too large for a float
             of = float(total) if isinstance(total, int | float) else None
             progress(float(value), of, message if isinstance(message, str) else None)

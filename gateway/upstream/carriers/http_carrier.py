@@ -1,8 +1,8 @@
-"""Requests over streamable HTTP without the SDK: `HttpCarrier` for 2026 servers, `HttpSessionCarrier` for a session of a 2025 server.
+"""Sends requests over streamable HTTP without the MCP SDK: `HttpCarrier` to 2026 servers, `HttpSessionCarrier` in sessions of 2025 servers.
 
-Neither follows redirects or uses a proxy or OAuth: `open_http_carrier` returns `None` for servers that need these, and `request` raises
-`NeedsSdk` before the server has processed anything. `HttpOrSdkCarrier` then uses the SDK, which also opens and closes 2025 sessions and
-reads their standalone stream.
+These classes do not follow redirects and do not use a proxy or OAuth: `open_http_carrier` returns `None` for servers that need a proxy or
+OAuth, and `request` raises `NeedsSdk` before the server has processed anything. `HttpOrSdkCarrier` then uses the SDK, which also opens and
+closes 2025 sessions and reads their standalone stream (HTTP GET).
 """
 
 from __future__ import annotations
@@ -57,29 +57,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RESUME_ATTEMPTS = 4
-"""Attempts to resume a stream that broke off before its response (`Last-Event-ID`)."""
+"""Maximum number of attempts to resume an event stream that ended before its response (`Last-Event-ID`)."""
 
 RESUME_SECONDS = 1.0
-"""Wait before a stream is resumed if the server sent no `retry`, as in the SDK's transport."""
+"""Seconds before an event stream is resumed if the server sent no `retry` field. The SDK's transport waits as long."""
 
 MIN_RESUME_SECONDS, MAX_RESUME_SECONDS = 0.1, 60.0
-"""Bounds of the wait before a stream is resumed, which a server may choose with `retry`."""
+"""Shortest and longest wait before an event stream is resumed, if the server sent a `retry` field."""
 
 MAX_UNACKNOWLEDGED = 64
-"""Maximum number of cancellations and responses that are being sent to one server at once; further ones wait."""
+"""Maximum number of cancellations and responses that are sent to one server at the same time. Further messages wait."""
 
 OnSession = Callable[[Mapping[str, str]], None]
-"""Called when the handshake of a 2025 session is complete, with the headers that identify the session."""
+"""Callback for the end of the handshake of a 2025 session. It receives the HTTP headers that identify the session."""
 
 
 class NeedsSdk(Exception):
-    """The request needs the SDK's transport. The server has not processed it."""
+    """Raised if only the MCP SDK's transport can send a request. The server has not processed the request."""
 
 
 def open_http_carrier(
     server: str, entry: ServerEntry, credentials: Credentials | None, *, max_body_bytes: int, bodies: LargeBodies | None = None
 ) -> HttpCarrier | None:
-    """Return a carrier for the server, or `None` if its entry needs the SDK's transport. Opens no connection."""
+    """Return a carrier that sends requests without the SDK, or `None` if the configuration entry needs the SDK. Opens no connection."""
     if not isinstance(entry, HttpServer) or credentials is not None:
         return None
     fields = {
@@ -103,7 +103,7 @@ def open_http_carrier(
 
 
 class HttpCarrier:
-    """Sends requests to one server over streamable HTTP. Made by `open_http_carrier`; its owner closes it."""
+    """Sends requests to one 2026 server over streamable HTTP. `open_http_carrier` creates it, and its owner closes it."""
 
     is_single_stream = False
     has_headers = True
@@ -114,7 +114,7 @@ class HttpCarrier:
         self.bodies = bodies
         self.heads = heads
         self.receiver: Receiver | None = None
-        """Receives notifications that arrive before a response. Set before the first request."""
+        """Receives notifications that arrive on the stream of a response. Set before the first request."""
         self.last_id = 0
         self._writer = RequestWriter("_meta")
 
@@ -126,7 +126,7 @@ class HttpCarrier:
         """Send one request and return its result. Closing the connection cancels the request at a 2026 server.
 
         Raises:
-            NeedsSdk: The SDK's transport must send the request.
+            NeedsSdk: Only the MCP SDK's transport can send the request.
         """
         head = self.heads.head(self.headers_of(request))
         if head is None:
@@ -153,30 +153,33 @@ class HttpCarrier:
         except RpcError as error:
             raise rejected(self.server, error) from None
 
-    # -- what differs in a 2025 session ------------------------------------------------------------------------
+    # -- overridden for 2025 sessions --------------------------------------------------------------------------
 
     def headers_of(self, request: OutgoingRequest) -> Headers:
         """Return the HTTP headers of a request besides those of the server's configuration entry."""
         return request.headers
 
     def note_response(self, answer: Response) -> None:
-        """Inspect the head of a response before its body is read. Nothing to do outside a 2025 session."""
+        """Inspect the head of a response before its body is read. Does nothing for a 2026 server."""
 
     def note_cancelled(self, number: int) -> None:
-        """Handle the cancellation of a request whose connection is closed already. A 2026 server needs no further message."""
+        """Notify the server that the request with the id `number` is cancelled; its connection is closed already.
+
+        Does nothing for a 2026 server, for which the closed connection is the cancellation.
+        """
 
     def check_refused(self, status: int, body: bytes) -> None:
-        """Raise `SessionGone` if an error response means that the session is unknown. Only a 2025 session checks this."""
+        """Raise `SessionGone` if an error response means that the server does not know the session. Does nothing for a 2026 server."""
 
     async def read_stream(self, stream: EventStream, number: int, request: OutgoingRequest) -> JsonObject:
-        """Return the result at the end of an event stream."""
+        """Read a response that is an event stream, and return the result at its end. Raises `OutcomeUnknown` if the result is missing."""
         result = await self.result_in(stream, number, request)
         if result is None:
             raise OutcomeUnknown("the event stream ended without a response", server=self.server)
         return result
 
     async def receive_request(self, message: JsonObject, ctx: CallContext | None) -> None:
-        """Handle a request that the server sends on the stream of a response. It is dropped outside a 2025 session."""
+        """Handle a request that the server sends on the stream of a response. Drop it, because 2026 servers must not send requests."""
         logger.debug("request of a 2026 server dropped, because such servers send requests for input in results server=%s", self.server)
 
     # -- reading responses -------------------------------------------------------------------------------------
@@ -203,7 +206,7 @@ class HttpCarrier:
             raise TooLarge(str(error), server=self.server) from None
 
     def _read(self, answer: Response, number: int, method: str) -> JsonObject:
-        """Return the result in a response that is not an event stream."""
+        """Return the JSON-RPC result in a response to the request `number`, if the response is not an event stream. Raise its failure."""
         status = answer.status
         if status >= 400:
             raise self._failure(answer, method)
@@ -223,7 +226,7 @@ class HttpCarrier:
         raise outcome or self._malformed("the response does not belong to the request")
 
     def _failure(self, answer: Response, method: str) -> Exception:
-        """Return the failure that a response with an error status stands for."""
+        """Convert a response with an HTTP error status to the failure of the request."""
         status = answer.status
         refused = refusal(self.server, status, answer.headers.get(b"retry-after", b"").decode("latin-1"))
         if refused is not None:
@@ -240,7 +243,7 @@ class HttpCarrier:
         return self._malformed(f"it answered {status} without a JSON-RPC error")
 
     def _body(self, answer: Response) -> list[bytes]:
-        """Take the body out of the response, and decompress it."""
+        """Remove the body from the response object, to free its memory early, and return it decompressed."""
         parts, answer.parts = answer.parts, []
         coding = answer.headers.get(b"content-encoding")
         return parts if coding is None else decompress(parts, coding, server=self.server, max_bytes=self.pool.max_body_bytes)
@@ -251,7 +254,10 @@ class HttpCarrier:
     # -- reading event streams ---------------------------------------------------------------------------------
 
     async def result_in(self, stream: EventStream, number: int, request: OutgoingRequest) -> JsonObject | None:
-        """Read an event stream up to the result and return it; `None` if the stream ends before. Other messages go to the receiver."""
+        """Read an event stream until the result of the request arrives, and return the result; `None` if the stream ends before.
+
+        Other messages on the stream go to the `Receiver`.
+        """
         is_call = request.method == "tools/call"
         try:
             while data := await stream.message():
@@ -273,7 +279,7 @@ class HttpCarrier:
                     raise outcome
                 await self._receive(message, number, request)
                 if stream.is_ready:
-                    await anyio.lowlevel.checkpoint()  # a flood of notifications delays other requests by one of them at most
+                    await anyio.lowlevel.checkpoint()  # many notifications in a row must not delay other requests
         except BaseException:
             stream.close()
             raise
@@ -282,7 +288,7 @@ class HttpCarrier:
         return None
 
     async def _receive(self, message: JsonValue, number: int, request: OutgoingRequest) -> None:
-        """Pass on a notification or a request that arrived before the response."""
+        """Process a notification or a request of the server that arrived on the stream of a response."""
         if not isinstance(message, dict):
             return
         fields = cast("JsonObject", message)
@@ -298,14 +304,14 @@ class HttpCarrier:
 
 
 class HttpSessionCarrier(HttpCarrier):
-    """Sends requests within one 2025 session, where only a notification cancels a request, not closing its connection."""
+    """Sends requests in one 2025 session over streamable HTTP. A notification cancels a request; closing its connection does not."""
 
     def __init__(
         self, carrier: HttpCarrier, session: Mapping[str, str], receiver: Receiver, tasks: anyio.abc.TaskGroup, leave: Callable[[], None]
     ) -> None:
-        """`session` are the headers that identify the session. The task group `tasks` ends with the connection.
+        """Use the connections of `carrier` for the session that the HTTP headers in `session` identify.
 
-        `leave` is called when the SDK must send the further requests of this session.
+        The task group `tasks` ends with the connection. `leave` is called when the SDK must send all further requests of this session.
         """
         super().__init__(carrier.server, carrier.pool, carrier.bodies, carrier.heads)
         self.receiver = receiver
@@ -321,25 +327,28 @@ class HttpSessionCarrier(HttpCarrier):
         return tuple({**dict(request.headers), **self._session}.items())
 
     def note_response(self, answer: Response) -> None:
-        """If the server sets a cookie, let the SDK send further requests: only the SDK's client keeps cookies, which may route requests."""
+        """If the response sets a cookie, let the SDK send all further requests of the session.
+
+        Only the SDK's HTTP client sends cookies, with which a load balancer may choose the server of the session.
+        """
         if b"set-cookie" in answer.headers:
             self._leave()
 
     def note_cancelled(self, number: int) -> None:
-        """Send `notifications/cancelled` for the request."""
+        """Send `notifications/cancelled` for the request with the id `number`, in the background."""
         self._tasks.start_soon(self._post, cancellation(number))
 
     def check_refused(self, status: int, body: bytes) -> None:
-        """Raise `SessionGone` if the server does not know the session any more."""
+        """Raise `SessionGone` if an error response means that the server no longer knows the session."""
         if "mcp-session-id" in self._session and is_session_gone(status, body):
             raise session_gone(self.server)
 
     async def receive_request(self, message: JsonObject, ctx: CallContext | None) -> None:
-        """Answer a request of the server in a task of its own."""
+        """Start to answer a request of the server that arrived on the stream of a response, in a new task."""
         self._dispatcher.dispatch(message, ctx)
 
     async def read_stream(self, stream: EventStream, number: int, request: OutgoingRequest) -> JsonObject:
-        """Return the result at the end of an event stream, which is resumed if it breaks off and has event ids."""
+        """Read a response that is an event stream, and return the result at its end. A broken stream with event ids is resumed."""
         last_id, seconds = b"", RESUME_SECONDS
         while True:
             failure = OutcomeUnknown("the event stream ended without a response", server=self.server)
@@ -359,7 +368,10 @@ class HttpSessionCarrier(HttpCarrier):
             stream = await self._resume(last_id, seconds)
 
     async def _resume(self, last_id: bytes, seconds: float) -> EventStream:
-        """Resume a broken stream after the event `last_id`, and return its rest (2025-11-25, Resumability and Redelivery)."""
+        """Resume a broken event stream after the event `last_id`, and return the new stream (MCP 2025-11-25, Resumability and Redelivery).
+
+        Wait `seconds` before each attempt. Raises `OutcomeUnknown` after `RESUME_ATTEMPTS` attempts.
+        """
         head = self.heads.head((*self._session.items(), ("last-event-id", last_id.decode("latin-1"))))
         for _ in range(RESUME_ATTEMPTS if head is not None else 0):
             await anyio.sleep(seconds)
@@ -370,7 +382,7 @@ class HttpSessionCarrier(HttpCarrier):
         raise OutcomeUnknown("the event stream ended without a response", server=self.server)
 
     async def _post(self, message: bytes) -> None:
-        """Send a message that has no response. Without `202 Accepted` within `ACKNOWLEDGE_SECONDS`, the message is dropped."""
+        """Send a notification or a response to the server. Drop it if the server does not accept it within `ACKNOWLEDGE_SECONDS`."""
         head = self.heads.head(tuple(self._session.items()))
         if head is None:
             return
@@ -385,17 +397,23 @@ class HttpSessionCarrier(HttpCarrier):
 
 
 class HttpOrSdkCarrier:
-    """Sends the requests of one session without the SDK if it can, else with the SDK. Stays open until the SDK's streams end."""
+    """Sends the requests of one session over streamable HTTP without the MCP SDK if possible, else with the SDK.
+
+    It is open until the SDK's streams end, or until it is closed if they were not needed.
+    """
 
     is_single_stream = False
     has_headers = True
 
     def __init__(self, carrier: HttpCarrier, open_streams: Callable[[OnSession], AbstractAsyncContextManager[Streams]]) -> None:
-        """`open_streams` opens the SDK's streams when they are first needed. It gets a function to call when a 2025 session is up."""
+        """`carrier` sends requests without the SDK. `open_streams` opens the SDK's streams when they are first needed.
+
+        `open_streams` receives a callback for the end of the handshake of a 2025 session.
+        """
         self.direct = carrier
-        """Sends the requests of the 2026 protocol."""
+        """Sends requests of the 2026 protocol without the SDK."""
         self.in_session: HttpCarrier | None = None
-        """Sends the requests of a 2025 session; `None` before the session is up, and if the SDK must send them."""
+        """Sends requests in a 2025 session without the SDK; `None` before the handshake is complete, and if the SDK must send them."""
         self._sdk = SdkCarrier(carrier.server, lambda: open_streams(self._join))
         self._is_direct = True
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -420,7 +438,7 @@ class HttpOrSdkCarrier:
         except OutcomeUnknown:
             if request.method != "server/discover":
                 raise
-            # Harmless to repeat, and the SDK's client reads responses that the direct one does not.
+            # `server/discover` can be repeated without harm, and the SDK can read responses that `HttpCarrier` cannot.
         logger.info("requests need the SDK path for this session server=%s", carrier.server)
         self._is_direct = False
         return await self._sdk.request(request)
@@ -431,19 +449,19 @@ class HttpOrSdkCarrier:
             await self._sdk.notify(method, params, headers)
 
     async def serve(self, receiver: Receiver, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Pass the server's own messages to `receiver` until the connection ends (`Carrier.serve`)."""
+        """Pass the server's requests and notifications to `receiver` until the connection ends (`Carrier.serve`)."""
         self.direct.receiver = receiver
         async with anyio.create_task_group() as self._tasks:
             await self._sdk.serve(receiver, task_status=task_status)
             self._tasks.cancel_scope.cancel()
 
     def close(self) -> None:
-        """Fail the pending requests and close every connection (`Carrier.close`)."""
+        """Fail the pending requests and close all connections to the server (`Carrier.close`)."""
         self.direct.close()
         self._sdk.close()
 
     def _join(self, session: Mapping[str, str]) -> None:
-        """Send the requests of a 2025 session without the SDK from now on."""
+        """Send further requests of a 2025 session without the SDK, because its handshake is complete."""
         if self.direct.receiver is not None and self._tasks is not None:
             self.in_session = HttpSessionCarrier(self.direct, session, self.direct.receiver, self._tasks, self._leave)
 

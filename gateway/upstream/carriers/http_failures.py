@@ -1,4 +1,7 @@
-"""The failures that HTTP responses stand for: refused, overloaded, not MCP, session unknown. Used by the HTTP and SSE carriers."""
+"""Converts HTTP responses of a server to failures of requests: refused, overloaded, not MCP, session unknown.
+
+The carriers for streamable HTTP and HTTP+SSE use these functions.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,25 @@ from gateway.errors import Busy, Forbidden, NotSent, RequestFailure, SessionGone
 from gateway.wire.jsonrpc import decode_object
 
 DEFAULT_RETRY_SECONDS = 1.0
-"""Wait after a 429 or 503 response without a usable `Retry-After`."""
+"""Seconds to wait after a 429 or 503 response without a valid `Retry-After` header, and the shortest wait."""
 
 MAX_RETRY_SECONDS = 300.0
-"""Longest wait that a server may request; after it, one call tries the server again."""
+"""Longest wait in seconds that a server can request with `Retry-After`. Then one call tries the server again."""
 
 NEVER_MISSING = frozenset({"initialize", "tools/list", "tools/call", "resources/read", "prompts/get", "subscriptions/listen"})
-"""Methods for which a 404 without a JSON-RPC error cannot mean "method not found", because they are only sent to servers that have them."""
+"""Methods that are only sent to servers that support them, so that a 404 without a JSON-RPC error does not mean "method not found"."""
 
 CHECK_URL = "check the URL; MCP endpoints often end in /mcp or /sse"
 
 MAX_SHOWN_URL = 200
-"""Maximum characters of a URL from a server that an error text shows."""
+"""Maximum characters of a redirect's URL in an error message."""
 
 
 def refusal(server: str, status: int, retry_after: str) -> RequestFailure | None:
-    """Return the failure of a request that the server did not process: missing credentials (401, 403) or overload (429, 503)."""
+    """Return the failure of a request that the server refused to process: credentials (401, 403) or overload (429, 503); else `None`.
+
+    `retry_after` is the value of the `Retry-After` header, or empty.
+    """
     if status in (401, 403):
         fix = f"set or fix its credentials under `headers`, or `policies.{server}.auth`"
         return (Unauthorized if status == 401 else Forbidden)(f"Server {server!r} answered {status}; {fix}.", server=server)
@@ -38,7 +44,10 @@ def refusal(server: str, status: int, retry_after: str) -> RequestFailure | None
 
 
 def not_mcp(server: str, url: str, status: int, content_type: str, location: str) -> NotSent | None:
-    """Return the failure for a response to `initialize` that is not MCP, judged by its status, `Content-Type` and `Location`."""
+    """Return the failure for a response to `initialize` from a URL that is not an MCP endpoint, else `None`.
+
+    The decision depends on the status and the headers `Content-Type` and `Location`.
+    """
     reason = _not_mcp(url, status, content_type.partition(";")[0].strip().lower(), location)
     return None if reason is None else NotSent(reason, server=server)
 
@@ -61,12 +70,12 @@ def _not_mcp(url: str, status: int, kind: str, location: str) -> str | None:
 
 
 def no_endpoint(status: int) -> str:
-    """Return the error text for a status that means that there is no MCP endpoint at the URL."""
+    """Return the error message for an HTTP status which means that there is no MCP endpoint at the URL."""
     return f"it answered {status}, so there is no MCP endpoint at this URL; {CHECK_URL}"
 
 
 def _not_followed(url: str, status: int, location: str) -> str | None:
-    """Return the error text for a redirect, or `None` if the SDK follows it: same method, within the server's origin."""
+    """Return the error message for a redirect, or `None` if the SDK follows it: with the same method, to the same host and port."""
     where = ""
     try:
         asked, parts = urlsplit(url), urlsplit(urljoin(url, location))
@@ -75,16 +84,16 @@ def _not_followed(url: str, status: int, location: str) -> str | None:
     else:
         if location and status in (307, 308) and asked.hostname == parts.hostname and asked.port == parts.port:
             return None
-        # The query may hold a secret, and so may the part before the host name.
+        # Query and user name are left out, because they may contain secrets.
         where = f" to {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:MAX_SHOWN_URL] if location else ""
     return f"it answered {status}, a redirect{where}, which is not followed; {CHECK_URL}"
 
 
 def is_session_gone(status: int, body: bytes) -> bool:
-    """Return whether a response within a 2025 session means that the server does not know the session and dropped the request.
+    """Return whether a response in a 2025 session means that the server does not know the session and did not process the request.
 
-    Servers of the TypeScript SDK send 400, a text about the session id, and no id of a request. An error with the id of a request is the
-    server's answer to that request, whatever its text.
+    `status` and `body` are those of the HTTP response. The specification requires status 404. Servers of the TypeScript SDK send 400 with a
+    text about the session id and without a request id. An error with a request id is the response to that request, whatever its text.
     """
     if status != 400 or b"sessionid" not in body.lower().replace(b" ", b""):
         return status == 404
@@ -93,12 +102,12 @@ def is_session_gone(status: int, body: bytes) -> bool:
 
 
 def session_gone(server: str) -> SessionGone:
-    """Return the failure of a request whose session the server has ended."""
+    """Return the failure of a request in a session that the server does not know any more."""
     return SessionGone(f"Server {server!r} no longer knows our session.", server=server)
 
 
 def _retry_after(value: str) -> float:
-    """Return the seconds to wait by a `Retry-After` header, which holds a number or a date."""
+    """Parse a `Retry-After` header (a number of seconds or a date), and return the seconds to wait, within the limits of this module."""
     try:
         seconds = float(value)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Carries `RequestFailure` through the SDK: an HTTP transport below the SDK can only answer a request, so it answers with an error.
+"""Encodes a failed request (`RequestFailure`) as a JSON-RPC error and decodes it again, to pass the failure through the MCP SDK.
 
-`sdk_http_transport` encodes the failure as a JSON-RPC error, `sdk_carrier` decodes it. The error contains a marker that is random for each
-process, so that a server cannot forge such an error.
+The HTTP transport below the SDK (`sdk_http_transport`) must not raise, so it returns a response with the encoded failure to the SDK, and
+`sdk_carrier` above the SDK decodes it. The error contains a marker that is random for each process, so that a server cannot forge it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _TYPES = {kind.__name__: kind for kind in (Forbidden, Malformed, NotSent, Outcom
 
 
 def to_rpc_error(failure: RequestFailure) -> RpcError:
-    """Return the JSON-RPC error that carries a failure (other than `Rejected`) through the SDK."""
+    """Encode a failure (other than `Rejected`) as a JSON-RPC error that passes through the SDK."""
     seconds = failure.retry_after_seconds if isinstance(failure, Busy) else None
     kind = next((name for name, each in _TYPES.items() if type(failure) is each), NotSent.__name__)
     return RpcError(INTERNAL_ERROR, str(failure), {"marker": _MARKER, "failure": kind, "retryAfter": seconds})
 
 
 def from_rpc_error(error: RpcError, server: str) -> RequestFailure | None:
-    """Return the failure that the JSON-RPC error carries, or `None` if it is an error of the server."""
-    data: JsonMapping | None = error.data  # at best
+    """Decode the failure that `to_rpc_error` encoded. Return `None` if the JSON-RPC error is one of the server."""
+    data: JsonMapping | None = error.data  # may have any type; checked below
     if not isinstance(data, dict) or data.get("marker") != _MARKER:
         return None
     if isinstance(seconds := data["retryAfter"], float):

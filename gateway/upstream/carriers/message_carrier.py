@@ -1,4 +1,4 @@
-"""`MessageCarrier`: base of the carriers that exchange single JSON-RPC messages. It matches answers to requests by their ids."""
+"""`MessageCarrier`: base class of carriers whose channel transmits single JSON-RPC messages. It matches responses to requests by id."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _PendingRequest:
 
 
 class MessageCarrier(ABC):
-    """Sends the requests of one session over one channel of messages."""
+    """Sends the requests of one session over a channel of JSON-RPC messages, which a subclass implements (`send`, `listen`)."""
 
     is_single_stream = True
     has_headers = True
@@ -38,22 +38,22 @@ class MessageCarrier(ABC):
         self._pending: dict[int, _PendingRequest] = {}
         self._dispatcher: NotificationDispatcher | None = None
         self.tasks: anyio.abc.TaskGroup | None = None
-        """Task group of the carrier's tasks, which end with the connection; `None` before `serve`."""
+        """Task group for tasks that end with the connection; `None` before `serve`."""
 
     @abstractmethod
     async def send(self, message: JsonObject, headers: Headers, ctx: CallContext | None) -> None:
-        """Send one message for the call `ctx`. Raises `BrokenResourceError` if the channel has closed."""
+        """Send one message to the server for the call `ctx` (`None` outside calls). Raises `BrokenResourceError` on a closed channel."""
 
     async def until_open(self) -> None:  # noqa: B027  # most channels are open from the start
-        """Wait until messages can be sent."""
+        """Wait until the channel is open, so that messages can be sent."""
 
     @abstractmethod
     async def listen(self) -> None:
-        """Pass every message of the server to `receive`, until the channel closes."""
+        """Receive messages of the server and pass each to `receive`, until the channel closes."""
 
     @abstractmethod
     def failure(self, method: str, error: RpcError) -> RequestFailure:
-        """Return the failure for a JSON-RPC error that answered a request with the method `method`."""
+        """Convert a JSON-RPC error, received in response to a request with the method `method`, to a failure of the request."""
 
     async def request(self, request: OutgoingRequest) -> JsonObject:
         """Send one request and return its result (`Carrier.request`)."""
@@ -83,20 +83,20 @@ class MessageCarrier(ABC):
             await self.send(message, request.headers, request.ctx)
             await pending.settled.wait()
         except anyio.get_cancelled_exc_class():
-            if request.method != "initialize":  # which may not be cancelled
+            if request.method != "initialize":  # the specification forbids to cancel `initialize`
                 with anyio.CancelScope(shield=True), anyio.move_on_after(ACKNOWLEDGE_SECONDS):
                     await self.notify(CANCELLATION, {"requestId": number, "reason": "caller cancelled"}, ())
             raise
 
     async def notify(self, method: str, params: JsonMapping | None, headers: Headers) -> None:
-        """Send a notification; a failure is not reported (`Carrier.notify`)."""
+        """Send a notification to the server (`Carrier.notify`). Raises nothing if it cannot be sent."""
         try:
             await self.send(rpc_envelope.notification(method, params), headers, None)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass  # the requests that wait learn of it
+            pass  # the pending requests fail because of the closed channel
 
     async def serve(self, receiver: Receiver, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Pass the server's own messages to `receiver` until the connection ends (`Carrier.serve`)."""
+        """Pass the server's requests and notifications to `receiver` until the connection ends (`Carrier.serve`)."""
         try:
             async with anyio.create_task_group() as self.tasks:
                 self._dispatcher = NotificationDispatcher(receiver, self.tasks, self.send_answer)
@@ -108,10 +108,10 @@ class MessageCarrier(ABC):
 
     @abstractmethod
     async def send_answer(self, message: bytes) -> None:
-        """Send the answer to a request of the server. A failure is not reported."""
+        """Send the JSON of a response to a request of the server. Raises nothing if it cannot be sent."""
 
     def receive(self, message: JsonObject) -> None:
-        """Process a message of the server: a response ends its request; a request or notification goes to the receiver."""
+        """Process a message of the server: a response ends its pending request; a request or notification goes to the `Receiver`."""
         if "method" not in message:
             number = number_of(message.get("id"))
             self.settle(number, outcome_of(message, number))
@@ -119,11 +119,11 @@ class MessageCarrier(ABC):
             self._dispatcher.dispatch(message, self.call_of_message())
 
     def call_of_message(self) -> CallContext | None:
-        """Return the call that the last received message belongs to; `None` if the channel does not tell."""
+        """Return the call to which the last received message belongs; `None` if the channel does not show it."""
         return None
 
     def settle(self, number: int, outcome: JsonObject | RpcError | RequestFailure | None) -> None:
-        """End the pending request with the id `number`. An outcome for an unknown id is dropped."""
+        """End the pending request with the id `number`, with a result or a failure. An outcome for an unknown id is dropped."""
         if (pending := self._pending.get(number)) is not None and outcome is not None:
             pending.outcome = outcome
             pending.settled.set()
@@ -139,7 +139,7 @@ class MessageCarrier(ABC):
         return True
 
     def close(self) -> None:
-        """Fail the pending requests."""
+        """Fail all pending requests, and accept no further requests."""
         self.is_open = False
         for pending in self._pending.values():
             pending.settled.set()

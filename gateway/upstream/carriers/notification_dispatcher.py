@@ -1,4 +1,4 @@
-"""`NotificationDispatcher`: passes a server's requests and notifications to the receiver, each in a task, and sends the answers."""
+"""`NotificationDispatcher`: passes a server's requests and notifications to a `Receiver`, each in a task, and sends the responses."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ logger = logging.getLogger(__name__)
 
 
 class NotificationDispatcher:
-    """Processes the server's requests and notifications on one connection, each in a task in `tasks`."""
+    """Processes the requests and notifications of the server at one connection, each in its own task of the task group `tasks`."""
 
     def __init__(self, receiver: Receiver, tasks: anyio.abc.TaskGroup, send: Callable[[bytes], Awaitable[None]]) -> None:
-        """`send` sends the answer to a server's request, as JSON."""
+        """`receiver` processes the messages, and `send` sends the JSON of a response to the server."""
         self._receiver = receiver
         self._tasks = tasks
         self._send = send
         self._answering: dict[int | str, anyio.CancelScope] = {}
 
     def dispatch(self, message: JsonObject, ctx: CallContext | None = None) -> None:
-        """Start processing a request or notification; drop a response. `ctx` is the call that the message belongs to, if known."""
+        """Start processing a request or notification of the server. Drop a response, which no pending request expects.
+
+        `ctx` is the call to which the message belongs, `None` if that is unknown. `notifications/cancelled` cancels the server's request
+        that it names.
+        """
         method, number = message.get("method"), message.get("id")
         params = cast("JsonMapping", message.get("params") or {})
         if not isinstance(method, str):
@@ -52,7 +56,7 @@ class NotificationDispatcher:
                 message = response(number, await self._receiver.answer_request(method, params, ctx))
             except RpcError as error:
                 message = error_response(number, error)
-        if self._answering.get(number) is scope:  # else the server reused the id
+        if self._answering.get(number) is scope:  # otherwise the server has reused the id for another request
             del self._answering[number]
         if message is None:
             return  # the server cancelled the request

@@ -1,4 +1,4 @@
-"""`PipeCarrier`: requests to a child process over stdio, for servers of both versions."""
+"""`PipeCarrier`: sends the requests of a session to a child process over stdio, for MCP 2025 and 2026."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from gateway.wire.rpc_envelope import notification
 
 
 class PipeCarrier:
-    """Sends requests over one pipe, which `stdio` opens and closes. Plain asyncio, because an answer settles a future of the pipe."""
+    """The `Carrier` of one child process. Sends requests over its pipe, which `upstream.stdio` opens and closes.
+
+    It uses asyncio instead of anyio, because each response sets the result of an asyncio future of the pipe.
+    """
 
     is_single_stream = True
     has_headers = False
@@ -31,11 +34,11 @@ class PipeCarrier:
 
     @property
     def is_open(self) -> bool:
-        """Whether the child has both its input and its output open."""
+        """Whether the child's standard input and standard output are open, so that requests can be sent."""
         return self._pipe.is_open and self._pipe.takes_input
 
     def close(self) -> None:
-        """Fail the pending requests."""
+        """Fail all pending requests."""
         self._pipe.end_calls()
 
     async def request(self, request: OutgoingRequest) -> JsonObject:
@@ -60,7 +63,7 @@ class PipeCarrier:
         except anyio.BrokenResourceError:
             raise pipe.closed() from None
         except asyncio.CancelledError:
-            if is_written and method != "initialize":  # which may not be cancelled
+            if is_written and method != "initialize":  # the specification forbids to cancel `initialize`
                 with suppress(anyio.BrokenResourceError):
                     pipe.write_now([cancellation(number)])
             raise
@@ -69,12 +72,12 @@ class PipeCarrier:
                 pipe.forget(number, call)
 
     async def notify(self, method: str, params: JsonMapping | None, headers: Headers) -> None:
-        """Send a notification to the child process; a failure is not reported (`Carrier.notify`)."""
+        """Send a notification to the child process (`Carrier.notify`). Raises nothing if it cannot be sent."""
         with suppress(anyio.BrokenResourceError):
             await self._pipe.write(encode_message(notification(method, params)))
 
     async def serve(self, receiver: Receiver, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Pass the server's own messages to `receiver` until the connection ends (`Carrier.serve`)."""
+        """Pass the server's requests and notifications to `receiver` until the connection ends (`Carrier.serve`)."""
         async with anyio.create_task_group() as tasks:
             dispatcher = NotificationDispatcher(receiver, tasks, self._answer)
 
@@ -91,7 +94,7 @@ class PipeCarrier:
             await self._pipe.answer(line)
 
     def _reports_progress(self, params: JsonMapping) -> bool:
-        """If a message is progress of a pending request, pass it on. Return whether it is."""
+        """Pass a progress notification to its pending request. Return whether there is a pending request with its token."""
         progress = self._pipe.progress_of(params)
         if progress is not None:
             report(params, progress)

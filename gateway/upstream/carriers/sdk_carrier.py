@@ -1,8 +1,8 @@
-"""`SdkCarrier`: requests over message streams of the MCP SDK, and the one place that knows the SDK's error texts.
+"""`SdkCarrier`: sends the requests of a session over the MCP SDK's transports, and recognizes errors of the SDK by their texts.
 
-Decided: a request is matched to its answer here, over the SDK's transports. Because: the SDK's `ClientSession` fixes what a relay varies
-for each request (client capabilities, unmodelled results), and its dispatcher makes spans of its own that cannot be switched off.
-Revisit when: the SDK has outbound middleware.
+Decided: the carrier matches responses to requests itself and uses only the SDK's transports. Because: a gateway sends other client
+capabilities with each request and relays results of any form, for which the SDK's `ClientSession` is too strict, and the SDK's dispatcher
+creates spans that cannot be switched off. Revisit when: the SDK has outbound middleware.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ from gateway.wire.message_sizes import MAX_MESSAGE_BYTES, too_large
 logger = logging.getLogger(__name__)
 
 Streams = tuple[Any, Any]
-"""The SDK's message streams: the one to read from, and the one to write to."""
+"""The SDK's pair of message streams to a server: the stream to read from, and the stream to write to."""
 
 _call: ContextVar[CallContext | None] = ContextVar("moongate_call", default=None)
-"""The call that a message is sent for. The SDK's HTTP transport delivers what a server sends on a request's stream in a copy of the
-context in which the request was sent. Nothing else tells which call a request for input or a log message belongs to."""
+"""The call for which a message is sent.
+
+The SDK's HTTP transport delivers a message that arrives on the response stream of a request in a copy of the context in which the request
+was sent. Only this context shows to which call a request for input or a log message belongs.
+"""
 
 _MALFORMED = frozenset(
     {
@@ -43,20 +46,23 @@ _MALFORMED = frozenset(
         (INTERNAL_ERROR, "Server returned an error response"),
     }
 )
-"""The SDK's errors for a response that is not JSON-RPC: code, and text up to the first colon."""
+"""Errors of the SDK for a response that is not JSON-RPC: error code, and message up to the first colon."""
 
 _BARE_404 = (METHOD_NOT_FOUND, "Not Found")
-"""The SDK's error for a 404 response outside a session."""
+"""Error of the SDK for a 404 response outside a session: error code and message."""
 
 _SESSION_GONE = frozenset({(INVALID_REQUEST, "Session terminated"), (INVALID_REQUEST, "Session not found")})
-"""Errors for a request in a session that does not exist: of the SDK's client for a 404 response, and of the SDK's server."""
+"""Errors for a request in a session that does not exist: that of the SDK's client for a 404 response, and that of the SDK's server."""
 
 _TOO_LARGE_EVENT = "SSE stream failed: Server-sent event exceeded"
 _STREAM_BROKE = "SSE stream "
 
 
 def sdk_failure(server: str, method: str, error: RpcError) -> RequestFailure:
-    """Return the failure for an error of the SDK: a transport error, recognized by its text, or an error of the server."""
+    """Convert a JSON-RPC error that the SDK delivered to a failure of the request with the method `method`.
+
+    The SDK's own errors about the transport are recognized by their texts. Any other error is one of the server.
+    """
     code, text = error.code, error.message
     beginning = (code, text.partition(":")[0])
     if code == CONNECTION_CLOSED and text.startswith(_TOO_LARGE_EVENT):
@@ -73,10 +79,10 @@ def sdk_failure(server: str, method: str, error: RpcError) -> RequestFailure:
 
 
 class SdkCarrier(MessageCarrier):
-    """Sends requests over streams of the SDK. The first request imports the SDK and opens the streams."""
+    """Sends the requests of one session over message streams of the MCP SDK. The first request imports the SDK and opens the streams."""
 
     def __init__(self, server: str, open_streams: Callable[[], AbstractAsyncContextManager[Streams]]) -> None:
-        """`open_streams` opens the SDK's streams; it is not called before the first request."""
+        """`open_streams` opens the SDK's streams to the server. It is not called before the first request."""
         super().__init__(server)
         self._open_streams = open_streams
         self._streams: Streams | None = None
@@ -85,7 +91,7 @@ class SdkCarrier(MessageCarrier):
 
     @property
     def is_used(self) -> bool:
-        """Whether the streams are open."""
+        """Whether the SDK's streams were opened, because a request needed them."""
         return self._streams is not None
 
     async def until_open(self) -> None:
@@ -94,11 +100,11 @@ class SdkCarrier(MessageCarrier):
         await self._is_opened.wait()
 
     def failure(self, method: str, error: RpcError) -> RequestFailure:
-        """Return the failure for a JSON-RPC error that answered a request with the method `method`."""
+        """Convert a JSON-RPC error, received in response to a request with the method `method`, to a failure of the request."""
         return from_rpc_error(error, self.server) or sdk_failure(self.server, method, error)
 
     async def listen(self) -> None:
-        """Open the SDK's streams when a request needs them, and pass on messages until the streams end."""
+        """Open the SDK's streams when a request needs them, and pass the server's messages to `receive` until the streams end."""
         await self._is_wanted.wait()
         await load("mcp.shared.message", "mcp_types")
         async with self._open_streams() as streams:
@@ -114,7 +120,7 @@ class SdkCarrier(MessageCarrier):
                             self.receive(_to_json(item.message))
 
     def call_of_message(self) -> CallContext | None:
-        """Return the call on whose stream the last message arrived; `None` if the SDK's transport does not tell."""
+        """Return the call on whose response stream the last message arrived; `None` if the SDK's transport does not show it."""
         context = getattr(cast("Streams", self._streams)[0], "last_context", None)
         return None if context is None else context.get(_call)
 
@@ -132,7 +138,7 @@ class SdkCarrier(MessageCarrier):
             _call.reset(token)
 
     async def send_answer(self, message: bytes) -> None:
-        """Send the answer to a request of the server. A failure is not reported."""
+        """Send the JSON of a response to a request of the server. Raises nothing if it cannot be sent."""
         from mcp.shared.message import SessionMessage
         from mcp_types import jsonrpc_message_adapter
 
@@ -140,13 +146,13 @@ class SdkCarrier(MessageCarrier):
             await cast("Streams", self._streams)[1].send(SessionMessage(jsonrpc_message_adapter.validate_json(message)))
 
     def close(self) -> None:
-        """Fail the pending requests (`Carrier.close`)."""
+        """Fail all pending requests, and accept no further requests (`Carrier.close`)."""
         super().close()
         self._is_opened.set()
 
 
 def _to_json(message: Any) -> JsonObject:
-    """Return a message of the SDK as an object. Its result or parameters are not copied."""
+    """Convert a JSON-RPC message object of the SDK to a JSON object. The result or parameters inside are not copied."""
     fields = {name: getattr(message, name) for name in message.model_fields_set}
     if "error" in fields:
         fields["error"] = message.error.model_dump(mode="json", exclude_unset=True)

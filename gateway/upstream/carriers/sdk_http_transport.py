@@ -1,8 +1,8 @@
-"""The HTTP transport below the SDK's client, for one remote server.
+"""HTTP transports (httpx2) that the MCP SDK's streamable HTTP client uses for one remote server.
 
-The SDK's streamable HTTP transport ends the whole connection if one POST raises (python-sdk#3560), and reads bodies without a limit.
-`SteadyTransport` answers a request that could not be sent with a JSON-RPC error (`in_band`), limits bodies, ends a cancelled request of a
-2025 session, and opens the standalone stream again. `sse_carrier` uses the credentials part alone.
+The SDK's client ends the whole connection if one POST raises (python-sdk#3560), and reads bodies without a limit. If a request could not be
+sent, `SteadyTransport` returns a response with a JSON-RPC error (`in_band`). It also limits bodies, ends a cancelled request of a 2025
+session, and opens the standalone stream (GET) again. `AuthorizedTransport` adds credentials; `sse_carrier` uses only this one.
 """
 
 from __future__ import annotations
@@ -47,36 +47,37 @@ from gateway.wire.rpc_envelope import error_response
 logger = logging.getLogger(__name__)
 
 MAX_CHALLENGE_CHARS = 4096
-"""Maximum characters of a `WWW-Authenticate` header that are read."""
+"""Maximum characters of a response's `WWW-Authenticate` headers that are read."""
 
 SESSION_HEADERS = ("mcp-session-id", "mcp-protocol-version")
-"""Headers that identify a 2025 session."""
+"""HTTP headers of a request that identify its 2025 session."""
 
 HEAD_BYTES = 256
-"""Bytes of a message that suffice to see its kind: the SDK writes `jsonrpc`, `id` and `method` first."""
+"""Number of first bytes of a message from which its id and method are read. The SDK writes `jsonrpc`, `id` and `method` first."""
 
 MAX_REFUSAL_BYTES = 16_384
-"""Maximum bytes of an error body, which is read to find out whether the server has ended the session."""
+"""Maximum bytes that are read of an error response, to find out whether the server has ended the session."""
 
 RELISTEN_SECONDS = 1.0
-"""Wait before the standalone stream (GET) is opened again; doubles up to `MAX_RELISTEN_SECONDS`. The SDK gives up after two attempts, and a
-2025 server could send nothing for the rest of the session.
+"""Seconds before the standalone stream (GET) of a 2025 session is opened again. Doubles with each attempt, up to `MAX_RELISTEN_SECONDS`.
+
+The SDK stops after two attempts; then the server could send no requests and notifications for the rest of the session.
 """
 
 MAX_RELISTEN_SECONDS = 30.0
-"""Longest wait between attempts to open the standalone stream."""
+"""Longest wait between two attempts to open the standalone stream (GET) of a 2025 session."""
 
 CONNECT_TIMEOUT_SECONDS = 10.0
-"""Timeout for TCP and TLS; the gate sets the deadline of the call."""
+"""Timeout for opening a TCP and TLS connection to the server. The deadline of the call is set elsewhere (`gate`)."""
 
 
 _FRAMING = (b"content-length", b"transfer-encoding")
-"""Headers that describe the framing of a body, and do not apply once the body is read."""
+"""Response headers that describe the framing of the body. They are removed when the body has been read."""
 
 _T = TypeVar("_T")
 
 class _Flight:
-    """A request in flight that can be cancelled."""
+    """One request in flight of a 2025 session, which `cancel` can end while its response is awaited or read."""
 
     def __init__(self, request: httpx2.Request) -> None:
         self.number = first_id(_head(request))
@@ -84,21 +85,21 @@ class _Flight:
         self._scope: anyio.CancelScope | None = None
 
     async def wait(self, what: Callable[[], Awaitable[_T]]) -> _T | None:
-        """Await and return the result of `what()`; return `None` if `cancel` was called before or meanwhile."""
+        """Await `what()` and return its result. Return `None` if `cancel` was called before or during the wait."""
         if not self.is_over:
             with anyio.CancelScope() as self._scope:
                 return await what()
         return None
 
     def cancel(self) -> None:
-        """Cancel the request: `wait` returns `None` from now on."""
+        """Cancel the request: a running `wait` and all later ones return `None`."""
         self.is_over = True
         if self._scope is not None:
             self._scope.cancel()
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """A response body that ends instead of raising: at the limit, when the connection breaks, or when cancelled."""
+    """A response body that ends early instead of raising: at its size limit, if the connection breaks, or if the request is cancelled."""
 
     def __init__(
         self, inner: httpx2.AsyncByteStream, server: str, max_bytes: int | None, flights: set[_Flight], flight: _Flight | None
@@ -133,9 +134,9 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 class AuthorizedTransport(httpx2.AsyncBaseTransport):
-    """Adds the credentials of one server to its requests, and sends a rejected request once more with renewed credentials.
+    """Wraps the HTTP transport to one server: adds the `Authorization` header, and resends a rejected request with renewed credentials.
 
-    No lock is held while a request runs. Only requests to the server's own origin get the `Authorization` header.
+    Only requests to the server's own origin get the header. No lock is held while a request runs.
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, credentials: Credentials, *, server: str, url: str) -> None:
@@ -145,7 +146,7 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
         self._origin = origin(httpx2.URL(url))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send the request with credentials, and again with renewed credentials if the server answers 401 or 403.
+        """Send a request with credentials, and once more with renewed credentials if the server answers 401 or 403.
 
         Raises:
             RequestFailure: The credentials are missing or unusable, or the server rejects them.
@@ -172,25 +173,25 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
         raise Unauthorized(f"Server {self._server!r} refuses its token (401); {self._credentials.explain()}", server=self._server)
 
     async def aclose(self) -> None:
-        """Close the inner transport."""
+        """Close the wrapped transport."""
         await self._inner.aclose()
 
 
 def origin(url: httpx2.URL) -> tuple[str, str, int | None]:
-    """Return scheme, host and port; the port is `None` if it is the default one."""
+    """Return the origin of a URL: scheme, host and port. The port is `None` if it is the default port of the scheme."""
     return url.scheme, url.host, url.port
 
 
 class SteadyTransport(httpx2.AsyncBaseTransport):
-    """Wraps the transport to one server for the SDK: a failed POST becomes a JSON-RPC error, and bodies are limited.
+    """Wraps the HTTP transport to one server for the MCP SDK's client: a failed POST becomes a JSON-RPC error, and bodies are limited.
 
-    Cancellations, and answers to the server's requests, are sent in the background. Owns and closes the wrapped transport.
+    Cancellations, and responses to the server's requests, are sent in the background. Owns and closes the wrapped transport.
     """
 
     def __init__(
         self, inner: httpx2.AsyncBaseTransport, *, server: str, max_body_bytes: int, on_session: OnSession | None = None
     ) -> None:
-        """`on_session` is called when the handshake (`initialize`) of a session is complete, which servers before 2026-07-28 have."""
+        """Wrap the transport `inner`. `on_session` is called when the handshake (`initialize`) of a 2025 session is complete."""
         self._inner = inner
         self._on_session = on_session
         self._server = server
@@ -198,7 +199,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         self._tasks: anyio.abc.TaskGroup | None = None
         self._in_passing = 0
         self._flights: set[_Flight] = set()
-        """Requests in flight of a 2025 session. This object cancels them, because the SDK cancels only those of 2026."""
+        """Requests in flight of a 2025 session. This transport cancels them, because the SDK cancels only requests of MCP 2026."""
 
     async def __aenter__(self) -> SteadyTransport:
         tasks = anyio.create_task_group()
@@ -216,7 +217,10 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         await self.aclose()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request. A POST that fails gets a response with a JSON-RPC error; any other request raises."""
+        """Send an HTTP request, and return its response. If a POST fails, return a response with a JSON-RPC error instead of raising.
+
+        A message that may arrive after later ones is sent in the background, and gets a `202 Accepted` response at once.
+        """
         if request.method == "POST" and self._tasks is not None and self._in_passing < MAX_UNACKNOWLEDGED and _may_arrive_late(request):
             self._in_passing += 1
             self._tasks.start_soon(self._pass_on, request)
@@ -233,9 +237,10 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
             self._in_passing -= 1
 
     async def _acknowledged(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request. A message that has no response must be accepted within `ACKNOWLEDGE_SECONDS`.
+        """Send an HTTP request, and return its response.
 
-        After a cancellation notification, the request that it names is cancelled here too.
+        The server must accept a message that has no JSON-RPC response within `ACKNOWLEDGE_SECONDS`, else the message fails. After
+        `notifications/cancelled` was sent, the request that it names is cancelled in this transport too.
         """
         if request.method == "GET":
             return await self._listen(request)
@@ -272,7 +277,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
                 flight.cancel()
 
     async def _listen(self, request: httpx2.Request) -> httpx2.Response:
-        """Open the standalone stream, trying again until the server accepts or refuses it."""
+        """Open the standalone stream (GET) of a 2025 session, and try again until the server accepts or refuses it."""
         wait, attempts = RELISTEN_SECONDS, RESUME_ATTEMPTS if "last-event-id" in request.headers else math.inf
         while True:
             attempts -= 1
@@ -326,9 +331,10 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
     async def _whole(
         self, request: httpx2.Request, response: httpx2.Response, stream: httpx2.AsyncByteStream, flight: _Flight | None
     ) -> httpx2.Response:
-        """Return the response with its body read, or an error response if the body is too large, incomplete, or not a result.
+        """Read the body of a JSON response, and return the response with it.
 
-        The SDK would parse an incomplete body, and would wait forever after a body that does not answer the request.
+        Return an error response if the body is too large, is incomplete or does not answer the request, because the SDK would parse an
+        incomplete body, and would wait forever for a missing answer.
         """
         parts: list[bytes] = []
         size = _length(response)
@@ -359,7 +365,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
 
     async def _session_gone(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        """Return an error response if the status means that the session is unknown, else the server's response."""
+        """Return an error response if the server's response means that it does not know the session, else a copy of the response."""
         status, body = response.status_code, await beginning(response)
         if is_session_gone(status, body):
             return _failed(request, session_gone(self._server))
@@ -372,7 +378,10 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         return _failed(request, failure)
 
     def _error_in(self, request: httpx2.Request, body: bytes) -> RpcError | RequestFailure | None:
-        """Return the error with which the body answers a request, or a failure if the body does not answer it; `None` for a result."""
+        """Return the JSON-RPC error in the body of a response, or a failure if the body does not answer the request.
+
+        Return `None` if the body is a result, or if the request is a message without a response.
+        """
         number = first_id(_head(request))
         if number is None or _has_no_answer(request):
             return None
@@ -385,12 +394,12 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         return outcome or Malformed("the response does not belong to the request", server=self._server)
 
     async def aclose(self) -> None:
-        """Close the inner transport."""
+        """Close the wrapped transport."""
         await self._inner.aclose()
 
 
 def undelivered(server: str, error: httpx2.TransportError | GatewayError) -> RequestFailure:
-    """Return the failure of a request that could not be sent, or whose connection broke."""
+    """Convert the exception of a request that could not be sent, or whose connection broke, to a failure of the request."""
     match error:
         case Unauthorized() | StorageError():
             return Unauthorized(str(error), server=server)
@@ -405,7 +414,7 @@ def undelivered(server: str, error: httpx2.TransportError | GatewayError) -> Req
 
 
 async def beginning(response: httpx2.Response) -> bytes:
-    """Return the beginning of a body, as far as it arrives within `ACKNOWLEDGE_SECONDS`, and close the response."""
+    """Read a body for at most `ACKNOWLEDGE_SECONDS` and about `MAX_REFUSAL_BYTES`, close the response, and return the bytes."""
     body = b""
     try:
         with anyio.move_on_after(ACKNOWLEDGE_SECONDS), contextlib.suppress(httpx2.TransportError, httpx2.StreamError):
@@ -425,34 +434,34 @@ def _length(response: httpx2.Response) -> int:
 
 
 def _head(request: httpx2.Request) -> bytes:
-    # a request that follows a redirect has the first one's body only as its stream
+    # A request that follows a redirect has no `content`, only the stream of the first request's body.
     return next(iter(request.stream))[:HEAD_BYTES] if isinstance(request.stream, httpx2.ByteStream) else b""
 
 
 def _method(request: httpx2.Request) -> str:
-    """Return the method of the message in a POST: empty for a response, `?` if the message cannot be read again."""
+    """Return the JSON-RPC method of the message in a POST: empty for a response, `?` if the message cannot be read again."""
     head = _head(request)
     return method_in(head) if head else "?"
 
 
 def _has_no_answer(request: httpx2.Request) -> bool:
-    """Return whether a POST carries a notification, or the gateway's answer to a server's request."""
+    """Return whether the message in a POST has no JSON-RPC response: a notification, or the response to a server's request."""
     method = _method(request)
     return not method or method.startswith("notifications/")
 
 
 def _ends_handshake(request: httpx2.Request) -> bool:
-    """Return whether a 2025 session is ready after this POST. Sessions with cookies stay with the SDK's client, which renews them."""
+    """Return whether a POST ends the handshake of a 2025 session without cookies. Only the SDK's HTTP client renews cookies."""
     return _method(request) == "notifications/initialized" and "cookie" not in request.headers
 
 
 def _may_arrive_late(request: httpx2.Request) -> bool:
-    """Return whether the message may arrive after later ones: a cancellation, or the gateway's answer to a server's request."""
+    """Return whether the message in a POST may be overtaken by later messages: a cancellation, or the response to a server's request."""
     return _method(request) in ("", CANCELLATION)
 
 
 def _failed(request: httpx2.Request, failure: RpcError | RequestFailure) -> httpx2.Response:
-    """Return a response whose body is the error of the server, or the error that stands for a failure (`in_band`)."""
+    """Return an HTTP response whose body is a JSON-RPC error: an error of the server, or an encoded failure (`in_band`)."""
     error = failure if isinstance(failure, RpcError) else to_rpc_error(failure)
     body = json.dumps(error_response(None, error)).encode()
     return httpx2.Response(502, headers={"content-type": "application/json"}, content=body, request=request)
@@ -467,16 +476,16 @@ def build_http_client(
     max_body_bytes: int,
     on_session: OnSession | None = None,
 ) -> httpx2.AsyncClient:
-    """Return an httpx2 client for one server over streamable HTTP. It is entered and left with the connection.
+    """Return an httpx2 client for the SDK's streamable HTTP client and one server. The caller enters and leaves it with the connection.
 
-    Reads have no timeout, because a stream may be silent for long and every call has a deadline.
+    Reads have no timeout, because a stream may be silent for a long time and every call has a deadline.
     """
     transport = SteadyTransport(_transport(server, url, credentials), server=server, max_body_bytes=max_body_bytes, on_session=on_session)
     return _client(transport, headers)
 
 
 def build_sse_client(server: str, url: str, headers: Mapping[str, str], credentials: Credentials | None) -> httpx2.AsyncClient:
-    """Return an httpx2 client for one server over the HTTP+SSE transport of 2024, where results arrive on one event stream."""
+    """Return an httpx2 client for one server with the HTTP+SSE transport of 2024-11-05."""
     return _client(_transport(server, url, credentials), headers)
 
 

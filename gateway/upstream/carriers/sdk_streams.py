@@ -1,4 +1,4 @@
-"""The SDK's message streams to one server over streamable HTTP. Imported when they are first needed (`gateway.sdk`)."""
+"""Opens the MCP SDK's message streams to one server over streamable HTTP. Imported on first use, because it imports the SDK."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from gateway.wire.message_sizes import MAX_MESSAGE_BYTES
 async def open_streamable(
     server: str, entry: HttpServer, credentials: Credentials | None, on_session: OnSession | None = None
 ) -> AsyncGenerator[Streams]:
-    """Open the SDK's streams over streamable HTTP, for both MCP versions. `on_session` is called when a 2025 session is up."""
+    """Open the SDK's message streams to a server over streamable HTTP, for MCP 2025 and 2026, and yield them.
+
+    `on_session` is called when the handshake of a 2025 session is complete.
+    """
     async with (
         build_http_client(server, entry.url, entry.headers, credentials, max_body_bytes=MAX_MESSAGE_BYTES, on_session=on_session) as client,
         streamable_http_client(entry.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,

@@ -1,7 +1,8 @@
-"""`SseCarrier`: the HTTP+SSE transport of 2024-11-05. The server sends all messages on one event stream and receives each in a POST.
+"""`SseCarrier`: sends the requests of a session over the HTTP+SSE transport of 2024-11-05.
 
-Decided: our own transport in place of the SDK's. Because: with that one, an event of more than 1 MiB, a failed POST, and five minutes
-without an event end the connection, which all callers share. Revisit when: the SDK limits such a failure to its own request.
+The server sends all messages on one event stream, and the gateway sends each message to the server in a POST. Decided: an implementation
+of our own instead of the MCP SDK's. Because: in the SDK's transport, an event of more than 1 MiB, a failed POST, or five minutes without an
+event end the connection, which all callers share. Revisit when: in the SDK, such a failure ends only its own request.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from gateway.wire.sse import SseParser
 logger = logging.getLogger(__name__)
 
 MAX_ENDPOINT_BYTES = 65_536
-"""Maximum size of the `endpoint` event together with everything before it."""
+"""Maximum bytes of the event stream up to the end of the `endpoint` event, which must come first."""
 
 MAX_REDIRECTS = 5
-"""Redirects of one request that are followed, all within the server's origin."""
+"""Maximum number of redirects that are followed for one request, all within the server's origin."""
 
 
 @asynccontextmanager
 async def open_sse(server: str, entry: SseServer, credentials: Credentials | None) -> AsyncGenerator[SseCarrier]:
-    """Open the event stream, read the `endpoint` event, and yield the carrier.
+    """Open the event stream of the server, read its `endpoint` event, and yield a carrier for the connection.
 
     Raises:
         NotSent: The server does not offer the HTTP+SSE transport at this URL.
@@ -86,7 +87,10 @@ def _check_stream(server: str, response: httpx2.Response) -> None:
 
 
 async def _send(client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.Response:
-    """Return the response with its body unread. Redirects are followed within the server's origin, for example to add a slash."""
+    """Send an HTTP request, and return the response with its body unread.
+
+    Redirects within the server's origin are followed, for example those that add a slash to the path.
+    """
     for _ in range(MAX_REDIRECTS):
         response = await client.send(request, stream=True)
         following = response.next_request
@@ -98,23 +102,26 @@ async def _send(client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.R
 
 
 def _stays(url: httpx2.URL, following: httpx2.URL) -> bool:
-    """Return whether a redirect keeps the origin, or changes it from http to https on the default ports, and adds no user name."""
+    """Return whether a redirect from `url` to `following` stays at the server's origin and adds no user name.
+
+    A change from http to https on the default ports is allowed.
+    """
     is_upgrade = (url.scheme, url.port, following.scheme, following.port) == ("http", None, "https", None) and url.host == following.host
     return following.userinfo in (b"", url.userinfo) and (is_upgrade or origin(url) == origin(following))
 
 
 class _EventStream:
-    """Reads the server's event stream: the `endpoint` event first, then messages."""
+    """Reads one event stream of a server: first the `endpoint` event, then JSON-RPC messages."""
 
     def __init__(self, server: str, chunks: AsyncIterator[bytes]) -> None:
         self._server = server
         self._chunks = chunks
         self._events = SseParser(MAX_MESSAGE_BYTES, truncates=True)
         self._early: list[bytes] = []
-        """Messages that arrived together with the endpoint."""
+        """Messages that arrived in the same chunk as the `endpoint` event."""
 
     async def endpoint(self) -> str:
-        """Return the URL for messages, which the first event names. Raises `NotSent`."""
+        """Read the `endpoint` event, and return the URL in it, to which messages are sent. Raises `NotSent` if the event does not come."""
         events, seen = SseParser(MAX_ENDPOINT_BYTES, event=b"endpoint"), 0
         with suppress(httpx2.TransportError, httpx2.StreamError):
             async for chunk in self._chunks:
@@ -127,7 +134,7 @@ class _EventStream:
         raise NotSent(f"Server {self._server!r} sent no `endpoint` event, which names the URL for messages.", server=self._server)
 
     async def messages(self) -> AsyncGenerator[tuple[bytes, bool]]:
-        """Yield the data of each event until the stream ends, and whether it was cut off because it is too large."""
+        """Yield for each event until the stream ends: its data, and whether the data was cut off because it is too large."""
         for data in self._early:
             yield data, False
         self._early.clear()
@@ -142,23 +149,23 @@ class _EventStream:
 
 
 class SseCarrier(MessageCarrier):
-    """Sends requests as POSTs; a failed POST fails only its own request. Made by `open_sse`."""
+    """Sends the requests of one session over HTTP+SSE, each in a POST. A failed POST fails only its own request. `open_sse` creates it."""
 
     has_headers = False
 
     def __init__(self, server: str, client: httpx2.AsyncClient, url: str, stream: _EventStream) -> None:
-        """Messages are sent to `url`, which the `endpoint` event named."""
+        """Send messages with `client` to `url`, which was in the `endpoint` event, and receive them from `stream`."""
         super().__init__(server)
         self._client = client
         self._url = url
         self._stream = stream
 
     def failure(self, method: str, error: RpcError) -> RequestFailure:
-        """Return the failure for a JSON-RPC error that answered a request with the method `method`."""
+        """Convert a JSON-RPC error of the server to a failure of the request that it answers."""
         return rejected(self.server, error)
 
     async def listen(self) -> None:
-        """Pass every message on the event stream to `receive`, until the stream ends."""
+        """Pass each message on the event stream to `receive`, until the stream ends. Fail the request of a malformed or too large event."""
         async for data, is_cut in self._stream.messages():
             if is_cut:
                 logger.warning("event larger than %d bytes cut off server=%s", MAX_MESSAGE_BYTES, self.server)
@@ -175,7 +182,10 @@ class SseCarrier(MessageCarrier):
                 self.settle(number_of(id_of(data)), Malformed("an event is not JSON-RPC", server=self.server))
 
     async def send(self, message: JsonObject, headers: Headers, ctx: CallContext | None) -> None:
-        """Send a message. A request whose POST fails ends with that failure; any other message is dropped after `ACKNOWLEDGE_SECONDS`."""
+        """Send a message to the server in a POST. If the POST of a request fails, end the request with this failure.
+
+        A message without an id is dropped if the server does not accept it within `ACKNOWLEDGE_SECONDS`.
+        """
         content = encode_message(message)
         if "id" not in message:
             await self.send_answer(content)
@@ -183,19 +193,19 @@ class SseCarrier(MessageCarrier):
             self.settle(number_of(message["id"]), failure)
 
     async def send_answer(self, message: bytes) -> None:
-        """Send the answer to a request of the server. A failure is not reported."""
+        """Send the JSON of a message without a response to the server. Drop it after `ACKNOWLEDGE_SECONDS`, or if it cannot be sent."""
         with anyio.move_on_after(ACKNOWLEDGE_SECONDS):
             await self._post(message)
 
     async def _post(self, content: bytes) -> RequestFailure | None:
-        """Send a POST, and return why the server did not accept it; `None` if it did."""
+        """Send a message in a POST. Return the failure if the server did not accept the message, or `None` if it did."""
         request = self._client.build_request("POST", self._url, content=content, headers={"content-type": "application/json"})
         try:
             response = await _send(self._client, request)
         except (httpx2.TransportError, GatewayError) as error:
             return undelivered(self.server, error)
         if response.is_success and self.tasks is not None:
-            self.tasks.start_soon(beginning, response)  # reads the body, so that the connection can be used again
+            self.tasks.start_soon(beginning, response)  # reads the body, so that the connection can be reused
             return None
         body, status = await beginning(response), response.status_code
         if is_session_gone(status, body):

@@ -1,7 +1,7 @@
-"""`ContextTask`: runs an async context manager in a task of its own, so that different tasks may open and close it.
+"""`ContextTask`: enters and leaves an async context manager in a separate task, so that different tasks may open and close it.
 
-A program calls `connect()` in one task and `close()` in another, but the task groups of a connection must be entered and left in the same
-task. Plain asyncio, because the task outlives the caller of `open`, which a task group forbids.
+A program may call `connect()` in one task and `close()` in another, but the task groups of a connection must be entered and left in the
+same task. The module uses asyncio instead of anyio, because the task outlives the caller of `open`, which a task group does not allow.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 CLOSE_SECONDS = 15.0
-"""How long closing may take before the task is cancelled: longer than the grace periods of a child process."""
+"""Seconds that closing may take before the task is cancelled. It is longer than the grace periods of a child process."""
 
 
 class ContextTask(Generic[T]):
-    """Enters and leaves one context manager at a time, in a task of its own."""
+    """Enters one async context manager at a time in a separate task, and leaves it in the same task."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
 
     async def open(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> T:
-        """Enter `make()` and return its value, or raise its exception. Cancelling this leaves the context."""
+        """Enter the context manager that `make()` returns, and return its value or raise its exception. If cancelled, leave it again."""
         assert self._task is None, "already open"
         self._stop = asyncio.Event()
         entered: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -37,7 +37,7 @@ class ContextTask(Generic[T]):
             raise
 
     async def close(self) -> None:
-        """Leave the context, if one is open, and wait until it is left. Bounded by `CLOSE_SECONDS`."""
+        """Leave the open context manager, if there is one, and wait until it has ended. After `CLOSE_SECONDS`, cancel its task."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -65,6 +65,6 @@ class ContextTask(Generic[T]):
         except BaseException as error:
             if not entered.done():
                 entered.set_exception(error)
-                entered.exception()  # retrieved, so that no "exception was never retrieved" is logged if the caller of `open` is gone
+                entered.exception()  # avoids the log message "exception was never retrieved" if the caller of `open` was cancelled
         finally:
             watcher.cancel()

@@ -1,4 +1,4 @@
-"""`MCPFunction`: a remote tool or prompt as a function for agents, as in `MCPTool.functions`."""
+"""`MCPFunction`: makes a tool or prompt of a remote server available as a function for agents (`MCPTool.functions`)."""
 
 from __future__ import annotations
 
@@ -18,29 +18,33 @@ from gateway.types.content import Content
 from gateway.upstream.library.tool_contents import error_text, to_contents
 
 MAX_NAME_CHARS = 128
-"""Maximum characters of a function's name (`FunctionTool`)."""
+"""Maximum characters of the name of a function (`tools.function.FunctionTool`)."""
 
 _OUTSIDE = re.compile(r"[^A-Za-z0-9_.-]")
 
 Parse = Callable[[Complete], str | list[Content]]
-"""Converts the result of a call to the value that the program gets."""
+"""Function that converts the result of a call to the value that the program gets."""
 
 
 class Invoke(Protocol):
-    """Runs one call of an `MCPFunction` on its server, and returns the result."""
+    """The type of a function that runs one call of an `MCPFunction` on its server, and returns the result."""
 
     async def __call__(self, arguments: JsonObject, ctx: CallContext, *, by_program: bool) -> Complete:
-        """Run the call with `arguments`. If `by_program`, no model makes the call, so it needs no approval. Raises `ToolFailed`."""
+        """Run the call with `arguments`. With `by_program`, the program makes the call, not a model, so no approval is needed.
+
+        Raises:
+            ToolFailed: The call failed.
+        """
         ...
 
 
 def normalize_name(name: str) -> str:
-    """Return a remote name with characters outside `[A-Za-z0-9_.-]` replaced by `-`."""
+    """Return the name of a remote tool or prompt with each character outside `[A-Za-z0-9_.-]` replaced by `-`."""
     return _OUTSIDE.sub("-", name)
 
 
 def local_name(remote: str, prefix: str | None) -> str:
-    """Return the name of a function in the program: the prefix, `_` and the normalised remote name."""
+    """Return the name that a remote tool or prompt has in the program: the prefix, `_` and the normalised remote name."""
     name = normalize_name(remote)
     stem = normalize_name(prefix).rstrip("_.-") if prefix else ""
     if not stem:
@@ -50,7 +54,7 @@ def local_name(remote: str, prefix: str | None) -> str:
 
 
 class MCPFunction(FunctionTool[..., Any]):
-    """A remote tool or prompt as a `FunctionTool`: it has a local name, and runs on the server."""
+    """A tool or prompt of a remote server as a `FunctionTool` for agents. It has a local name, and calls run on the server."""
 
     def __init__(
         self,
@@ -62,10 +66,10 @@ class MCPFunction(FunctionTool[..., Any]):
         approval: bool | None = None,
         parse: Parse | None = None,
     ) -> None:
-        """`definition` has the local name, and `source` is the server's name.
+        """Create a function for `remote_name` of the server `source`. `definition` has the local name, and `invoke` runs the calls.
 
-        `approval` tells whether a person must approve calls of a model (`None`: not configured). Without `parse`, results become `Content`
-        objects.
+        `approval` is true if a person must approve calls that a model makes (`None`: not configured). `parse` converts results; without it,
+        they become `Content` objects.
         """
         super().__init__(
             self._from_program,
@@ -79,22 +83,24 @@ class MCPFunction(FunctionTool[..., Any]):
         self._parse = parse
         self.remote_name = remote_name
         self.native_name = remote_name
-        """The function's name on the server, for rules that name `<source>/<tool>`."""
+        """The name on the server. Rules refer to the function as `<source>/<native name>`."""
         self.source = source
-        """The server's name."""
+        """The name of the server."""
 
     @cached_property
     def _definition(self) -> ToolDefinition:
-        """The definition as listed, under the local name. An object schema always has `properties`."""
+        """The definition with the local name. Its input schema always has `properties` if it is an object schema."""
         return dataclasses.replace(self._listed, name=self.name, description=self._description or None)
 
     @property
     def known_as(self) -> tuple[str, str, str]:
-        """The names by which settings may refer to the function: local, normalised and remote."""
+        """The names by which settings may refer to the function: its local, normalised and remote name."""
         return (self.name, normalize_name(self.remote_name), self.remote_name)
 
     async def run(self, arguments: JsonObject, ctx: CallContext) -> JsonValue | ToolOutcome:
-        """Call the function on the server as an agent does, and return the result, or what a custom parser made of it.
+        """Call the function on the server for an agent, and return the result, converted by the custom parser if there is one.
+
+        A call that the gate refused is returned as a result, not raised.
 
         Raises:
             ToolFailed: The server could not be reached or rejected the call, or the tool failed.
@@ -102,7 +108,7 @@ class MCPFunction(FunctionTool[..., Any]):
         self._count()
         try:
             outcome = await self._invoke(arguments, ctx, by_program=False)
-            refused = RULE_META_KEY in (outcome.result.get("_meta") or {})  # the gate refused the call, so nothing failed
+            refused = RULE_META_KEY in (outcome.result.get("_meta") or {})  # the gate refused the call, so it did not run
             if not refused and (self._parse is not None or outcome.is_error):
                 return self._read(outcome)
         except ToolFailed:

@@ -1,7 +1,7 @@
-"""Progressive disclosure: a model sees three helper functions and loads the others as needed.
+"""Progressive disclosure for an `MCPTool`: a model first sees three helper functions, with which it loads the other functions.
 
-Loaded functions join the run's tools with the next model call. They stay loaded in the `MCPTool`, also for later runs. The gateway's own
-form of this is `disclosure: on-demand`.
+A loaded function is among the tools of the agent's run from the next model call on. It stays loaded in the `MCPTool`, also for later runs.
+For clients of the gateway, `disclosure: on-demand` does the same.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ _NOTHING: JsonObject = {"type": "object", "properties": {}}
 
 
 class Disclosure:
-    """Selects which of a server's functions a model sees."""
+    """Selects which functions of an `MCPTool` a model sees, and provides the helper functions that list, load and unload them."""
 
     def __init__(self, server: str, prefix: str | None, always: Collection[str], available: Callable[[], Sequence[MCPFunction]]) -> None:
-        """`always` are names that are visible from the start; `available` returns the allowed functions."""
+        """`always` are names of functions that are visible from the start. `available` returns all functions that may be loaded.
+
+        `prefix` is the prefix for the names of the helper functions.
+        """
         self._always = frozenset(always)
         self._available = available
         self._loaded: set[str] = set()
@@ -51,7 +54,7 @@ class Disclosure:
 
     @property
     def visible(self) -> list[MCPFunction]:
-        """The helper functions, those in `always`, and those that were loaded."""
+        """The functions that a model sees: the helper functions, the functions in `always`, and the loaded functions."""
         return [*self._helpers, *(f for f in self._choices() if self._is_always(f) or f.name in self._loaded)]
 
     def _choices(self) -> list[MCPFunction]:
@@ -114,7 +117,7 @@ def _run_tools(ctx: CallContext) -> list[Tool]:
 
 
 def _names(arguments: JsonObject) -> list[str]:
-    """Return the function names in the argument `tool`. Raises `ToolFailed` if it holds anything else."""
+    """Return the function names in the argument `tool` of a helper function. Raises `ToolFailed` if it is not a name or a list of names."""
     value: JsonValue = arguments.get("tool")
     names = cast("list[JsonValue]", value) if isinstance(value, list) else [value]
     found = [name for name in names if isinstance(name, str)]

@@ -1,4 +1,4 @@
-"""`MCPTool`: one remote MCP server for a program, with its tools and prompts as functions.
+"""`MCPTool`: connects a Python program to one remote MCP server, and offers the server's tools and prompts as functions.
 
 `connect` and `close` (or `async with`) may be called from any task. Calls pass the gateway's gate (`GuardedTool`): argument rules, limits,
 approval. Subclasses open the transport.
@@ -69,20 +69,20 @@ from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
 logger = logging.getLogger(__name__)
 
 LIST_SECONDS = 60.0
-"""Timeout of one complete listing."""
+"""Timeout for reading the complete list of the server's tools or prompts."""
 
 _CLIENT: JsonObject = {"name": "moongate-library", "version": version("moongate")}
 _RELOADS = {"notifications/tools/list_changed": "tools", "notifications/prompts/list_changed": "prompts"}
 
 
 class MCPTool(ABC):
-    """The functions of one remote MCP server; a base class. As a `ToolSource`, it may stand among the tools of an `Agent`."""
+    """Base class: one remote MCP server with its tools and prompts as functions. An `Agent` accepts it as a tool (`ToolSource`)."""
 
     is_one_pipe = False
-    """Whether all calls share one connection, so that a failure of one call means the connection is lost for all."""
+    """Whether all calls share one connection, so that its failure during one call means that it is lost for all calls."""
 
     def __init__(self, name: str, **options: Unpack[MCPToolOptions]) -> None:
-        """No side effects: `connect` opens the connection. See `MCPToolOptions` for the settings."""
+        """Store the settings (`MCPToolOptions`) without side effects. `connect` opens the connection."""
         self.name = name
         check_options(options)
         self.description = options.get("description") or ""
@@ -114,16 +114,16 @@ class MCPTool(ABC):
 
     @abstractmethod
     def get_streams(self) -> AbstractAsyncContextManager[Streams | Carrier]:
-        """Return the opened transport: a pair of SDK streams, or a carrier. Entered and left in one task."""
+        """Return a context manager that opens and yields the transport: SDK streams or a carrier. One task enters and leaves it."""
 
     @property
     def is_connected(self) -> bool:
-        """Whether a session is open."""
+        """Whether a session with the server is open."""
         return self._link.wire is not None
 
     @property
     def task_options(self) -> MCPTaskOptions:
-        """How long-running calls are followed. Replace the whole object; `None` restores the defaults."""
+        """Settings for calls that the server runs as long-running tasks. Replace the whole object; `None` restores the defaults."""
         return self.tasks.options
 
     @task_options.setter
@@ -131,10 +131,10 @@ class MCPTool(ABC):
         self.tasks.options = options or MCPTaskOptions()
 
     async def connect(self, *, reset: bool = False) -> None:
-        """Open the connection if it is not open, and list tools and prompts as the settings say. `reset` opens a new one in any case.
+        """Open the connection if it is not open (with `reset`, open a new one), and list tools and prompts as the settings say.
 
         Raises:
-            ToolFailed: The server cannot be reached or is not an MCP server, or two remote names become one local name.
+            ToolFailed: The server cannot be reached or is not an MCP server, or two remote names have the same local name.
         """
         with self._failures():
             await self._link.open(instead_of=self._link.wire if reset else None)
@@ -144,7 +144,7 @@ class MCPTool(ABC):
             await self.load_prompts()
 
     async def close(self) -> None:
-        """Close the connection. Functions stay listed, and connect again when called."""
+        """Close the connection. `functions` stays as it is, and a call of a function opens the connection again."""
         await self.tasks.drain()
         await self._link.close()
 
@@ -191,22 +191,22 @@ class MCPTool(ABC):
 
     @property
     def id(self) -> str:
-        """The name given to this object (`ToolSource`)."""
+        """The name that the program gave to this object (interface `ToolSource`)."""
         return self.name
 
     async def tools(self) -> Sequence[Tool]:
-        """Return the current functions, after connecting if necessary (`ToolSource`)."""
+        """Return `functions`, after connecting if no session is open (interface `ToolSource`)."""
         if not self.is_connected:
             await self.connect()
         return self.functions
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Set the one callback that is called when the functions change (`ToolSource`)."""
+        """Set the callback that is called when the functions change (interface `ToolSource`). It replaces an earlier one."""
         self._on_change = on_change
 
     @property
     def functions(self) -> list[MCPFunction]:
-        """The allowed tools, then prompts, as last listed. With progressive disclosure: the helpers and the loaded functions."""
+        """The allowed tools and then prompts, as last listed. With progressive disclosure, only helper functions and loaded functions."""
         return self._disclosure.visible if self._disclosure is not None else self._allowed()
 
     def _allowed(self) -> list[MCPFunction]:
@@ -217,10 +217,10 @@ class MCPTool(ABC):
         return [f for f in found if not set(f.known_as).isdisjoint(allowed)]
 
     async def load_tools(self) -> None:
-        """List the server's tools again. A server that does not support tools counts as one with an empty list.
+        """Read the list of the server's tools, and replace the functions for tools. The list is empty if the server does not support tools.
 
         Raises:
-            ToolFailed: The server does not list them, or two remote names become one local name.
+            ToolFailed: The list cannot be read, or two remote names have the same local name.
         """
         listed: dict[str, Listed] = {}
         with self._failures():
@@ -245,10 +245,10 @@ class MCPTool(ABC):
         self._on_change("tools")
 
     async def load_prompts(self) -> None:
-        """List the server's prompts again. A server that does not support prompts counts as one with an empty list.
+        """Read the list of the server's prompts, and replace the functions for prompts. Without support for prompts, the list is empty.
 
         Raises:
-            ToolFailed: The server does not list them, or two remote names become one local name.
+            ToolFailed: The list cannot be read, or two remote names have the same local name.
         """
         with self._failures():
             wire = await self._link.open()
@@ -275,7 +275,7 @@ class MCPTool(ABC):
             raise UpstreamTimeout(f"Server {self.name!r} did not list its {what} within {LIST_SECONDS:g} s.", server=self.name) from None
 
     def _is_usable(self, remote: str) -> bool:
-        """Return whether a remote name makes a valid function name; if not, log a warning."""
+        """Return whether the local name for a remote name is valid: not empty and not too long. If it is invalid, log a warning."""
         if 0 < len(self._local(remote)) <= MAX_NAME_CHARS:
             return True
         logger.warning("not a function: name empty or longer than %d server=%s name=%.60r", MAX_NAME_CHARS, self.name, remote)
@@ -314,10 +314,10 @@ class MCPTool(ABC):
     # -- calls -------------------------------------------------------------------------------------------------
 
     async def call_tool(self, tool_name: str, /, **arguments: Any) -> str | list[Content]:
-        """Call a tool by its remote name and return the parsed result.
+        """Call a tool by its remote name, and return its converted result.
 
-        Arguments that the tool does not declare are not sent, unless the settings add them. `_meta` is the request's metadata, a dict, and
-        never an argument.
+        Arguments that the tool does not declare are not sent, unless the setting `additional_tool_argument_names` has their names. The
+        keyword `_meta` is not an argument, but a dict with the `_meta` of the request.
 
         Raises:
             ToolFailed: Tools are not loaded, the call was refused, the server could not be reached or answered with an error, or the
@@ -326,13 +326,13 @@ class MCPTool(ABC):
         return await self._call(self._known(tool_name), arguments)
 
     async def call_tool_as_task(self, tool_name: str, /, **arguments: Any) -> str | list[Content]:
-        """Call a tool by its remote name as a task of a 2025 server, although the tool does not require a task.
+        """Call a tool by its remote name as a task, wait for the task's result, and return it converted.
 
-        The task is followed according to `task_options`. If the server rejects the task, the tool is called once without a task. A 2026
-        server decides for every call itself whether it becomes a task.
+        With a server of MCP 2025-11-25, a task is requested even if the tool does not require one; if the server rejects the task, the tool
+        is called once without a task. A server of MCP 2026-07-28 decides itself which calls are tasks. `task_options` apply to the wait.
 
         Raises:
-            ToolFailed: As `call_tool`; or the task failed, was lost, or took longer than `max_task_wait`.
+            ToolFailed: As for `call_tool`; or the task failed, was lost, or took longer than `max_task_wait`.
         """
         guarded = self._known(tool_name)
         with self._failures():
@@ -358,7 +358,7 @@ class MCPTool(ABC):
         return None if parse is None else lambda outcome: parse(CallToolResult.model_validate(outcome.result))
 
     def _known(self, tool_name: str) -> GuardedTool:
-        """Return a tool by its remote name. If it is not listed, only arguments that the settings add are sent.
+        """Return a tool by its remote name. For a tool that is not listed, return one without declared arguments.
 
         Raises:
             ToolFailed: Tools are not loaded.
@@ -370,7 +370,7 @@ class MCPTool(ABC):
         return self._guard(Listed(ToolDefinition(tool_name, input_schema={"type": "object", "properties": {}})))
 
     def _invoker(self, guarded: GuardedTool, *, needs_approval: bool) -> Invoke:
-        """Return the function that runs a tool. Only a model's call needs an approval."""
+        """Return the function that runs calls of a tool. With `needs_approval`, a person must approve each call that a model makes."""
 
         async def invoke(arguments: JsonObject, ctx: CallContext, *, by_program: bool) -> Complete:
             if needs_approval and not by_program and not approved_in_run(ctx):
@@ -395,7 +395,7 @@ class MCPTool(ABC):
         raise ToolFailed(f"Tool {guarded.exposed_name!r} continued in the background, which the caller did not request.")
 
     async def get_prompt(self, prompt_name: str, /, **arguments: str) -> str:
-        """Render a prompt by its remote name.
+        """Return a prompt of the server as text, by its remote name, rendered with `arguments`.
 
         Raises:
             ToolFailed: Prompts are not loaded, or the server could not be reached or answered with an error.
@@ -425,24 +425,24 @@ class MCPTool(ABC):
     async def sampling_callback(
         self, context: CallContext | None, params: CreateMessageRequestParams
     ) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
-        """Answer one sampling request with the chat client, within the budget, the approval and the token limit.
+        """Answer one sampling request with the chat client, after checking the number of requests, the approval and the token limit.
 
-        Override it to answer in another way. `context` is the call during which the server sent the request, if known.
+        Override it to answer in another way. `context` is the call during which the server sent the request, `None` if that is unknown.
         """
         return await self._desk.answer_params(params)
 
     async def answer_sampling(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
-        """Return the result of `sampling_callback` for a request as the server sent it.
+        """Call `sampling_callback` for a sampling request in JSON, as the server sent it, and return the result in JSON.
 
         Raises:
-            ModelError: The model failed; the server gets an internal error (-32603).
-            PolicyDenied: The request is refused or malformed; the server gets another error.
+            ModelError: The model failed. The server gets an internal error (-32603).
+            PolicyDenied: The request is refused or malformed. The server gets error -32600.
         """
         params = self._desk.read(request)
         return self._desk.to_wire(await self.sampling_callback(ctx, params))
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """Send one request. If it was not sent because the connection is gone, reconnect once and send it again."""
+        """Send one request for `ctx`, and return its result. If the broken connection prevented sending, reconnect once and resend it."""
         if ctx.facts.input_responses is not None:
             params["inputResponses"] = ctx.facts.input_responses
         if ctx.facts.request_state is not None:
@@ -462,7 +462,7 @@ class MCPTool(ABC):
         return received(result)
 
     async def _connected(self, method: str, params: JsonObject) -> RemoteSession:
-        """Return the connection for a request, opening it again if it is gone."""
+        """Return the open session for a request, and open the connection again if it is closed. A failure is added to the traces."""
         try:
             return await self._link.open()
         except UpstreamError as error:
@@ -470,27 +470,27 @@ class MCPTool(ABC):
             raise
 
     async def reconnect(self) -> None:
-        """Wait until there is a working connection (`TaskLine`)."""
+        """Open the connection again if it is closed (interface `TaskLine`)."""
         await self._link.open()
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """Return the request unchanged: it is judged when it is answered, and this tool relays no tasks (`TaskLine`)."""
+        """Return a task's request for input unchanged (interface `TaskLine`): it is checked when answered, and never goes to a client."""
         return Relayed(request)
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
-        """Answer one request for input of a running task (`TaskLine`)."""
+        """Return the answer to one request for input of a running task (interface `TaskLine`)."""
         return await ctx.ask(keyed(request, key))
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
-        """Return the requests for input of an `input_required` result. Each one is judged when it is answered."""
+        """Return the requests for input in an `input_required` result. Each request is checked when it is answered."""
         return to_input_required(result)
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
-        """Answer a request for input of a 2025 server (`SessionHooks`)."""
+        """Return the answer to a request for input that a 2025 server sends (interface `SessionHooks`)."""
         return await self.answer_sampling(request, ctx)
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """Read a list again that the server announced as changed, or write a log message to the log (`SessionHooks`)."""
+        """Schedule reading a list again that the server announced as changed, or log a server's log message (interface `SessionHooks`)."""
         kind = _RELOADS.get(method)
         if kind is not None:
             self._dirty.add(kind)

@@ -1,4 +1,4 @@
-"""The settings of `MCPTool` under agent-framework's names, and the policy that they stand for."""
+"""The keyword settings of `MCPTool`, which have agent-framework's names, and their conversion to a gateway policy."""
 
 from __future__ import annotations
 
@@ -18,17 +18,23 @@ if TYPE_CHECKING:
     from gateway.chat.chat_context import SupportsChatGetResponse
 
 SamplingApprovalCallback = Callable[[CreateMessageRequestParams], bool | Awaitable[bool]]
-"""Decides on one sampling request, as the server sent it. A truthy result approves; a falsy one, or an exception, refuses."""
+"""Function that decides on one sampling request, as the server sent it.
+
+A truthy result approves the request. A falsy result or an exception refuses it.
+"""
 
 DEFAULT_SAMPLING_MAX_TOKENS = 4096
-"""Maximum tokens of one sampling answer."""
+"""Default of the maximum number of tokens in one answer to a sampling request."""
 
 DEFAULT_SAMPLING_MAX_REQUESTS = 25
-"""Maximum sampling requests per connection."""
+"""Default of the maximum number of sampling requests per connection."""
 
 
 class MCPSpecificApproval(TypedDict, total=False):
-    """Approval by tool. Names are remote, normalised or local ones. A tool in both lists requires approval."""
+    """Which tools need a person's approval for each call: lists of remote, normalised or local names of tools.
+
+    A tool in both lists needs approval.
+    """
 
     always_require_approval: Collection[str] | None
     never_require_approval: Collection[str] | None
@@ -38,46 +44,49 @@ ApprovalMode = Literal["always_require", "never_require"] | MCPSpecificApproval
 
 
 class MCPToolOptions(TypedDict, total=False):
-    """Keyword settings of every `MCPTool`. The text of each setting names its default."""
+    """Keyword settings of every `MCPTool`. The description of each setting states its default."""
 
     description: str | None
     """Description of the server for people; empty by default."""
     approval_mode: ApprovalMode | None
-    """Which calls a person must approve; `None`: no call."""
+    """Which calls of a model a person must approve; `None`, the default: no calls."""
     allowed_tools: Collection[str] | None
-    """Remote, normalised or local names that become functions; `None`: all names. An empty collection: no name."""
+    """Remote, normalised or local names of the tools and prompts that become functions. `None`, the default: all. Empty: none."""
     tool_name_prefix: str | None
-    """Prefix of local names, joined with `_`; `None`: no prefix."""
+    """Prefix of the functions' local names, joined to them with `_`; `None`, the default: no prefix."""
     load_tools: bool
     """Whether to list tools when connecting; true by default."""
     load_prompts: bool
     """Whether to list prompts when connecting; true by default."""
     parse_tool_results: Callable[[CallToolResult], str | list[Content]] | None
-    """Replaces the built-in parsing of tool results."""
+    """Function that converts results of tools, in place of the built-in conversion; `None` by default."""
     parse_prompt_results: Callable[[GetPromptResult], str] | None
-    """Replaces the built-in parsing of prompt results."""
+    """Function that converts results of prompts, in place of the built-in conversion; `None` by default."""
     session: ClientSession | None
-    """A session that the program keeps. Then nothing is opened or closed, and the sampling settings do not apply."""
+    """A session that the program opens and closes itself. Then no connection is opened, and the sampling settings do not apply."""
     request_timeout: float | None
-    """Seconds for connecting and for each request; 30 to connect and 120 for a call by default."""
+    """Seconds for connecting and for each request; by default 30 to connect and 120 for a call."""
     client: SupportsChatGetResponse | None
-    """Chat client that answers sampling requests; `None`: the server learns that sampling is not supported."""
+    """Chat client that answers sampling requests. With `None`, the default, sampling is not declared to the server."""
     sampling_approval_callback: SamplingApprovalCallback | None
-    """Decides on each sampling request; `None` refuses all."""
+    """Function that approves or refuses each sampling request. With `None`, the default, all requests are refused."""
     sampling_max_tokens: int | None
-    """Maximum tokens of one answer; 4096 by default. `None`: no limit."""
+    """Maximum number of tokens in one answer to a sampling request; 4096 by default. `None`: no limit."""
     sampling_max_requests: int | None
-    """Sampling requests per connection; 25 by default. `None`: no limit, 0: none."""
+    """Maximum number of sampling requests per connection; 25 by default. `None`: no limit, 0: no requests."""
     additional_properties: Mapping[str, object] | None
-    """Values for the program's own use, kept as `MCPTool.additional_properties`."""
+    """Values for the program's own use, stored as `MCPTool.additional_properties`; `None` by default."""
     task_options: MCPTaskOptions | None
-    """How long-running calls are followed; `None`: the defaults."""
+    """Settings for calls that the server runs as long-running tasks; `None`: the defaults of `MCPTaskOptions`."""
     use_progressive_disclosure: bool
-    """Whether to show three helper functions, by which a model loads the others, instead of all; false by default."""
+    """Whether a model first sees only three helper functions, with which it loads other functions; false by default."""
     always_load: Collection[str] | None
-    """Names that progressive disclosure shows from the start."""
+    """Names of functions that a model sees from the start if `use_progressive_disclosure` is true; none by default."""
     additional_tool_argument_names: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None
-    """Arguments sent although undeclared: for every tool, or by remote tool name with `*` for all."""
+    """Names of arguments that are sent although a tool does not declare them; none by default.
+
+    They apply to all tools, or in a mapping to the remote tool name that is the key, or to all tools with the key `*`.
+    """
 
 
 _APPROVAL_WORDS = ("always_require", "never_require")
@@ -85,7 +94,7 @@ _BY_TOOL = tuple(MCPSpecificApproval.__annotations__)
 
 
 def check_options(options: MCPToolOptions) -> None:
-    """Reject unknown settings, because a misspelled restriction that is ignored would let calls through.
+    """Check the names of settings and the value of `approval_mode`, because ignoring a misspelled restriction would allow calls.
 
     Raises:
         TypeError: A setting is unknown, or `task_options` has another type.
@@ -107,7 +116,7 @@ def check_options(options: MCPToolOptions) -> None:
 
 
 def to_policy(options: MCPToolOptions) -> SourcePolicy:
-    """Return the gateway policy for these settings. Calls and requests for input are judged by this policy alone."""
+    """Convert the settings to a gateway policy, which is the only policy for calls and requests for input of an `MCPTool`."""
     policy = SourcePolicy(
         additional_arguments=_extras(options.get("additional_tool_argument_names")),
         hidden_text="allow",
@@ -132,7 +141,7 @@ def _extras(names: str | Sequence[str] | Mapping[str, str | Sequence[str]] | Non
 
 
 def needs_approval(mode: ApprovalMode | None, names: Collection[str]) -> bool | None:
-    """Return whether a function known by any of `names` needs approval; `None` if the settings do not mention it."""
+    """Return whether calls of the function with these `names` (local, normalised, remote) need approval; `None` if `mode` omits it."""
     if mode is None:
         return None
     if isinstance(mode, str):

@@ -1,7 +1,7 @@
-"""`SamplingHandler`: answers a server's sampling requests for a program, within the program's limits.
+"""`SamplingHandler`: answers sampling requests that a server sends to a Python program (`MCPTool`), within the program's limits.
 
-Checks the budget, then the program's approval, then the token limit. Refused requests count too. Unlike the gateway's guard, it counts from
-each connection on. It never logs text of prompts or answers.
+It checks the number of requests, then the program's approval, then the token limit. Refused requests count too. The number is counted per
+connection, unlike in the gateway. Texts of prompts and answers are never logged.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from gateway.upstream.library.mcp_tool_options import MCPToolOptions, to_policy
 logger = logging.getLogger(__name__)
 
 RULE = "sampling.approval"
-"""Rule id of a refusal by the program."""
+"""Rule id of the refusal of a sampling request by the program."""
 
 
 class SamplingHandler:
-    """Handles the sampling requests of one `MCPTool`."""
+    """Checks and answers the sampling requests of the server of one `MCPTool`, with the program's chat client."""
 
     def __init__(self, server: str, options: MCPToolOptions) -> None:
         self._server = server
@@ -38,11 +38,11 @@ class SamplingHandler:
         self._used = 0
         keys = ("client", "sampling_approval_callback", "sampling_max_tokens", "sampling_max_requests")
         self.is_configured = any(key in options for key in keys)
-        """Whether any sampling setting was given."""
+        """Whether the program passed any setting for sampling."""
 
     @property
     def capabilities(self) -> JsonObject:
-        """The capabilities to declare: sampling only if there is a chat client."""
+        """The client capabilities to declare to the server: sampling if the program passed a chat client, else none."""
         return {"sampling": {"tools": {}}} if self._client is not None else {}
 
     def reset(self) -> None:
@@ -53,7 +53,7 @@ class SamplingHandler:
         """Check that a server's request is a sampling request, and return its parameters.
 
         Raises:
-            PolicyDenied: The request is not a valid sampling request; its server gets -32600.
+            PolicyDenied: The request is not a valid sampling request. The server gets error -32600.
         """
         if request.get("method") != "sampling/createMessage":
             raise PolicyDenied("This program answers sampling requests only.", rule="inputs.method", subject=self._server)
@@ -63,7 +63,7 @@ class SamplingHandler:
             raise PolicyDenied("The sampling request is not valid.", rule="sampling.params", subject=self._server) from None
 
     async def answer_params(self, params: CreateMessageRequestParams) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
-        """Return the chat client's answer to one sampling request, or the error that the server gets."""
+        """Check one sampling request, and return the chat client's answer to it, or the error for the server."""
         wire = params.model_dump(mode="json", by_alias=True, exclude_none=True)
         try:
             answer = await self._answer({"method": "sampling/createMessage", "params": wire})
@@ -75,11 +75,11 @@ class SamplingHandler:
         return kind.model_validate(answer)
 
     def to_wire(self, answer: CreateMessageResult | CreateMessageResultWithTools | ErrorData) -> JsonObject:
-        """Return an answer of `answer_params` as the JSON result that the server gets.
+        """Convert a return value of `answer_params` to the JSON result for the server.
 
         Raises:
-            ModelError: The answer is an internal error (-32603).
-            PolicyDenied: The answer is another error; the server gets -32600.
+            ModelError: `answer` is an internal error (-32603).
+            PolicyDenied: `answer` is another error. The server gets error -32600.
         """
         if not isinstance(answer, ErrorData):
             return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -106,7 +106,7 @@ class SamplingHandler:
         return used
 
     async def _ask_program(self, params: JsonMapping) -> Reject | None:
-        """Return `None` if the program's callback approves the request, else the refusal."""
+        """Call the program's approval callback with a request's parameters. Return `None` if it approves, else why it refuses."""
         if self._approve is None:
             return Reject(RULE, "No `sampling_approval_callback` is set, so sampling is refused.")
         try:
@@ -114,7 +114,7 @@ class SamplingHandler:
             approved = bool(await decision if inspect.isawaitable(decision) else decision)
         except ValidationError:
             return Reject("sampling.params", "The sampling request is not valid.")
-        except Exception as error:  # any exception of the program's code means a refusal
+        except Exception as error:  # an exception in the program's code refuses the request
             logger.warning("sampling approval callback failed server=%s error=%s", self._server, type(error).__name__)
             approved = False
         return None if approved else Reject(RULE, "The program did not approve it.")

@@ -1,4 +1,4 @@
-"""What an `MCPTool` adds to each call: the program's values, and answers to sampling requests."""
+"""Prepares each call of an `MCPTool`: adds the program's values to the arguments, and answers the server's sampling requests."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gateway.tools.ports import NoCaller
 
 
 class SamplingCaller(NoCaller):
-    """The caller of a call made through an `MCPTool`. It answers sampling requests and passes progress on."""
+    """The `Caller` of each call of an `MCPTool`: answers the server's sampling requests, and passes progress to the outer caller."""
 
     def __init__(self, answer: Callable[[JsonObject, CallContext], Awaitable[JsonObject]], outer: CallContext) -> None:
-        """`answer` answers a sampling request; it also gets `outer`, the context of the call."""
+        """`answer` returns the answer to a sampling request. It receives the request, and `outer`, the context of the call."""
         self._answer = answer
         self._outer = outer
 
@@ -27,16 +27,17 @@ class SamplingCaller(NoCaller):
         await self._outer.ports.caller.progress(progress, total, message)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Answer a sampling request; raise `AskUnavailable` for any other request."""
+        """Return the answer to a sampling request. Raises `AskUnavailable` for any other request for input."""
         if request.get("method") == "sampling/createMessage":
             return await self._answer(request, self._outer)
         raise AskUnavailable(f"A program's MCP tool does not answer {str(request.get('method'))!r}.", capability="")
 
 
 def with_host_values(guarded: GuardedTool, arguments: JsonObject, ctx: CallContext) -> tuple[JsonObject, CallContext]:
-    """Return arguments and context with the values added that the program gave to the run, as far as the tool declares them.
+    """Add the values that the program passed to the run (`function_invocation_kwargs`) to a call's arguments and context, and return both.
 
-    The model's arguments take precedence. Only the program sets metadata: `_meta` among the model's arguments is never sent.
+    Only values for arguments that the tool accepts are added, and the model's arguments take precedence. A value `_meta` of the program is
+    added to the request's `_meta`; `_meta` among the model's arguments is never sent.
 
     Raises:
         ToolFailed: The program's `_meta` is malformed, or a value to be sent is not JSON.
@@ -61,5 +62,5 @@ def _check_json(name: str, value: JsonValue) -> None:
 
 
 def with_properties(schema: JsonObject) -> JsonObject:
-    """Return an object schema with `properties`, which agent-framework expects."""
+    """Return a JSON Schema with `properties` added if it is an object schema without them, because agent-framework expects the keyword."""
     return {**schema, "properties": {}} if schema.get("type") == "object" and "properties" not in schema else schema

@@ -1,6 +1,6 @@
-"""`ToolConnection`: the connection of an `MCPTool`. A connection found broken is opened again once.
+"""`ToolConnection`: manages the session of an `MCPTool` with its server, and opens a broken session again.
 
-The session belongs to the tool and is kept open by a `ContextTask`, or it belongs to the program (`ProgramSession`).
+Either the tool opens and closes the session (`ContextTask`), or the program passes a session of its own (`ProgramSession`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class RemoteSession(Protocol):
-    """The part of a session that an `MCPTool` uses."""
+    """The interface of a session with a server, as far as an `MCPTool` uses it."""
 
     server: str
     closed: anyio.Event
@@ -37,26 +37,29 @@ class RemoteSession(Protocol):
 
     @property
     def is_modern(self) -> bool:
-        """Whether the session uses protocol version 2026-07-28, which has no handshake."""
+        """Whether the session uses the stateless protocol of MCP 2026."""
         ...
 
     async def request(self, method: str, params: JsonMapping, envelope: Envelope = PLAIN) -> JsonObject:
-        """Send one request and return its result (see `Session.request`)."""
+        """Send one request with the `_meta` and headers in `envelope`, and return its result. Raises `RequestFailure`."""
         ...
 
 
 class _AnyRequest(Request[dict[str, Any], str]):
-    """A request with any parameters. The SDK's session sends only models."""
+    """Model of a request with any method and parameters, because the SDK's session sends only models."""
 
 
 class _AnyResult(BaseModel):
-    """A result with any members, which are kept as they came."""
+    """Model of a result with any members, whose values stay as the server sent them."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class ProgramSession:
-    """Makes an `mcp.ClientSession` of the program a `RemoteSession`. It must be initialised, and is never closed here."""
+    """Adapts an `mcp.ClientSession` that the program opened to the interface `RemoteSession`.
+
+    The session must be initialised. It is never closed here.
+    """
 
     def __init__(self, server: str, session: ClientSession) -> None:
         self.server = server
@@ -73,11 +76,11 @@ class ProgramSession:
 
     @property
     def is_modern(self) -> bool:
-        """Whether the session uses protocol version 2026-07-28, which has no handshake."""
+        """Whether the session uses the stateless protocol of MCP 2026."""
         return self.negotiated.era == "modern"
 
     async def request(self, method: str, params: JsonMapping, envelope: Envelope = PLAIN) -> JsonObject:
-        """Send one request. The session itself decides on capabilities and headers."""
+        """Send one request, and return its result. Of `envelope`, only `_meta` and progress apply; the session sets the rest itself."""
         wire = {**params, "_meta": dict(envelope.meta)} if envelope.meta else dict(params)
         ctx = envelope.ctx
         progress = ctx.progress if ctx is not None and ctx.facts.wants_progress else None
@@ -96,10 +99,13 @@ class ProgramSession:
 
 
 class ToolConnection:
-    """Holds the session of one `MCPTool`. Safe for concurrent calls: the first one that finds it broken opens another one for all."""
+    """Opens, shares and closes the session of one `MCPTool`.
+
+    Safe for concurrent calls: the first call that finds the session broken opens a new session for all calls.
+    """
 
     def __init__(self, server: str, make: Callable[[], AbstractAsyncContextManager[Session]]) -> None:
-        """`make` returns a context manager that opens, negotiates and closes a session. Nothing is opened yet."""
+        """`make` returns a context manager that opens a session with its handshake, and closes it. The constructor opens no session."""
         self._server = server
         self._make = make
         self._owner: ContextTask[Session] = ContextTask()
@@ -108,18 +114,18 @@ class ToolConnection:
         self._is_owned_elsewhere = False
 
     def borrow(self, session: ClientSession) -> None:
-        """Use a session that the program opened."""
+        """Use a session that the program opened and will close."""
         self._wire = ProgramSession(self._server, session)
         self._is_owned_elsewhere = True
 
     @property
     def wire(self) -> RemoteSession | None:
-        """The session if it is open, else `None`."""
+        """The current session if it is open, else `None`."""
         wire = self._wire
         return None if wire is None or wire.closed.is_set() else wire
 
     async def open(self, *, instead_of: RemoteSession | None = None) -> RemoteSession:
-        """Return the open session. Opens another one if no session is open, or if the open one is `instead_of`, which has failed.
+        """Return the open session. If no session is open, or if the open session is the failed one `instead_of`, open a new session.
 
         Raises:
             UpstreamError: No session can be opened.
@@ -139,12 +145,12 @@ class ToolConnection:
             return self._wire
 
     def drop(self, wire: RemoteSession) -> None:
-        """Forget a broken session; the next call opens another."""
+        """Stop using a broken session, so that the next call opens a new one. A session that the program opened is kept."""
         if self._wire is wire and not self._is_owned_elsewhere:
             self._wire = None
 
     async def close(self) -> None:
-        """Close the session, unless the program opened it."""
+        """Stop using the session, and close it unless the program opened it."""
         async with self._lock:
             self._wire = None
             await self._owner.close()

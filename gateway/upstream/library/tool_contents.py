@@ -1,4 +1,4 @@
-"""Converts a server's results for programs and models. Pure: JSON objects in, `Content` out."""
+"""Converts results of a server's tools and prompts (JSON) to `Content` objects and texts. The functions are pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.types.content import Content
 
 
 def to_contents(result: JsonMapping) -> list[Content]:
-    """Return the contents of a `CallToolResult`: its blocks in order, then structured content as JSON text; `null` if there is nothing."""
+    """Convert a `CallToolResult`: its content blocks in order, then structured content as JSON text. An empty result is the text `null`."""
     contents = [_to_content(block) for block in cast("Sequence[JsonObject]", result.get("content") or ())]
     structured = result.get("structuredContent")
     if structured is not None:
@@ -20,7 +20,7 @@ def to_contents(result: JsonMapping) -> list[Content]:
 
 
 def error_text(contents: Sequence[Content] | str) -> str:
-    """Return the joined texts of a failed call's parsed result."""
+    """Return the error message of a failed call: the joined texts of its converted result."""
     if isinstance(contents, str):
         return contents
     return "\n".join(c.text for c in contents if c.type == "text" and c.text) or "The tool failed without saying why."
@@ -49,7 +49,7 @@ def _from_resource(resource: JsonObject) -> Content:
 
 
 def to_prompt_text(result: JsonMapping) -> str:
-    """Return a `GetPromptResult` as one text: the text of a single message, or a JSON list of several."""
+    """Convert a `GetPromptResult` to one text: the text of its only message, or a JSON list with the texts of several messages."""
     texts = [_prompt_text(message.get("content")) for message in cast("Sequence[JsonMapping]", result.get("messages") or ())]
     return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False) if texts else ""
 

@@ -1,4 +1,4 @@
-"""`MCPStdioTool` and `MCPStreamableHTTPTool`: an `MCPTool` over a child process, and over streamable HTTP."""
+"""`MCPStdioTool` and `MCPStreamableHTTPTool`: subclasses of `MCPTool` for a server in a child process, and over streamable HTTP."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     import httpx2
 
 HeaderProvider = Callable[[JsonMapping], Mapping[str, str]]
-"""Returns the headers of one call, given the program's values: a run's `function_invocation_kwargs`, or the arguments of `call_tool`."""
+"""Function that returns additional HTTP headers for one call.
+
+It receives the program's values: `function_invocation_kwargs` of an agent's run, or the arguments of `MCPTool.call_tool`.
+"""
 
 
 class MCPStdioTool(MCPTool):
-    """An `MCPTool` whose server is started as a child process."""
+    """An `MCPTool` whose server runs as a child process and communicates over stdio."""
 
     is_one_pipe = True
 
@@ -41,7 +44,10 @@ class MCPStdioTool(MCPTool):
         encoding: str | None = None,
         **options: Unpack[MCPToolOptions],
     ) -> None:
-        """`env` is added to a minimal environment; no shell is involved. The only `encoding` is UTF-8, as MCP requires."""
+        """Store the settings; `connect` starts the process, without a shell.
+
+        `env` is added to a minimal environment. The only valid `encoding` is UTF-8, which MCP requires.
+        """
         if encoding is not None and encoding.lower().replace("-", "") != "utf8":
             raise ValueError(f"encoding={encoding!r}: messages of MCP are UTF-8.")
         super().__init__(name, **options)
@@ -52,10 +58,10 @@ class MCPStdioTool(MCPTool):
 
     @asynccontextmanager
     async def get_streams(self) -> AsyncGenerator[Streams | Carrier, None]:
-        """Start the child. Leaving ends it and everything that it started.
+        """Start the child process, and yield its carrier. Leaving ends the process and everything that it started.
 
         Raises:
-            NotSent: The child cannot be started, or ended before it answered.
+            NotSent: The process cannot be started, or ended before it answered.
         """
         entry = StdioServer(command=self.command, args=self.args, env=self.env, cwd=self.cwd)
         log = ChildLog()
@@ -82,7 +88,12 @@ class MCPStreamableHTTPTool(MCPTool):
         header_provider: HeaderProvider | None = None,
         **options: Unpack[MCPToolOptions],
     ) -> None:
-        """`http_client` replaces the built-in client and is never closed; `headers` do not apply to it."""
+        """Store the settings; `connect` opens the connection to `url`.
+
+        `headers` are sent with every request, and `header_provider` adds headers to a call. `http_client` replaces the built-in HTTP client
+        and is never closed; `headers` are not sent with it, and `terminate_on_close` (whether closing ends the session at the server)
+        applies only with it.
+        """
         super().__init__(name, **options)
         self.url = url
         self.headers = dict(headers or {})
@@ -92,7 +103,7 @@ class MCPStreamableHTTPTool(MCPTool):
 
     @asynccontextmanager
     async def get_streams(self) -> AsyncGenerator[Streams | Carrier, None]:
-        """Connect with the built-in, bounded client, or with the program's own."""
+        """Open the transport and yield it: with the built-in client, which limits responses, or with the program's `http_client`."""
         if self._http_client is None:
             async with open_transport(self.name, HttpServer(url=self.url, headers=self.headers), ChildLog()) as carrier:
                 yield carrier
@@ -108,7 +119,7 @@ class MCPStreamableHTTPTool(MCPTool):
             yield streams
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """Send one request, with the headers that the header provider returns for the call (see `MCPTool.send`)."""
+        """Send one request with the headers that `header_provider` returns for the call, and return its result (`MCPTool.send`)."""
         if self._header_provider is not None:
             values: JsonObject = ctx.run.invocation.kwargs if ctx.run.invocation is not None else {}
             headers = {**self._header_provider(values), **(headers or {})}

@@ -1,6 +1,6 @@
-"""Receives the redirect of the browser at the end of a sign-in, on a loopback address (RFC 8252 §7.3).
+"""HTTP server that receives the browser's redirect at the end of an OAuth sign-in, on a loopback address (RFC 8252 §7.3).
 
-The server runs during one sign-in, and accepts only the path `/callback` with the `state` of that sign-in. It handles no tokens.
+It runs during one sign-in, and accepts only the path `/callback` with the `state` of this sign-in. It does not handle tokens.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 PATH = "/callback"
-"""Path of the redirect URI."""
+"""Path of the redirect URI, which is registered with the authorization server."""
 
 _PAGE = "<!doctype html><meta charset=utf-8><title>Moongate</title><body style='font:16px sans-serif;margin:3em'><p>{}</p>"
 
 
 @dataclass(frozen=True, slots=True)
 class Redirected:
-    """The authorization response in the redirect (RFC 6749 §4.1.2)."""
+    """The parameters of an authorization response, which the browser's redirect transmits (RFC 6749 §4.1.2)."""
 
     code: str | None
     error: str | None
@@ -38,7 +38,7 @@ class Redirected:
 
 
 class Callback:
-    """The redirect target of one sign-in, an ASGI application; made by `listening`."""
+    """ASGI application that receives the redirect of one sign-in. `listening` creates it."""
 
     def __init__(self) -> None:
         self.redirect_uri = ""
@@ -47,14 +47,14 @@ class Callback:
         self._arrived = anyio.Event()
 
     async def wait(self, state: str) -> Redirected:
-        """Wait for the redirect with `state`, and return its response. Requests with another `state` get 400."""
+        """Wait for the redirect with the given `state`, and return the authorization response in it. Other requests get status 400."""
         self._state = state
         await self._arrived.wait()
         assert self._result is not None
         return self._result
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request of the browser, as an ASGI application."""
+        """Answer one HTTP request of the browser with a page, and store the authorization response if the request is the redirect."""
         status, text = self._judge(scope)
         headers = {"cache-control": "no-store", "referrer-policy": "no-referrer", "connection": "close"}
         await HTMLResponse(_PAGE.format(text), status, headers)(scope, receive, send)
@@ -79,7 +79,9 @@ class Callback:
 
 @asynccontextmanager
 async def listening(port: int, *, prefer: int | None = None) -> AsyncGenerator[Callback]:
-    """Listen on 127.0.0.1:`port` until left, and yield the callback. If `port` is 0, use `prefer` if it is free, else any free port.
+    """Listen on 127.0.0.1:`port` inside the context, and yield the `Callback` that receives the redirect.
+
+    If `port` is 0, use the port `prefer` if it is free, else any free port.
 
     Raises:
         ConfigError: The port is taken.

@@ -1,8 +1,8 @@
-"""`OAuthCredentials`: the `Authorization` header for one server, from the token in the state folder. Used by `AuthorizedTransport`.
+"""`OAuthCredentials`: provides the `Authorization` header for requests to one server, from the OAuth token in the state folder.
 
 A valid token is returned from memory, without a lock. One task of one process at a time renews a token: a lock of this object excludes
 other tasks, and the lock of the token file excludes other processes. `run` renews a token before it expires, so that calls do not wait for
-the authorization server.
+the authorization server. `carriers.sdk_http_transport.AuthorizedTransport` adds the header to requests.
 """
 
 from __future__ import annotations
@@ -27,33 +27,36 @@ from gateway.upstream.oauth.tokens import Grant, TokenFile
 logger = logging.getLogger(__name__)
 
 SKEW_SECONDS = 10.0
-"""A token that expires within this time is not used, because clocks differ and the request takes time."""
+"""Shortest remaining lifetime of a token that is used for a request, because clocks differ and the request takes time."""
 
 AHEAD_SECONDS = 60.0
-"""A token is renewed this long before its end, but at the earliest after half of its life."""
+"""Time before the expiry of a token at which it is renewed in the background, but at the earliest after half of its lifetime."""
 
 LOOK_SECONDS = 1.0
-"""Interval of checking the token file for a sign-in or sign-out by another process."""
+"""Shortest time between two checks whether another process changed the token file, by a sign-in or sign-out."""
 
 REJECTED_TWICE_SECONDS = 30.0
-"""A token that was renewed after a 401, and is rejected too, is not renewed again within this time."""
+"""Time after a renewal because of a 401 in which the new token is not renewed again, if the server rejects this token too."""
 
 RETRY_SECONDS = 5.0
-"""Wait before an early renewal that failed is retried."""
+"""Seconds before a failed renewal in the background is retried."""
 
 FETCH_ALL_SECONDS = 14.0
-"""Timeout for discovery and token together; below the callers' connect deadline."""
+"""Timeout for discovery and the token request together. It is shorter than the timeout for connecting to a server."""
 
 
 class ScopeMissing(UpstreamError):
-    """The token lacks a scope that the server requires for this request; other requests may succeed."""
+    """Raised if the token lacks a scope that the server requires for a request. Other requests may succeed."""
 
 
 class OAuthCredentials:
-    """Tokens for one server, shared by all its callers. While `run` is running, tokens are renewed early; otherwise calls renew them."""
+    """The OAuth tokens of the gateway for one server, which all callers share.
+
+    While `run` is running, tokens are renewed before they expire; otherwise the calls that need them do this.
+    """
 
     def __init__(self, server: str, url: str, auth: OutboundAuth, file: TokenFile) -> None:
-        """`url` is the server's endpoint. No side effects."""
+        """`url` is the endpoint of the MCP server, and `file` stores the tokens. No side effects."""
         self.server = server
         self._url = url
         self._auth = auth
@@ -67,7 +70,7 @@ class OAuthCredentials:
         self._metadata: IssuerMetadata | None = None
         self._renewed_header = ""
         self.sign_in = SignInPage(server, SignIn(server, url, auth, file)) if isinstance(auth, AuthorizationCode) else None
-        """The sign-in that a call can offer; `None` for client credentials, which need no person."""
+        """The sign-in that a call can offer to a person; `None` for the client credentials grant, which needs no sign-in."""
 
     async def header(self) -> str:
         """Return the value of the `Authorization` header, after renewing the token if it has expired.
@@ -86,11 +89,12 @@ class OAuthCredentials:
         return f"Bearer {grant.access_token}"
 
     async def after(self, status: int, challenge: str, used: str) -> str | None:
-        """Return a new header value after the server answered `status` to the value `used`; `None` if a new value cannot help.
+        """Return a new value of the `Authorization` header after the server rejected the value `used`; `None` if it cannot help.
 
-        `challenge` is the `WWW-Authenticate` header of the response.
+        `status` (401 or 403) and `challenge` (`WWW-Authenticate`) are those of the server's response.
 
         Raises:
+            ScopeMissing: The server requires a scope that the gateway cannot get without a person.
             Unauthorized, NotSent: As for `header`.
         """
         fields = httpx2.Response(status, headers={"www-authenticate": challenge})
@@ -101,7 +105,7 @@ class OAuthCredentials:
         return None
 
     def accepted(self) -> None:
-        """Note that the server accepted the renewed token, so that a later 401 leads to another renewal."""
+        """Record that the server accepted the renewed token, so that a later 401 leads to another renewal."""
         self._renewed_header = ""
 
     async def _after_rejection(self, used: str) -> str | None:
@@ -112,10 +116,10 @@ class OAuthCredentials:
         return self._renewed_header if self._renewed_header != used else None
 
     async def _after_missing_scope(self, scope: str, used: str) -> str | None:
-        """Return a header value with the missing scope, for client credentials without configured scopes; otherwise raise.
+        """Request a token with the missing `scope`, and return its header value. Possible only for client credentials without fixed scopes.
 
         Raises:
-            ScopeMissing: A person must add the scope to the configuration or sign in again, or the server rejects the scope it requires.
+            ScopeMissing: A person must add the scope to the configuration or sign in again, or the token already has the scope.
         """
         grant = self._grant
         if isinstance(self._auth, ClientCredentials):
@@ -134,13 +138,13 @@ class OAuthCredentials:
         raise ScopeMissing(f"Server {self.server!r} wants the scope {scope!r} for this; {fix}", server=self.server)
 
     def explain(self) -> str:
-        """Return what a person can do if the server rejects the token."""
+        """Return a text that says what a person can do if the server rejects the token."""
         if isinstance(self._auth, AuthorizationCode):
             return f"sign in: moongate auth login {self.server}"
         return f"check `policies.{self.server}.auth`"
 
     async def run(self) -> None:
-        """Renew tokens early, and sign in when a call requests it, until cancelled."""
+        """Renew tokens before they expire, and run the sign-ins that calls request, until cancelled."""
         async with anyio.create_task_group() as tasks:
             if self.sign_in is not None:
                 tasks.start_soon(self.sign_in.run)
@@ -159,14 +163,14 @@ class OAuthCredentials:
     # -- the file ----------------------------------------------------------------------------------------------
 
     async def reload_tokens(self) -> None:
-        """Read the token file if another process changed it."""
+        """Read the token file again if it has changed, for example because a person signed in with `moongate auth login`."""
         self._looked_at = anyio.current_time()
         stamp = await anyio.to_thread.run_sync(self._file.stamp)
         if stamp != self._stamp:
             self._adopt(await anyio.to_thread.run_sync(self._file.read), stamp)
 
     def _adopt(self, grant: Grant | None, stamp: tuple[int, int] | None) -> None:
-        """Use `grant`, unless the configuration now names another issuer or client."""
+        """Use `grant` from now on, unless it is of another issuer or client than the configuration names. `stamp` is that of its file."""
         self._stamp = stamp
         issuer, client = self._auth.issuer, self._auth.client_id
         if grant is not None and ((issuer and not issuers_match(issuer, grant.issuer)) or (client and client != grant.client_id)):
@@ -180,10 +184,10 @@ class OAuthCredentials:
     # -- the authorization server ------------------------------------------------------------------------------
 
     async def _renewed(self, rejected: str | None, *, more: str | None = None, ahead: bool = False) -> Grant:
-        """Return a valid grant: one that another task or process has obtained, or a new one.
+        """Return a grant with a valid access token: one that another task or process has obtained meanwhile, or else a new one.
 
-        `rejected` is a header value that the server rejected, `more` a scope that the token must have. With `ahead` the grant must be valid
-        for another `AHEAD_SECONDS`.
+        `rejected` is a header value that the server rejected, and `more` a scope that the token must have. With `ahead`, the token must
+        be valid for another `AHEAD_SECONDS`.
         """
         async with self._lock:
             if (known := self._acceptable(rejected, more, ahead=ahead)) is not None:
@@ -193,7 +197,7 @@ class OAuthCredentials:
                 if (known := self._acceptable(rejected, more, ahead=ahead)) is not None:
                     return known
                 try:
-                    # shielded, because the issuer replaces the refresh token: losing the response would end the sign-in
+                    # Shielded, because the response may contain a new refresh token: without it, a person would have to sign in again.
                     with anyio.fail_after(FETCH_ALL_SECONDS, shield=isinstance(self._auth, AuthorizationCode)):
                         return await self._fetched(more)
                 except TimeoutError:
@@ -266,7 +270,7 @@ def _is_due(grant: Grant) -> bool:
 
 
 def _ends_within(grant: Grant, seconds: float, share: float) -> bool:
-    """Return whether the token expires within `seconds`, or within `share` of its whole life if that is shorter."""
+    """Return whether the access token expires within `seconds`, or within `share` of its whole lifetime if that is shorter."""
     if grant.expires_at is None:
         return False
     return grant.expires_at - time.time() < min(seconds, (grant.expires_at - grant.obtained_at) * share)

@@ -1,7 +1,7 @@
-"""Finds the authorization server for a remote server: RFC 9728 (the server's metadata) and RFC 8414 (the issuer's).
+"""Finds the authorization server for a remote MCP server, from the server's metadata (RFC 9728) and the issuer's metadata (RFC 8414).
 
-Everything is fetched through `GuardedFetch`. Metadata counts only for the origin that serves
-it. Nothing is stored, and only GET requests are sent.
+All requests are GET requests through `GuardedFetch`, which checks addresses. Metadata is accepted only from the server's own origin. The
+module stores nothing.
 """
 
 from __future__ import annotations
@@ -25,47 +25,52 @@ logger = logging.getLogger(__name__)
 
 
 class IssuerMetadata(BaseModel):
-    """RFC 8414 metadata, as far as it is used. The SDK's model requires an endpoint that client credentials do not need."""
+    """The members of an authorization server's metadata (RFC 8414) that the gateway uses.
+
+    It replaces the SDK's model, which requires an endpoint that the client credentials grant does not need.
+    """
 
     issuer: str
-    """The issuer identifier, which is compared as text."""
+    """The issuer identifier of the authorization server, which is compared as text."""
     token_endpoint: str
     """URL of the token endpoint."""
     authorization_endpoint: str | None = None
-    """URL of the sign-in page."""
+    """URL of the page at which a person signs in."""
     registration_endpoint: str | None = None
-    """URL that registers clients (RFC 7591)."""
+    """URL at which clients are registered (RFC 7591)."""
     revocation_endpoint: str | None = None
-    """URL that revokes tokens (RFC 7009)."""
+    """URL at which tokens are revoked (RFC 7009)."""
     scopes_supported: list[str] | None = None
-    """Supported scopes."""
+    """Scopes that the authorization server supports."""
     token_endpoint_auth_methods_supported: list[str] | None = None
-    """Client authentication methods; absent means `client_secret_basic`."""
+    """Supported methods of client authentication; absent means `client_secret_basic`."""
     code_challenge_methods_supported: list[str] | None = None
-    """PKCE methods; absent means none."""
+    """Supported PKCE methods; absent means that PKCE is not supported."""
     client_id_metadata_document_supported: bool | None = None
-    """Whether a client id may be the URL of the client's metadata."""
+    """Whether a client id may be the URL of the client's metadata document."""
     authorization_response_iss_parameter_supported: bool | None = None
-    """Whether responses always name the issuer (RFC 9207)."""
+    """Whether authorization responses always contain the issuer as `iss` (RFC 9207)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A server's protected resource metadata."""
+    """The protected resource metadata of an MCP server (RFC 9728)."""
 
     identifier: str
-    """The `resource` parameter for tokens: the server's value if it covers the endpoint, else the endpoint."""
+    """Value of the parameter `resource` in token requests: that of the metadata, else the endpoint's URL."""
     issuers: tuple[str, ...] = ()
-    """Authorization servers, best first."""
+    """Issuers of the server's authorization servers, in the server's order."""
     scopes: tuple[str, ...] = ()
-    """Scopes that the server names."""
+    """Scopes that the metadata lists."""
 
 
 async def find_resource(fetch: GuardedFetch, server: str, url: str, hint: str | None = None) -> Resource:
-    """Return the protected resource metadata of the server at `url`; `hint` is the address from its 401 response.
+    """Fetch the protected resource metadata of the server at `url`. Without metadata, return a `Resource` for the endpoint itself.
+
+    `hint` is the metadata URL in the server's 401 response. It is ignored if it has another origin than `url`.
 
     Raises:
-        Unauthorized: The metadata is for another resource, so no token must be requested for it.
+        Unauthorized: The metadata is for another resource, so no token must be requested with it.
         FetchFailed: The server cannot be reached.
     """
     canonical = resource_url_from_server_url(url)
@@ -97,11 +102,11 @@ def _same_origin(first: str, second: str) -> bool:
 
 
 async def find_issuer(fetch: GuardedFetch, server: str, issuer: str) -> IssuerMetadata:
-    """Return the metadata of `issuer`. The metadata must name the same issuer.
+    """Fetch the metadata of the authorization server `issuer`. The issuer in the metadata must be the same.
 
     Raises:
-        Unauthorized: The metadata is missing, or it names another issuer.
-        FetchRefused: The address is not allowed.
+        Unauthorized: The metadata is missing, or contains another issuer.
+        FetchRefused: The address of the issuer is not allowed.
         FetchFailed: The issuer cannot be reached.
     """
     for candidate in build_oauth_authorization_server_metadata_discovery_urls(issuer, issuer):

@@ -1,7 +1,7 @@
-"""Requests to an authorization server: tokens for a grant, registration, revocation.
+"""Sends requests to an OAuth authorization server: token requests, client registration and revocation of tokens.
 
-Each request goes through `GuardedFetch`. Errors name the issuer and the OAuth error code, but never contain the body of a response. Nothing
-is stored here.
+Each request goes through `GuardedFetch`, which checks addresses. Errors name the issuer and the OAuth error code, and never contain the
+body of a response. The module stores nothing.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from gateway.upstream.oauth.tokens import Grant
 _ERROR_CODE = re.compile(r'"error"\s*:\s*"([a-z_]{1,60})"')
 
 DEFAULT_AUTH_METHOD = "client_secret_basic"
-"""Method of a client with a secret if the issuer's metadata names none (RFC 8414 §2)."""
+"""Authentication method of a client with a secret if the issuer's metadata does not list methods (RFC 8414 §2)."""
 
 
 class GrantRefused(Unauthorized):
-    """The authorization server refused; `code` is its OAuth error code, e.g. `invalid_grant`."""
+    """Raised if the authorization server refuses a request. `code` is its OAuth error code, such as `invalid_grant`, or the HTTP status."""
 
     def __init__(self, message: str, *, server: str, code: str) -> None:
         super().__init__(message, server=server)
@@ -41,21 +41,21 @@ class GrantRefused(Unauthorized):
 
 @dataclass(frozen=True, slots=True)
 class TokenClient:
-    """Requests tokens of one issuer on behalf of one server."""
+    """Sends the requests of the gateway, as an OAuth client of one MCP server, to one authorization server."""
 
     fetch: GuardedFetch
     server: str
     metadata: IssuerMetadata
 
     async def request(self, grant: Grant, secret: str | None, form: Mapping[str, str]) -> Grant:
-        """Send `form` to the token endpoint; return `grant` with the tokens of the response.
+        """Send `form` to the token endpoint, and return a copy of `grant` with the tokens of the response.
 
-        The old refresh token is kept if the response has none. `secret` is the configured client secret, if there is one.
+        If the response has no refresh token, that of `grant` stays. `secret` is the client secret in the configuration, if there is one.
 
         Raises:
-            GrantRefused: The issuer refused.
+            GrantRefused: The issuer refused the request.
             FetchRefused: The issuer's address is not allowed, or the response is too large.
-            FetchFailed: The issuer cannot be reached, has an internal error, or sent no usable token.
+            FetchFailed: The issuer cannot be reached, has an internal error, or did not send a valid token.
         """
         asked_at = time.time()
         response = await self._post(self.metadata.token_endpoint, grant, secret, form)
@@ -79,10 +79,11 @@ class TokenClient:
         )
 
     async def register(self, redirect_uri: str, scope: str | None) -> Grant:
-        """Register a client with the issuer (RFC 7591), and return a grant without tokens.
+        """Register the gateway as a client of the authorization server (RFC 7591), and return a grant without tokens.
 
         Raises:
-            GrantRefused: The issuer does not register clients, or refused.
+            GrantRefused: The issuer does not register clients, or refused the request.
+            FetchRefused, FetchFailed: As for `request`.
         """
         endpoint = self.metadata.registration_endpoint
         if endpoint is None:
@@ -117,7 +118,10 @@ class TokenClient:
         )
 
     async def revoke(self, grant: Grant, secret: str | None) -> bool:
-        """Revoke the tokens; return whether the issuer revoked any. An issuer without a revocation endpoint is not an error."""
+        """Revoke the tokens of `grant`, and return whether the issuer revoked at least one of them.
+
+        Return false if the issuer has no revocation endpoint. `secret` is the client secret in the configuration, if there is one.
+        """
         endpoint = self.metadata.revocation_endpoint
         if endpoint is None:
             return False
@@ -160,11 +164,11 @@ class TokenClient:
 
 
 def _missing(wanted: str | None, given: str) -> str | None:
-    """Return the scopes that are still wanted after `given` was granted."""
+    """Return the scopes in `wanted` that are not in `given`, separated by spaces; `None` if all are."""
     left = [scope for scope in (wanted or "").split() if scope not in given.split()]
     return " ".join(left) or None
 
 
 def with_wanted(grant: Grant, scope: str) -> Grant:
-    """Return `grant` with `scope` added to the scopes that the next sign-in requests."""
+    """Return a copy of `grant` with `scope` added to the scopes that the next sign-in requests."""
     return replace(grant, wanted_scope=union_scopes(grant.wanted_scope, scope))

@@ -1,6 +1,6 @@
-"""Signs a person in to a remote server and out again: authorization code with PKCE (OAuth 2.1, RFC 8252).
+"""Signs the gateway in to a remote MCP server on behalf of a person, and out: authorization code with PKCE (OAuth 2.1, RFC 8252).
 
-Used by `moongate auth`, and by `sign_in_page` for a call of the local user.
+`moongate auth` uses this module, and `sign_in_page` uses it for calls of the local user.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from gateway.wire.jsonrpc import encode_message
 from gateway.wire.rpc_envelope import request
 
 SIGN_IN_SECONDS = 600.0
-"""Longest time that a person may take in the browser."""
+"""Longest time in seconds that a person may take to sign in in the browser."""
 
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """The sign-in page, as it is offered to a person."""
+    """The page that a person must open to sign in, with the authorization server and the scopes that it is for."""
 
     issuer: str
-    """The authorization server, on whose page the person signs in."""
+    """Issuer of the authorization server on whose page the person signs in."""
     url: str
-    """The URL to open."""
+    """URL of the page to open in the browser."""
     scopes: tuple[str, ...]
-    """The requested scopes."""
+    """Scopes that the sign-in requests."""
 
 
 class SignIn:
-    """The sign-in to one server."""
+    """Signs in to one MCP server with OAuth, and signs out."""
 
     def __init__(self, server: str, url: str, auth: AuthorizationCode, file: TokenFile) -> None:
-        """`url` is the server's endpoint. No side effects."""
+        """`url` is the endpoint of the MCP server, and `file` stores the tokens. No side effects."""
         self._server = server
         self._url = url
         self._auth = auth
@@ -58,12 +58,12 @@ class SignIn:
         self._fetch = GuardedFetch.for_server(url, auth.issuer)
 
     async def run(self, show: Callable[[Invitation], None]) -> Grant:
-        """Sign in and store the tokens. `show` is called once, with the page that the person must open.
+        """Sign in, store the tokens, and return them. `show` is called once, with the page that the person must open.
 
         Raises:
             Unauthorized: The sign-in was refused or failed; the message says why.
             NotSent: The server or the issuer cannot be reached.
-            ConfigError: The redirect port is taken.
+            ConfigError: The port for the redirect is in use.
         """
         try:
             resource, challenged = await self._probe()
@@ -80,7 +80,10 @@ class SignIn:
             raise Unauthorized(f"{error} Nothing was sent there.", server=self._server) from None
 
     async def sign_out(self) -> tuple[bool, bool]:
-        """Delete the stored tokens and revoke them; return whether a token file existed, and whether the issuer revoked the tokens."""
+        """Delete the stored tokens, and revoke them at the authorization server.
+
+        Return whether a token file existed, and whether the tokens were revoked.
+        """
         async with self._file.locked():
             try:
                 grant = await anyio.to_thread.run_sync(self._file.read)
@@ -98,7 +101,7 @@ class SignIn:
     # -- steps -------------------------------------------------------------------------------------------------
 
     async def _probe(self) -> tuple[Resource, str | None]:
-        """Return the server's metadata, and the scopes in its 401 response to a request without a token."""
+        """Send a request without a token, and return the server's metadata and the scopes in its 401 response, or `None`."""
         headers = {"accept": "text/event-stream, application/json", "content-type": "application/json"}
         ping = encode_message(request(1, "ping", {}))
         response = await self._fetch.send("POST", self._url, content=ping, headers=headers)
@@ -119,7 +122,7 @@ class SignIn:
         raise Unauthorized(f"Server {self._server!r} does not say who gives tokens for it; set its `auth.issuer`.", server=self._server)
 
     async def _known(self, issuer: str) -> Grant | None:
-        """Return the stored grant if it is from `issuer`, else `None`."""
+        """Return the stored grant if `issuer` issued it, else `None`."""
         try:
             grant = await anyio.to_thread.run_sync(self._file.read)
         except StorageError:
@@ -127,9 +130,9 @@ class SignIn:
         return grant if grant is not None and issuers_match(grant.issuer, issuer) else None
 
     def _scope(self, resource: Resource, challenged: str | None, metadata: IssuerMetadata, old: Grant | None) -> str | None:
-        """Return the scopes to request: the configured ones, else those in the 401 response, else those in the metadata.
+        """Return the scopes to request, separated by spaces: those in the configuration, else in the 401 response, else in the metadata.
 
-        Scopes that the server required of earlier requests are added.
+        Scopes that the server required for earlier requests are added, and `offline_access` if the authorization server supports it.
         """
         scope = " ".join(self._auth.scopes) or challenged or " ".join(resource.scopes) or None
         scope = union_scopes(scope, old.wanted_scope if old is not None else None)
@@ -167,7 +170,7 @@ class SignIn:
         if scope:
             query["scope"] = scope
             if "offline_access" in scope.split():
-                query["prompt"] = "consent"  # without it, OpenID Connect Core §11 gives no refresh token
+                query["prompt"] = "consent"  # otherwise the server issues no refresh token (OpenID Connect Core §11)
         show(Invitation(metadata.issuer, self._authorize_url(metadata, query), tuple((scope or "").split())))
         with anyio.move_on_after(SIGN_IN_SECONDS) as waiting:
             came = await callback.wait(state)
@@ -189,7 +192,7 @@ class SignIn:
         return given
 
     def _authorize_url(self, metadata: IssuerMetadata, query: dict[str, str]) -> str:
-        """Return the URL for the browser: https, or http on this machine; never another scheme."""
+        """Return the URL of the sign-in page with `query` added. Raises `FetchRefused` unless it is https, or http on this machine."""
         endpoint = metadata.authorization_endpoint
         if endpoint is None:
             raise Unauthorized(f"{metadata.issuer!r} has no page to sign in at; its metadata names none.", server=self._server)
@@ -203,7 +206,7 @@ class SignIn:
         return urlunsplit(parts._replace(query=urlencode([*own, *query.items()]), fragment=""))
 
     def _code(self, came: Redirected, metadata: IssuerMetadata) -> str:
-        """Return the authorization code. Raises `Unauthorized` if it is missing, or if another issuer sent the response (RFC 9207)."""
+        """Return the code in an authorization response. Raises `Unauthorized` if it is missing or the issuer is another one (RFC 9207)."""
         if came.issuer is not None and came.issuer != metadata.issuer:
             text = f"The answer came from {came.issuer[:200]!r} and not from {metadata.issuer!r}; it is not used."
             raise Unauthorized(text, server=self._server)

@@ -1,7 +1,7 @@
-"""`SignInPage`: a sign-in that a call begins and a person finishes in the browser, while the gateway runs.
+"""`SignInPage`: lets a call to a remote server begin an OAuth sign-in, which a person finishes in the browser while the gateway runs.
 
-One sign-in runs at a time, and further calls get the same URL. The browser is redirected to this machine (RFC 8252), so `source` offers the
-sign-in to the local user only. `sign_in` does the work.
+One sign-in per server runs at a time, and further calls get the same URL. The browser is redirected to the gateway's machine (RFC 8252), so
+`upstream.source` offers the sign-in only to the local user. `sign_in` carries it out.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from gateway.upstream.oauth.sign_in import Invitation, SignIn
 logger = logging.getLogger(__name__)
 
 INVITE_SECONDS = 15.0
-"""Timeout for finding the sign-in page."""
+"""Timeout for finding the URL of the sign-in page (discovery and client registration)."""
 
 
 class SignInPage:
-    """Runs the sign-ins of one server; `run` must be running."""
+    """Runs the sign-ins to one server that calls request (interface `SignInOffer`). `run` must be running."""
 
     def __init__(self, server: str, sign_in: SignIn) -> None:
         self._server = server
@@ -28,11 +28,11 @@ class SignInPage:
         self._current: Invitation | None = None
         self._wanted = anyio.Event()
         self._shown = anyio.Event()
-        """Set when there is a URL to show, or when the sign-in cannot begin."""
+        """Set when the URL of the sign-in page is known, or when the sign-in has ended without one."""
         self._over = anyio.Event()
 
     async def invite(self) -> tuple[str, str] | None:
-        """Return the issuer and the URL, beginning a sign-in if none is in progress; `None` if none can begin."""
+        """Begin a sign-in unless one is in progress, and return its issuer and the URL to open; `None` if no sign-in can begin."""
         if self._current is None:
             self._wanted.set()
             with anyio.move_on_after(INVITE_SECONDS):
@@ -41,12 +41,12 @@ class SignInPage:
         return (current.issuer, current.url) if current is not None else None
 
     async def finished(self) -> None:
-        """Wait until the sign-in in progress has ended, successfully or not."""
+        """Wait until the sign-in in progress has ended, successfully or not. Return at once if no sign-in is in progress."""
         if self._current is not None:
             await self._over.wait()
 
     async def run(self) -> None:
-        """Sign in whenever a call requests it, until cancelled."""
+        """Run a sign-in each time `invite` requests one, until cancelled. A failure is logged."""
         while True:
             await self._wanted.wait()
             try:

@@ -1,7 +1,7 @@
-"""Stored tokens: one encrypted file for each server, address and owner, shared by all processes that use the state folder.
+"""Stores the OAuth tokens for remote servers in encrypted files, one for each server, URL and owner of the tokens.
 
-Files are encrypted with AES-256-GCM and a key of the state folder. Server, address and owner are authenticated, so a file that is renamed
-cannot be decrypted.
+All processes that use the state folder share the files. They are encrypted with AES-256-GCM and a key in the state folder. Server, URL and
+owner are authenticated data of the encryption, so that a renamed file cannot be decrypted.
 """
 
 from __future__ import annotations
@@ -23,66 +23,72 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 FOLDER = "tokens"
-"""Name of the folder for token files inside the state folder."""
+"""Name of the folder in the state folder that contains the token files."""
 
 SHARED = "gateway"
-"""Owner of tokens that every caller of the gateway uses."""
+"""The `owner` of tokens that all callers of the gateway use."""
 
 LOCK_SECONDS = 30.0
-"""Longest wait for another process that renews the same token, which takes at most half of this time."""
+"""Longest wait for the lock of a token file. Another process that renews the token holds it for at most half of this time."""
 
 MAX_FILE_BYTES = 262_144
-"""Maximum size of a token file."""
+"""Maximum bytes of a token file that are read."""
 
 _NONCE_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A client's registration at an authorization server, and the tokens of one MCP server. Renewing a token makes another object."""
+    """The gateway's client registration at an authorization server, and its tokens for one MCP server.
+
+    The object is immutable: renewing a token creates a new one.
+    """
 
     issuer: str
-    """The authorization server. The tokens and the client are sent nowhere else."""
+    """Issuer of the authorization server. Refresh token and client secret are sent only to this server."""
     client_id: str
     client_secret: str | None = None
-    """The secret of a client that registered itself; a configured secret is not stored."""
+    """Client secret, if the gateway registered itself (RFC 7591). A secret in the configuration is not stored here."""
     client_auth: str | None = None
-    """Authentication method of a client that registered itself: `none`, `client_secret_basic` or `client_secret_post`."""
+    """Client authentication method, if the gateway registered itself: `none`, `client_secret_basic` or `client_secret_post`."""
     redirect_uri: str | None = None
-    """The redirect URI that a client registered itself with."""
+    """Redirect URI of the registration, if the gateway registered itself."""
     access_token: str | None = None
     refresh_token: str | None = None
     expires_at: float | None = None
-    """Seconds since the epoch; `None` if unknown."""
+    """Time at which the access token expires, in seconds since the epoch; `None` if unknown."""
     obtained_at: float = 0.0
-    """Seconds since the epoch."""
+    """Time at which the tokens were requested, in seconds since the epoch."""
     scope: str | None = None
-    """Scopes of the token, separated by spaces."""
+    """Scopes of the access token, separated by spaces."""
     wanted_scope: str | None = None
-    """Further scopes that the server requires; the next sign-in requests them."""
+    """Further scopes that the MCP server required, separated by spaces. The next sign-in requests them."""
     resource: str | None = None
-    """The `resource` parameter (RFC 8707) that the token is for."""
+    """Value of the parameter `resource` (RFC 8707) with which the token was requested."""
 
     def __repr__(self) -> str:
         return f"Grant(issuer={self.issuer!r}, client_id={self.client_id!r})"
 
     def without_tokens(self) -> Grant:
-        """Return a grant with the client's registration and without tokens."""
+        """Return a copy that has the client registration, but no tokens."""
         return replace(self, access_token=None, refresh_token=None, expires_at=None)
 
 
 class TokenFile:
-    """The file with the grant (client registration and tokens) of one server."""
+    """The encrypted file with the grant (client registration and tokens) for one server."""
 
     def __init__(self, state: StateFolder, server: str, url: str, *, owner: str = SHARED) -> None:
-        """`url` is the server's endpoint: a changed address never gets the tokens of the old one. No side effects."""
+        """Determine the file's path, without side effects.
+
+        `url` is the server's endpoint, which is part of the file's name: a changed URL does not get the tokens of the old one.
+        """
         self._state = state
         self._identity = json.dumps([1, server, url, owner]).encode()
         digest = hashlib.sha256(self._identity).hexdigest()[:24]
         self.path: Path = state.path / FOLDER / f"{server}-{digest}.bin"
 
     def stamp(self) -> tuple[int, int] | None:
-        """Return a value that changes whenever the file does; `None` without a file."""
+        """Return a value that changes whenever the file changes (modification time and inode); `None` if the file does not exist."""
         try:
             found = self.path.stat()
         except OSError:
@@ -90,10 +96,10 @@ class TokenFile:
         return found.st_mtime_ns, found.st_ino
 
     def read(self) -> Grant | None:
-        """Return the stored grant, or `None` if there is no file.
+        """Decrypt and return the stored grant (client registration and tokens), or `None` if the file does not exist.
 
         Raises:
-            StorageError: The file cannot be read, or is not of this installation; signing in again replaces it.
+            StorageError: The file cannot be read, is damaged, or belongs to another installation. Signing in again replaces it.
         """
         from cryptography.exceptions import InvalidTag
 
@@ -112,7 +118,7 @@ class TokenFile:
             raise StorageError(text) from None
 
     def write(self, grant: Grant) -> None:
-        """Replace the stored grant.
+        """Encrypt `grant` (client registration and tokens), and replace the stored one.
 
         Raises:
             StorageError: The file cannot be written.
@@ -123,7 +129,7 @@ class TokenFile:
         write_atomic(self.path, nonce + _aes(self._state).encrypt(nonce, plain, self._identity))
 
     def delete(self) -> bool:
-        """Delete the file; return whether it existed."""
+        """Delete the file, and return whether it existed. Raises `StorageError` if it cannot be deleted."""
         try:
             self.path.unlink()
         except FileNotFoundError:
@@ -133,7 +139,7 @@ class TokenFile:
         return True
 
     def locked(self) -> AbstractAsyncContextManager[None]:
-        """Lock the file against other processes until the context is left. Raises `StorageError` after `LOCK_SECONDS`."""
+        """Return a context manager that locks the file against other processes. Entering raises `StorageError` after `LOCK_SECONDS`."""
         self._folder()
         return locked_soon(self.path, timeout_seconds=LOCK_SECONDS)
 
