@@ -189,7 +189,7 @@ def extra_names(tool_name: str, extras: Extras) -> frozenset[str]:
 
 
 def rule_uses_references(rule: JsonMapping) -> bool:
-    """Return whether an operator's rule for an argument uses keywords such as `$ref`, which mean something else inside the tool's schema."""
+    """Return whether an operator's rule for an argument uses keywords such as `$ref`, whose meaning changes inside the tool's schema."""
     stack: list[JsonValue] = [rule]
     while stack:
         node = stack.pop()

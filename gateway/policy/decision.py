@@ -1,4 +1,4 @@
-"""The verdicts that policy functions return: `Pass`, `Rewrite` and `Reject`. They are values on which the calling code acts, not exceptions."""
+"""The verdicts that policy functions return: `Pass`, `Rewrite` and `Reject`. They are values for the calling code, not exceptions."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def _strings(value: JsonValue) -> Iterator[str]:
 
 
 def _schema_texts(schema: JsonValue) -> Iterator[_Text]:
-    """Yield all texts of a form's schema, each with the field to which it belongs. Nested fields, which MCP does not allow, are included."""
+    """Yield all texts of a form's schema, each with the field to which it belongs. Nested fields are included although MCP forbids them."""
     stack: list[tuple[str, JsonValue, _Field | None]] = [("", schema, None)]
     while stack:
         key, item, owner = stack.pop()
@@ -305,7 +305,7 @@ class _Form:
         return any(names_other_thing(reading, hit.kind) for reading in readings)
 
     def _is_postal(self, name: str) -> bool:
-        """Return whether a field's `name` means the postal code of an Indian address ("PIN", "pincode"), because the form asks for an address."""
+        """Return whether a field's `name` ("PIN", "pincode") means the postal code of an Indian address, because the form asks for one."""
         if name not in ("pin", "pincode", "पिन", "पिनकोड") or self._says("card"):
             return False
         if self._address_names is None:
