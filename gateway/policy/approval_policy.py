@@ -162,7 +162,7 @@ def _requires_some(approval: Literal["never", "always"] | ApprovalLists) -> bool
 
 
 def may_stand(source: str, name: str) -> bool:
-    """Return whether a person may approve all future calls of a tool. True except for `run_skill_script`, which runs scripts of skills.
+    """Return whether a person may approve all future calls of a tool. True except for the gateway's tool that runs scripts of skills.
 
     The arguments of that tool do not show the script's content, so a person cannot judge its future calls.
     """

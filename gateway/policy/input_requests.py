@@ -38,7 +38,7 @@ def judge_input(request: JsonMapping, source_policy: SourcePolicy, used_requests
 
 
 def _judge_sampling(request: JsonMapping, params: JsonMapping, policy: SamplingPolicy, used: int) -> Pass | Rewrite | Reject:
-    """Judge a sampling request by the caller's budget, the configured mode, the shape of the request, and the token limit, in this order."""
+    """Judge a sampling request by, in this order, the caller's budget, the configured mode, the request's shape, and the token limit."""
     if policy.max_requests is not None and used >= policy.max_requests:
         return Reject("sampling.maxRequests", f"The budget of {policy.max_requests} model requests per caller and hour is spent.")
     if policy.mode == "deny":

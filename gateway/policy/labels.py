@@ -73,9 +73,9 @@ class ContentLabel:
 
 
 def combine_labels(*labels: ContentLabel) -> ContentLabel:
-    """Return the label of contents together: trusted only if all `labels` are trusted, and as confidential as the most confidential label.
+    """Combine labels into one: trusted only if all `labels` are trusted, and as confidential as the most confidential label.
 
-    Their metadata is merged; later labels take precedence.
+    The metadata of all labels is merged; later labels take precedence.
     """
     metadata: JsonObject = {}
     for label in labels:
@@ -89,7 +89,7 @@ def combine_labels(*labels: ContentLabel) -> ContentLabel:
 
 
 def check_confidentiality_allowed(context_label: ContentLabel, max_allowed: ConfidentialityLabel) -> bool:
-    """Return whether content with the label `context_label` may go to a recipient for which `max_allowed` is the highest confidentiality."""
+    """Return whether content with the label `context_label` may be sent to a tool or place that accepts at most `max_allowed`."""
     return _RANK[context_label.confidentiality] <= _RANK[max_allowed]
 
 
@@ -107,9 +107,9 @@ class FlowRules:
     private: Sequence[str] = ()
     """Tools whose results are confidential."""
     sinks: Sequence[str] | None = None
-    """Tools that act on the world, and so may not be called after untrusted content. `None`: all tools."""
+    """Tools that act on the world, which may not be called after untrusted content unless they accept it. `None`: all tools."""
     accepts_untrusted: Sequence[str] = ()
-    """Tools that may be called after untrusted content although they act on the world."""
+    """Tools that may be called after untrusted content although they act on the world, besides those whose author declares this."""
     public_sinks: Sequence[str] = ()
     """Tools that may not be called after content that is not public, because they may send it out."""
     default_integrity: IntegrityLabel = IntegrityLabel.UNTRUSTED

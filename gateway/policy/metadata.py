@@ -29,8 +29,7 @@ IDEMPOTENCY_KEY = "dev.moongate/idempotencyKey"
 """Key in a request's `_meta`: a text that stays the same if a call is sent again, so that the receiver can recognise the repetition."""
 
 HOPS_KEY = "dev.moongate/hops"
-"""Key in the `_meta` of a tool or other entry that a gateway lists for another gateway: ids of the gateways that forwarded the entry,
-nearest first."""
+"""Key in the `_meta` of a tool or other item that one gateway lists for another: ids of the gateways that forwarded it, nearest first."""
 
 GATEWAY_KEY = "dev.moongate/gateway"
 """Key in the `_meta` of a listing that one gateway sends to another: id of the gateway that lists."""
@@ -206,7 +205,7 @@ _PEER_VALUES: Mapping[str, Callable[[JsonValue], JsonValue]] = {
     SESSION_META_KEY: _id,
     PART_META_KEY: as_object,
 }
-"""`_meta` key that a server may send if it is itself a gateway → function that returns the accepted value, or a false value if malformed."""
+"""`_meta` key that a server may send if it is itself a gateway → function that returns the accepted value, a false value if malformed."""
 
 
 def listed_meta(meta: JsonValue) -> JsonObject:
