@@ -159,7 +159,7 @@ class ConnectionQuotas:
         return NO_LIMIT if is_local else max(1, self.connections // 2)
 
     def incomplete_of_one(self, *, is_local: bool) -> int:
-        """Return the maximum number of incomplete requests of one address or caller. `is_local`: no limit, for addresses of this machine."""
+        """Return the maximum number of incomplete requests of one address or caller. `is_local` (an address of this machine): no limit."""
         return NO_LIMIT if is_local else max(1, self.connections // 8)
 
     def incomplete_bytes_of_one(self, *, is_local: bool) -> int:

@@ -27,7 +27,7 @@ class Protected:
     place: tuple[str, ...]
     """Identities of the folders above the protected file or folder, outermost first, and its own identity at the end."""
     refuses: Literal["writing", "reading"] = "writing"
-    """Which access is refused. `writing`: a model's folder is rejected if the model may write there; `reading`: also if it may only read."""
+    """Which access is refused. `writing`: a model's folder is rejected if the model may write it; `reading`: also if it may only read."""
     reach: Literal["both", "around"] = "both"
     """Which folders are rejected. `around`: folders that contain the protected one; `both`: also folders inside it."""
     is_remarked: bool = False

@@ -1,7 +1,8 @@
 """Rule words: the keywords with which Moongate extends JSON Schema in rules for the values of arguments.
 
-They are `within` (paths), `oneOfHosts` with `schemes` (URLs), and `oneOfRecipients` (mail addresses). Each is a custom keyword of the
-validator, so it applies wherever a rule's schema applies. `policy.schema_check` compiles rule words and `policy.confinement` publishes them.
+They are `within` (paths), `oneOfHosts` with `schemes` (URLs), and `oneOfRecipients` (mail addresses). Each is a custom keyword of the JSON
+Schema validator, so it applies wherever a rule's schema applies. `policy.schema_check` compiles rule words, and `policy.confinement`
+publishes them to clients.
 
 Decided: few rule words, each for a kind of text with several spellings, which regular expressions cannot restrict. Choices use `enum`,
 other text an anchored `pattern`, sizes `maxLength` and `maxItems`. SQL and shell commands have no rule word, because their meaning depends

@@ -122,7 +122,7 @@ class _Compiled:
     cost: int
     max_characters: int | None
     max_values: int | None = None
-    """Maximum number of values in a checked argument if the schema is a rule with Moongate's keywords such as `within`; otherwise `None`."""
+    """Maximum number of values in a checked argument if the schema is a rule with Moongate's keywords such as `within`; else `None`."""
 
 
 class SchemaCheck:
