@@ -32,7 +32,7 @@ STATUS_NAMES = frozenset({"gateway_status", "moongate://status"})
 """Names of the gateway's own tool and resource that report on all sources, for which a scope is needed."""
 
 ADMIN_SCOPE = "admin"
-"""Scope of an operator's API key, which lets the operator decide approvals and grants no tool. For a source named `admin` write `admin/*`."""
+"""Scope of an operator's API key. It lets the operator decide approvals, and grants no tool: for a source named `admin` write `admin/*`."""
 
 MAX_SCOPES = 100
 MAX_SCOPE_LENGTH = 500
