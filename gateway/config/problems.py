@@ -1,4 +1,4 @@
-"""Turns pydantic's validation errors into messages of one line each, with a JSON path and a suggestion. Used to report mistakes in files."""
+"""Turns pydantic's validation errors into one-line messages with a JSON path and a suggestion, to report mistakes in files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class Problem:
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], *, root: str = "") -> list[Problem]:
-    """Return the mistakes that a failed validation by `model` found, at most one for each path. `root` is the validated value's JSON path."""
+    """Return the mistakes that a failed validation by `model` found, at most one for each JSON path.
+
+    `root` is the JSON path of the validated value.
+    """
     found: dict[str, Problem] = {}
     shapes: dict[str, Problem] = {}
     for detail in error.errors(include_url=False, include_input=True):

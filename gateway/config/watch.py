@@ -38,7 +38,9 @@ class FileWatch:
         self._seen = signature_of(path)
 
     async def changed(self) -> None:
-        """Wait until the file has changed since the last call, or since the creation, and then stays the same for a fifth of `POLL_SECONDS`.
+        """Wait until the file has changed since the last call, or since this object was created, and stops changing.
+
+        The file has stopped changing when its state stays the same for a fifth of `POLL_SECONDS`.
         """
         while True:
             await anyio.sleep(POLL_SECONDS)

@@ -168,8 +168,8 @@ def kinds_of(node: JsonMapping) -> frozenset[str]:
 def _complete(node: JsonObject, *, nullable: bool) -> JsonObject:
     """Return a copy of the rule `node` with implied types added: `{"pattern": …}` gets `"type": "string"`.
 
-    Types are also added in subschemas, except under keywords such as `not`, where a stricter subschema makes the rule accept more. With
-    `nullable`, `null` is accepted too.
+    Types are also added in subschemas, but not under keywords such as `not`, because a stricter subschema there makes the rule accept
+    more. With `nullable`, `null` is accepted too.
     """
 
     def below(keyword: str, child: JsonObject) -> JsonObject:
