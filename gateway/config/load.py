@@ -73,7 +73,7 @@ class LoadedConfig:
         return self.path.with_name(f"{self.path.stem}.lock.json") if self.path is not None else None
 
     def located(self, entry: ServerEntry) -> ServerEntry:
-        """Return a server entry; if it is a stdio entry, with an absolute working directory."""
+        """Return a copy of a stdio server's entry with an absolute working directory; entries of other servers are returned unchanged."""
         if isinstance(entry, StdioServer):
             return entry.model_copy(update={"cwd": str(self.base_dir / entry.cwd) if entry.cwd else str(self.base_dir)})
         return entry

@@ -1,4 +1,4 @@
-"""Reads the OAuth settings under `auth` in a server's policy: expands the client secret, and checks the settings and the server's entry.
+"""Reads the OAuth settings `auth` of a server's policy: expands the client secret, and checks the settings against the server's entry.
 
 A mistake disables the server. The model of `auth` is in `policies`, and is validated with the whole file. Used by `load`.
 """

@@ -27,7 +27,7 @@ MAX_SECRET_BYTES = 65_536
 """Maximum size of a secret; a larger value is an error."""
 
 KILL_WAIT_SECONDS = 2.0
-"""How long to wait until a killed program has ended."""
+"""Maximum seconds to wait until a killed program has ended."""
 
 
 class NotAccepted(ConfigError):

@@ -36,7 +36,7 @@ SCRIPT_TOOL = "run_skill_script"
 """Name of the tool that runs scripts of skills."""
 
 Decision = Literal["approve", "approve_always_with_arguments", "approve_always", "decline"]
-"""Decisions of a person: approve this call, every call with these arguments, every call of the tool, or none."""
+"""Decision of a person about a call: approve this call, every call with these arguments, or every call of the tool; or decline."""
 
 _FIELD = "decision"
 _NAMES: dict[Decision, str] = {
@@ -97,7 +97,7 @@ def may_approve_itself(by: ApprovalBy, caller: str, *, is_operator: bool) -> boo
 
 
 def judge_sampling(source: str, by: ApprovalBy | None, *, has_forms: bool) -> Reject | None:
-    """Return why no person can be asked to approve a sampling request of the server `source`, or `None` if somebody can.
+    """Return why no person can be asked to approve a sampling request of the server `source`, or `None` if a person can be asked.
 
     The client's user can be asked if the client supports elicitation forms (`has_forms`); an operator or another principal can decide if
     `by`, the configured approver, says so. `by` is `None` if no approver is configured.

@@ -39,11 +39,11 @@ Such a rule is published inside the tool's schema, where these keywords would re
 Extras = Sequence[str] | Mapping[str, Sequence[str]]
 """Type of `additionalArguments` in a policy, the names of undeclared arguments to accept.
 
-It is a list of names for all tools of the source, or a mapping from a tool's native name, or `*` for all tools, to a list.
+It is a list of names for all tools of the source, or a mapping from a tool's name at its source, or `*` for all tools, to a list.
 """
 
 Rules = Mapping[str, Mapping[str, JsonObject]]
-"""Type of `arguments` in a policy, the operator's rules for values: a tool's native name or `*` → argument → JSON Schema of the value."""
+"""Type of `arguments` in a policy, the operator's rules for values: a tool's name at its source, or `*` → argument → JSON Schema."""
 
 
 class ArgumentPolicy:
@@ -83,13 +83,14 @@ class ArgumentPolicy:
         override: ToolOverride | None = None,
         only_with_rules: bool = False,
     ) -> ArgumentPolicy:
-        """Compile the rules for the tool with native `tool_name`. Never raises: a call with an argument whose rule is unusable is rejected.
+        """Compile the rules for the arguments of a tool. Never raises: if a rule is unusable, every call with its argument is rejected.
 
-        `extras` names arguments that are accepted although the tool does not declare them; they are published only if a rule names them.
-        `rules` maps tools and their arguments to JSON Schemas of the values. A rule for an argument that is neither declared nor in
-        `extras` has no effect, because that argument is dropped. Arguments in `denied` are dropped although declared, unless they are
-        in `extras`. With `only_with_rules`, every call passes unchanged if no rule, extra argument or override concerns the tool: the
-        tool then checks its arguments itself.
+        `tool_name` is the tool's name at its source. `override` contains the operator's fixed and default values. `extras` names
+        arguments that are accepted although the tool does not declare them; they are published only if a rule names them. `rules` maps
+        tools and their arguments to JSON Schemas of the values. A rule for an argument that is neither declared nor in `extras` has no
+        effect, because that argument is dropped. Arguments in `denied` are dropped although declared, unless they are in `extras`. With
+        `only_with_rules`, every call passes unchanged if no rule, extra argument or override concerns the tool: the tool then checks its
+        arguments itself.
         """
         if only_with_rules and not (rules.get(ANY_TOOL) or rules.get(tool_name) or extras or override is not None):
             published = as_object(input_schema) or {"type": "object"}
@@ -125,7 +126,7 @@ class ArgumentPolicy:
     def judge(self, arguments: JsonObject) -> Pass | Rewrite | Reject:
         """Judge the arguments of one call: accept them unchanged, replace them, or reject the call.
 
-        In this order: drop arguments that are not accepted, add the override's fixed and default values, apply the operator's rules for
+        In this order: drop arguments that are not accepted, add the operator's fixed and default values, apply the operator's rules for
         values, and apply the tool's schema. The first rejection ends the judgement.
         """
         kept = arguments
@@ -147,7 +148,7 @@ class ArgumentPolicy:
         return PASS if kept is arguments else Rewrite(kept, dropped)
 
     def fill(self, arguments: JsonObject) -> JsonObject:
-        """Return `arguments` with the fixed and default values of the tool's override added; `arguments` itself if nothing is added."""
+        """Return `arguments` with the operator's fixed and default values (`overrides`) added; `arguments` itself if nothing is added."""
         return arguments if self._filling is None else self._filling.fill(arguments)
 
     @property

@@ -60,9 +60,9 @@ class Explanation:
 
 
 def explain_call(tool: str, compiled: ArgumentPolicy, arguments: JsonObject, policy: SourcePolicy) -> Explanation:
-    """Judge a call of the tool with native name `tool`, and explain the verdict.
+    """Judge a call of a tool, and explain the verdict.
 
-    `compiled` are the compiled rules of the tool; `policy` is the policy of its source.
+    `tool` is the tool's name at its source, `compiled` the compiled rules of the tool, and `policy` the policy of the source.
     """
     verdict = compiled.judge(arguments)
     refused = verdict.dropped if isinstance(verdict, Rewrite | Reject) else ()
@@ -81,7 +81,10 @@ def explain_call(tool: str, compiled: ArgumentPolicy, arguments: JsonObject, pol
 
 
 def hidden_by(tool: str, policy: SourcePolicy) -> str | None:
-    """Return the rule that hides the tool with native name `tool` from clients, as a path below `policies.<source>`; `None` if visible."""
+    """Return the rule because of which a tool is not served, as a path below `policies.<source>`; `None` if it is served.
+
+    `tool` is the tool's name at its source.
+    """
     for number, pattern in enumerate(policy.tools.deny):
         if fnmatchcase(tool, pattern):
             return f"tools.deny[{number}]"

@@ -86,7 +86,7 @@ class _Text:
 
 
 def judge_form(params: JsonMapping) -> FormProblem | None:
-    """Return why the form in the parameters of `elicitation/create` is refused, or `None`."""
+    """Return why a form is refused, or `None` if it may be shown to the user. `params` are the parameters of `elicitation/create`."""
     if not _is_within_size(params):
         text = f"The form has more than {MAX_FORM_CHARS} characters or {MAX_FORM_PARTS} parts. Ask for less, or on a page (mode `url`)."
         return FormProblem("elicitation.size", text)
@@ -125,7 +125,7 @@ def _is_within_size(params: JsonMapping) -> bool:
 
 
 def _message_texts(params: JsonMapping) -> Iterator[_Text]:
-    """Yield the texts of a form outside its `requestedSchema`, such as the message."""
+    """Yield the texts in an elicitation request outside its `requestedSchema`, such as the message."""
     for key, value in params.items():
         if key not in _UNJUDGED_PARAMS:
             where = "The message" if key == "message" else f"The text {key[:40]!r}"

@@ -32,7 +32,7 @@ ordinary text."""
 
 _CJK_RUN = re.compile(f"[{CJK}]+")
 _OTHER_SCRIPT = re.compile(r"[\u0590-\u1cff\u2e80-\uffff]")
-"""Scripts without letters that look like Latin letters."""
+"""Matches a character of a script whose letters do not look like Latin letters."""
 
 _ARABIC_PREFIX = re.compile(r"^(?:[وف]?(?:ب?ال|لل|كال)|[وف](?=ال))(?=\w{3})")
 """Matches the Arabic article at the beginning of a word, with prepositions and conjunctions that are attached to it."""
@@ -83,7 +83,7 @@ class Lexicon:
     spelled: EntryIndex
     """Index of the names of secrets, by their words as `lookalikes.spell_letters` spells them, so that disguised names match."""
     small: frozenset[str]
-    """Words that may stand between the words of a secret's name, such as "of"."""
+    """Words that may occur between the words of a secret's name, such as "of"."""
     pieces: frozenset[str]
     """Names of secrets that are recognised in pieces ("pas swo rd"), with doubled letters made single."""
     beginnings: frozenset[str]
@@ -154,7 +154,7 @@ def lexicon() -> Lexicon:
 
 
 def _items(text: str) -> list[str]:
-    """Split a word list, which is one text with commas and line ends, into its items, normalised by `read_plain`."""
+    """Split a word list, which is one text with commas and line ends, into its items, normalised by `lookalikes.read_plain`."""
     return [item for item in (part.strip() for part in read_plain(text).replace("\n", ",").split(",")) if item]
 
 

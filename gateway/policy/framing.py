@@ -41,14 +41,14 @@ _SHOWN_KEYS = frozenset({"title", "description", "enumNames"})
 
 
 def frame(ours: str, theirs: str) -> str:
-    """Return the gateway's line `ours`, followed by the untrusted text `theirs` with `BAR` before each line."""
+    """Return a prompt: the gateway's line `ours`, followed by the untrusted text `theirs` with the mark `│ ` before each line."""
     return "\n".join([ours, *quote(theirs)])
 
 
 def quote(text: str, *, indent: str = "") -> Iterator[str]:
-    """Yield the lines of an untrusted text, each with the prefix `BAR` and wrapped to `MAX_COLUMNS`.
+    """Yield the lines of an untrusted text, each with the mark `│ ` before it and wrapped to `MAX_COLUMNS` terminal columns.
 
-    The further parts of a wrapped line begin with `indent` after the prefix. Runs of blank lines become one.
+    The further parts of a wrapped line begin with `indent` after the mark. Several blank lines become a single blank line.
     """
     was_blank = True
     for line in text.splitlines():
@@ -73,7 +73,7 @@ def shown(text: str, limit: int) -> str:
 def fit(text: str, columns: int) -> Iterator[str]:
     """Yield the lines of a prompt made by `frame`, wrapped to `columns` terminal columns.
 
-    Each part of a wrapped line begins with the `BAR` prefixes of the line.
+    Each part of a wrapped line begins with all the marks `│ ` of the line.
     """
     for line in text.split("\n"):
         bars = _bars(line)
@@ -82,7 +82,7 @@ def fit(text: str, columns: int) -> Iterator[str]:
 
 
 def _bars(line: str) -> str:
-    """Return all `BAR` prefixes at the beginning of a line. Other gateways, or the author of the text, may have written some of them."""
+    """Return all marks `│ ` at the beginning of a line. Other gateways, or the author of the text, may have written some of them."""
     found = _MARKS.match(line)
     return found.group() if found is not None else ""
 

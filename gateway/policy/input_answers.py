@@ -57,7 +57,7 @@ def _sampling_problem(answer: JsonMapping) -> str | None:
     content: JsonValue = answer.get("content")
     if not _are_objects(content if isinstance(content, list) else [content], "type"):
         return "`content` must be a content block, or a list of them"
-    return None if isinstance(answer.get("model", ""), str) else "`model` must be a string"  # some clients omit it
+    return None if isinstance(answer.get("model", ""), str) else "`model` must be a string"  # some clients omit `model`
 
 
 def _are_objects(value: JsonValue, key: str) -> bool:
@@ -100,7 +100,7 @@ def judge_answer(request: JsonMapping, answer: JsonValue, *, judges_fields: bool
 
 
 def refused_answer(request: JsonMapping, problem: str) -> str:
-    """Return the text that rejects an answer: the question, the problem, and the fields of the form if the request is one."""
+    """Return the text that rejects an answer: the question, the problem, and, for an elicitation form, its fields."""
     takes = f" It takes {fields}." if (fields := fields_of(request)) else ""
     return f"The answer to {question_text(request)!r}{_CANNOT}{problem.rstrip('.')}.{takes}"
 

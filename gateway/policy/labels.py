@@ -18,14 +18,14 @@ from gateway.policy.decision import Reject
 
 
 class IntegrityLabel(StrEnum):
-    """Whether an outsider (anybody but the user and trusted authors) can have written content."""
+    """Label that says whether an outsider (anybody but the user and trusted authors) can have written the content."""
 
     TRUSTED = "trusted"
     UNTRUSTED = "untrusted"
 
 
 class ConfidentialityLabel(StrEnum):
-    """Who may see content, from least to most restricted."""
+    """Label that says who may see the content, from least to most restricted."""
 
     PUBLIC = "public"
     PRIVATE = "private"
@@ -137,7 +137,7 @@ class FlowTool:
 
 
 def label_result(tool: FlowTool, rules: FlowRules) -> ContentLabel:
-    """Return the label of a tool's result that has no label of its own."""
+    """Return the label for a tool's result by the rules and the tool's declarations. Used for results without a label of their own."""
     if tool.fits(rules.untrusted):
         integrity = IntegrityLabel.UNTRUSTED
     elif tool.fits(rules.trusted):

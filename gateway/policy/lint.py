@@ -73,8 +73,8 @@ def lint_unlisted(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> tup
 def lint_policy(policy: SourcePolicy, schemas: Mapping[str, JsonValue], *, is_local: bool = False) -> tuple[Finding, ...]:
     """Return all findings about the policy of one source.
 
-    `schemas` are the input schemas of all tools of the source, by native name, including hidden tools. `is_local`: the source is not a
-    remote server, so its tools may use argument names that agent frameworks use.
+    `schemas` are the input schemas of all tools of the source, including tools that are not served, by name at the source. `is_local`: the
+    source is not a remote server, so its tools may use argument names that agent frameworks use.
     """
     denied = NO_NAMES if is_local else FRAMEWORK_NAMES
     return (

@@ -50,9 +50,9 @@ def pin_digest(form: JsonMapping) -> str:
 def judge_pins(
     listed: Mapping[str, str], pinned: Mapping[str, str] | None, mode: PinMode, *, first_use: bool = False
 ) -> dict[str, PinFinding]:
-    """Return the differences between the tools that a server lists and their pins, by native name of the tool.
+    """Return the differences between the tools that a server lists and their pins, by the server's name of the tool.
 
-    `listed` and `pinned` map native names to digests of definitions. `pinned` is `None` for a server without pins: nothing differs. With
+    `listed` and `pinned` map these names to digests of definitions. `pinned` is `None` for a server without pins: nothing differs. With
     `first_use`, only a changed tool is a difference, because a new tool is pinned when it is first listed, and a missing tool may come
     back. Otherwise new and missing tools are differences too. With `mode` `warn`, differing tools are still served; with `off`, nothing
     is compared.

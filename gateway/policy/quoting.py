@@ -21,7 +21,7 @@ _BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 
 def quote_text(text: str, *, max_chars: int, max_lines: int) -> str:
-    """Return `text` as a quotation: with `MARK` before every line, without hidden characters and padding, cut at both limits.
+    """Return `text` as a quotation: with `| ` before every line, without hidden characters and padding, cut at both limits.
 
     Runs of empty lines become one empty line. If the text was cut, a last line says so.
     """

@@ -1,7 +1,7 @@
 """Decides whether a tool may be called again with the same arguments, and whether a failed request may be sent again.
 
-`is_idempotent` is used by `gate.tool_rules` for a task's step that was in flight when its process died, and for retries of agents;
-`may_resend` by `upstream.delivery`.
+`is_idempotent` is used by `gate.tool_rules`, for a task's step that was in flight when its process died, and by the middleware that retries
+an agent's tool calls; `may_resend` is used by `upstream.delivery`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gateway.json_types import JsonMapping
 
 
 def is_idempotent(name: str, annotations: JsonMapping | None, *, idempotent: Sequence[str], trust_annotations: bool) -> bool:
-    """Return whether a second call of a tool with the same arguments has no further effect. `name` is the tool's native name.
+    """Return whether a second call of a tool with the same arguments has no further effect. `name` is the tool's name at its source.
 
     That is assumed if a glob of the operator's list `idempotent` matches the name, or if the tool's annotations (`readOnlyHint`,
     `idempotentHint`) say so and `trust_annotations` is true. Annotations of the gateway's own tools are trusted; annotations of a remote

@@ -19,7 +19,7 @@ Access = Literal["read", "write", "delete"]
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """A protected file or folder of the gateway, to which no model must get access through the folder that it may use."""
+    """A protected file or folder of the gateway. A folder that gives a model access to it is rejected."""
 
     what: str
     """Name of the file or folder for people, such as `the configuration file`."""

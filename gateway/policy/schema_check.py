@@ -69,7 +69,7 @@ _BACKTRACKS = 10_000
 """Maximum number of backtracking steps of a regular expression with look-around or back-references."""
 
 
-@dataclass(slots=True)  # not frozen, because a frozen one costs three times as much and every call creates one
+@dataclass(slots=True)  # not frozen: creating a frozen instance takes three times as long, and every call creates an instance
 class ValueSize:
     """Size of a decoded JSON value, measured before the value is checked against a schema."""
 

@@ -12,7 +12,7 @@ from gateway.json_types import JsonObject, JsonValue, as_object, items_of, membe
 from gateway.policy.tool_schemas import nodes_in_place, resolve_local
 
 ALL_TYPES = frozenset({"string", "number", "array", "object", "boolean", "null"})
-"""The types of JSON; an integer counts as a number."""
+"""All JSON types, as named in JSON Schema; an integer counts as a number."""
 
 _MAX_DEPTH = 8
 """Maximum nesting of `allOf`, `anyOf`, `oneOf` and `$ref` that is followed; a deeper part counts as accepting every type."""

@@ -1,8 +1,8 @@
 """Decides by the scopes of an API key which tools, resources and prompts a caller may use, and how much it sees of the gateway itself.
 
-A scope is `SOURCE`, `SOURCE/NAME` or `KIND:SOURCE/NAME`: globs over ids of sources and native names (URIs of resources), as in an agent's
-`tools`. Scopes are judged once, when a client's request arrives: an agent or workflow of this gateway may then call everything that its
-file names, regardless of the caller.
+A scope is `SOURCE`, `SOURCE/NAME` or `KIND:SOURCE/NAME`: globs over ids of sources, and over names at the source (URIs of resources), as in
+an agent's `tools`. Scopes are judged once, when a client's request arrives: an agent or workflow of this gateway may then call everything
+that its file names, regardless of the caller.
 
 A glob over URIs compares text. A URI that a server could resolve to another place (`file:///docs/../x`) is rejected unless the scope
 covers the whole source or names exactly this URI.
@@ -68,9 +68,9 @@ def scope_problem(scope: str) -> str | None:
 
 
 def judge_scope(scopes: Sequence[str] | None, kind: ScopeKind, source: str, name: str) -> Verdict:
-    """Decide whether a caller with these scopes may use the tool, resource or prompt with native `name` of `source`.
+    """Decide whether a caller with these scopes may use a tool, resource or prompt. Returns `Pass` or `Reject`.
 
-    `scopes` is `None` for a caller that may use everything. Returns `Pass` or `Reject`.
+    `name` is its name at `source`, or the URI of a resource. `scopes` is `None` for a caller that may use everything.
     """
     if scopes is None or (source == OWN_SOURCE and name not in STATUS_NAMES):
         return PASS

@@ -39,7 +39,7 @@ def asks_in_prose(reading: Reading, *, takes_text: bool) -> Hit | None:
 
 
 def asks_in_label(reading: Reading, *, is_number: bool) -> Hit | None:
-    """Return the secret for which a field is, by the field's name or title, or `None`.
+    """Return the secret that the name or title of a form's field asks for, or `None`.
 
     `is_number`: the field accepts a number, which may be an amount, such as of tokens.
     """

@@ -1,7 +1,7 @@
 """Finds tools that look like, or mention, a tool of another server, with which a hostile server could make a model use the wrong tool.
 
 Nothing is rejected, because honest servers do the same by accident; `moongate doctor` reports the tools. Names are compared as clients see
-them, because only these names can confuse a model; native names are compared only for letters beyond ASCII.
+them, because only these names can confuse a model; the names at the sources are compared only if they contain letters beyond ASCII.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def _mentions(tools: Sequence[Named]) -> Iterator[str]:
 
 
 def _other(natives: Mapping[str, set[str]], word: str, source: str) -> str | None:
-    """Return the first source, by name, that has a tool with the native name `word`.
+    """Return the first source, by name, that has a tool called `word`.
 
-    `None` if there is no such source, or if `source` itself has such a tool. `natives` maps native names of tools to sources.
+    `None` if there is no such source, or if `source` itself has such a tool. `natives` maps names of tools at their sources to sources.
     """
     owners = natives.get(word, set())
     return next(iter(sorted(owners)), None) if owners and source not in owners else None

@@ -63,11 +63,11 @@ class ArgumentPlan:
 def plan_arguments(
     tool_name: str, declared: frozenset[str], extra: frozenset[str], denied: frozenset[str], override: ToolOverride | None
 ) -> ArgumentPlan:
-    """Decide for each argument of the tool with native `tool_name` whether a caller may pass it, and which values the gateway adds.
+    """Decide for each argument of a tool whether a caller may pass it, and which values the gateway adds.
 
-    `declared` are the names in the tool's schema; `extra` are undeclared names that the policy accepts. Names in `denied`, which agent
-    frameworks use, are accepted only if they are in `extra`. A fixed or default value of the override for an argument that is neither
-    declared nor extra is not sent: an override cannot extend the accepted arguments.
+    `tool_name` is the tool's name at its source. `declared` are the names in the tool's schema; `extra` are undeclared names that the
+    policy accepts. Names in `denied`, which agent frameworks use, are accepted only if they are in `extra`. A fixed or default value of the
+    override for an argument that is neither declared nor extra is not sent: an override cannot extend the accepted arguments.
     """
     known = declared | extra
     withheld = dict.fromkeys(sorted((declared & denied) - extra), "frameworkNames")
@@ -203,9 +203,9 @@ def shown_texts(
 def public_names(natives: Iterable[str], overrides: Mapping[str, ToolOverride]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     """Return the published names of a source's tools, and the tools that cannot be published because their new name is in use.
 
-    The first mapping is native name → published name without prefix. The second is native name → name from the override, and native name
-    of the tool that uses it. A name that a tool has at its source has precedence over a name from an override; between two overrides,
-    the order of `natives` decides.
+    `natives` are the tools' names at the source. The first mapping is name at the source → published name without prefix. The second is
+    name at the source → name from the override, and name at the source of the tool that uses it. A name that a tool has at its source has
+    precedence over a name from an override; between two overrides, the order of `natives` decides.
     """
     listed = list(natives)
     renamed = {name: new for name in listed if (o := overrides.get(name)) is not None and (new := o.name) is not None and new != name}

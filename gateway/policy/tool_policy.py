@@ -7,9 +7,10 @@ from fnmatch import fnmatchcase
 
 
 def judge_tool(name: str, allow: Sequence[str] | None, deny: Sequence[str]) -> bool:
-    """Return whether the tool with native `name` is served: `allow` matches the name (`None` matches all), and `deny` does not.
+    """Return whether a tool is served: `allow` matches its name (`None` matches all names), and `deny` does not.
 
-    Both lists contain shell globs (`*`, `?`, `[abc]`) over the whole name, case-sensitive. An empty `allow` matches no tool.
+    `name` is the tool's name at its source. Both lists contain shell globs (`*`, `?`, `[abc]`) over the whole name, case-sensitive. An
+    empty `allow` matches no tool.
     """
     if any(fnmatchcase(name, pattern) for pattern in deny):
         return False
