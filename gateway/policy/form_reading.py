@@ -294,7 +294,7 @@ def _is_between(reading: Reading, index: int) -> bool:
 
 
 def _end_of(entry: Entry, words: list[Word], index: int, known: Lexicon, *, spelled: bool = False) -> int | None:
-    """Return the index after the last word of a word-list entry whose first word is at `index`; `None` if its other words do not follow.
+    """Return the index after the words of a word-list entry, the first of which is at `index`; `None` if its other words do not follow.
 
     Small words such as "of", and numbers, may occur between the words of the entry. With `spelled`, disguised words match too.
     """

@@ -47,7 +47,7 @@ It then continues when the client retries the call with answers.
 """
 
 WITHDRAWN_KEY = "dev.moongate/withdrawn"
-"""Key in the `_meta` of a retried call that is in flight at another gateway, where it waits for answers: `true` if no answer will come.
+"""Key in the `_meta` of a retried call that is in flight at another gateway and waits for answers there: `true` if no answer will come.
 
 The other gateway then ends the call.
 """
