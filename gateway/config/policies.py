@@ -233,8 +233,8 @@ class SourcePolicy(Model):
     approval: Literal["never", "always"] | ApprovalLists = "never"
     """Which calls a person must approve before they run, and who may approve."""
     hidden_text: Literal["strip", "refuse", "allow"] = "strip"
-    """What to do with control, bidi and invisible characters in texts of a server. `strip`: remove them; `refuse`: reject the text;
-    `allow`: accept them.
+    """What to do with control, bidi and invisible characters in texts of a server. `strip`: remove them; `refuse`: hide the tool or reject
+    the result; `allow`: accept them.
     """
     pins: Literal["quarantine", "warn", "off"] = "quarantine"
     """What to do with a tool whose definition differs from its first listing or the lock file. `quarantine`: hide it until it is accepted;
@@ -251,9 +251,9 @@ class SourcePolicy(Model):
     auth: OutboundAuth | None = Field(default=None, discriminator="type")
     """OAuth settings for this server. Left out: the gateway sends only the `headers` of the server's entry."""
     callers: Literal["auto", "shared", "serial", "separate"] = "auto"
-    """How callers use a stdio server of protocol version 2025, whose requests for input do not say to which call they belong. `serial`: one
-    call at a time; `separate`: one process per caller; `shared`: requests for input are rejected while two callers have calls; `auto`:
-    `shared` until the first request for input, then `serial`.
+    """How callers share a stdio server of protocol version 2025, whose requests for input do not say to which call they belong. `serial`:
+    calls of one client at a time; `separate`: one process per caller; `shared`: requests for input are rejected while two callers have
+    calls; `auto`: all callers share the process until the first request for input, then as with `serial`.
     """
     serial_ask_seconds: float = Field(default=60, gt=0)
     """For a server that serves one client at a time: seconds that its request for input waits for an answer while other clients wait."""
