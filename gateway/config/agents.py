@@ -1,6 +1,6 @@
-"""Pydantic models of `agents` in `gateway.json`: settings of every agent unless its file overrides them.
+"""Pydantic models of `agents` in `gateway.json`: settings for all agents, which an agent's file may override.
 
-Only shapes and defaults are defined here. An agent file (`agents.definition`) has the same keys, written with dashes.
+They define only shapes and defaults. An agent file (`agents.definition`) has the same keys, written with dashes.
 """
 
 from __future__ import annotations
@@ -14,49 +14,49 @@ from gateway.json_types import JsonValue
 
 
 class FileAccess(Model):
-    """Tools for the files of a folder."""
+    """A folder whose files an agent can use through file tools."""
 
     root: str = Field(min_length=1)
-    """The folder, relative to the file that names it; created if missing. Links inside it are not followed."""
+    """The folder, relative to the file that contains this key; created if missing. Links inside it are not followed."""
     access: Literal["read", "write", "delete"] = "read"
-    """`read`: list, read and search; `write`: also save; `delete`: also delete."""
+    """What the tools can do. `read`: list, read and search files; `write`: also save files; `delete`: also delete files."""
 
 
 class FlowSecurity(Model):
-    """Limits calls of tools after the model has read content that outsiders may have written.
+    """Rules that limit an agent's tool calls after the model has read content that outsiders may have written. Experimental.
 
-    Lists are globs over `<source>/<tool>`. Experimental.
+    Each list contains globs over `<source>/<tool>`.
     """
 
     trusted: list[str] = Field(default_factory=list)
     """Tools whose results outsiders cannot have written. Results of all other tools count as untrusted."""
     untrusted: list[str] = Field(default_factory=list)
-    """Tools whose results outsiders may have written; wins over `trusted`."""
+    """Tools whose results outsiders may have written; takes precedence over `trusted`."""
     private: list[str] = Field(default_factory=list)
     """Tools whose results are confidential."""
     sinks: list[str] | None = None
-    """Tools with effects outside. Left out: every tool except those in `accepts_untrusted`."""
+    """Tools that change or send something, so that they may not be called after untrusted content. Left out: all tools."""
     accepts_untrusted: list[str] = Field(default_factory=list)
-    """Tools that may be called even after untrusted content."""
+    """Tools that may be called even after untrusted content; takes precedence over `sinks`."""
     public_sinks: list[str] = Field(default_factory=list)
-    """Tools that may only receive public content."""
+    """Tools that may not be called after confidential content, because they may send it out."""
     on_violation: Literal["ask", "refuse"] = "ask"
-    """`ask` the user of the call, if that is possible, or `refuse`."""
+    """What happens to a call that these rules forbid. `ask`: ask the user to approve it, if possible; `refuse`: reject it."""
 
 
 MiddlewareEntry = str | dict[str, dict[str, JsonValue]]
-"""`module:name`, or `module:name` with constructor arguments."""
+"""Reference to middleware, a Python object: `module:name`, or an object `{module:name: {argument: value}}` with constructor arguments."""
 
 
 class AgentSettings(Model):
     """Settings of every agent that runs in this gateway."""
 
     middleware: list[MiddlewareEntry] = Field(default_factory=list[MiddlewareEntry])
-    """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`. They wrap those that an agent's file names."""
+    """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`. They wrap the middleware of an agent's file."""
     files: FileAccess | None = None
-    """A folder for every agent whose file names none."""
+    """A folder whose files every agent can use, unless the agent's file has the key `files`."""
     security: FlowSecurity | None = None
-    """Rules for every agent whose file has none. Experimental."""
+    """Limits on tool calls after untrusted content, for every agent whose file has no key `security`. Experimental."""
 
     @field_validator("middleware")
     @classmethod
@@ -65,12 +65,12 @@ class AgentSettings(Model):
 
 
 def reference_of(entry: MiddlewareEntry) -> str:
-    """Return the `module:name` that an entry names."""
+    """Return the reference `module:name` of a middleware entry, without constructor arguments."""
     return entry if isinstance(entry, str) else next(iter(entry))
 
 
 def checked_middleware(entries: list[MiddlewareEntry]) -> list[MiddlewareEntry]:
-    """Return `entries` unchanged. Raises `ValueError` if one of them does not name exactly one object."""
+    """Return the middleware entries unchanged after checking them. Raises `ValueError` if an entry does not name exactly one object."""
     for entry in entries:
         if not isinstance(entry, str) and len(entry) != 1:
             raise ValueError("an entry with arguments names one object: `{package.module:name: {argument: value}}`")
@@ -79,7 +79,7 @@ def checked_middleware(entries: list[MiddlewareEntry]) -> list[MiddlewareEntry]:
 
 
 def checked_reference(reference: str) -> str:
-    """Return `reference` unchanged. Raises `ValueError` if it is not `package.module:name`."""
+    """Return a reference to a Python object unchanged. Raises `ValueError` if it does not have the form `package.module:name`."""
     module, _, name = reference.partition(":")
     if not module or not name:
         raise ValueError(f"{reference!r} names no object; write `package.module:name`")

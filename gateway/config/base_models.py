@@ -1,4 +1,4 @@
-"""`FileModel` and `Model`: the base classes of every configuration object. Keys are defined in `models` and `policies`."""
+"""`FileModel` and `Model`: the base classes of the pydantic models of files. `models`, `policies` and others define the models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SCALARS: frozenset[object] = frozenset({bool, int, float})
 
 
 class FileModel(BaseModel):
-    """Base class of every object that is read from a file: a boolean or number written as text is rejected instead of converted."""
+    """Base class of pydantic models that are read from files: a boolean or number that is written as text is rejected, not converted."""
 
     model_config = ConfigDict(defer_build=True)  # `__pydantic_init_subclass__` changes the fields before the schema is built
 
@@ -28,9 +28,10 @@ class FileModel(BaseModel):
 
 
 class Model(FileModel):
-    """Base class of every configuration object: immutable, with camelCase keys in the file, and without unknown keys.
+    """Base class of the models of `gateway.json`: immutable, with camelCase keys in the file. Unknown keys are rejected.
 
-    pydantic builds the validators of all nested models together, on first use. At import it would build the validators of each class anew.
+    pydantic builds the validators of all nested models together, on first use. At import, it would build the validators of a nested model
+    again for each model that contains it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)

@@ -1,7 +1,7 @@
-"""`places_of_command`: the files and folders that a command executes, as far as its arguments and environment variables name them.
+"""Finds the files and folders that a command executes, as far as its arguments and environment variables contain their paths.
 
-`roots` uses it to keep the folders in which agents may write away from programs. Arguments are compared with the file system instead of
-being interpreted, because every program reads its arguments differently. `docs/trust.md` lists what is not found.
+`gate.root_rules` uses `places_of_command` so that agents may not write in folders with programs. Arguments are compared with the file
+system instead of being interpreted, because every program reads its arguments differently. `docs/trust.md` lists what is not found.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from pathlib import Path
 _CODE_SUFFIXES = frozenset(
     (".py", ".pyz", ".js", ".mjs", ".cjs", ".ts", ".sh", ".bash", ".rb", ".pl", ".php", ".lua", ".jar", ".wasm", ".exe", ".dll", ".so")
 )
-"""A word of a command with one of these suffixes is the path of a program, even if the file does not exist yet."""
+"""Suffixes of code files. A word of a command with such a suffix is the path of a program, even if the file does not exist yet."""
 
 _PROGRAM_STEMS = frozenset(("__main__", "__init__", "index", "main", "server"))
 _PROGRAM_FILES = frozenset(("package.json", "pyproject.toml", "setup.py", "deno.json", "deno.jsonc", "Cargo.toml", "go.mod", "main.go"))
-"""A folder counts as a program if it contains a file with one of these names, or a code file with one of these stems; else as data."""
+"""Names of files that make a folder count as a program. A code file whose name without suffix is in `_PROGRAM_STEMS` does too.
+
+Other folders count as data.
+"""
 
 _FOLDER_WORDS = frozenset(("-C", "--chdir", "--directory", "--cwd", "--project", "--prefix", "--dir", "cd", "pushd"))
-"""The word after one of these is the command's working folder."""
+"""Options and shell commands after which the next word of a command is its working directory."""
 
 _SEARCHED = re.compile(
     r"PATH|(?:PYTHON|NODE_|LD_LIBRARY_|DYLD_\w+_|CLASS|GEM_|LUA_|GO|NIX_)PATH|PYTHON(?:HOME|USERBASE|STARTUP)|RUBYLIB|PERL5LIB|GEM_HOME"
     r"|VIRTUAL_ENV|UV_PROJECT|LD_PRELOAD|DYLD_INSERT_LIBRARIES|BASH_ENV|ENV|HOME|XDG_CONFIG_HOME"
 )
-"""Variables with folders and files that programs execute or read settings from."""
+"""Matches names of environment variables that contain paths of files or folders that programs execute or read settings from."""
 
 _SEPARATORS = re.compile(r"[\s'\"`;|&<>(){}\[\],=:@]+")
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
@@ -38,9 +41,10 @@ _MAX_WORDS = 2_000
 
 
 def places_of_command(command: Sequence[str], env: Mapping[str, str], folder: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield `(path, is_inner)` for each file or folder that `command` executes in the working directory `folder`. Blocks.
+    """Yield `(path, is_inner)` for each file or folder that a command executes. Blocks, because it reads the file system.
 
-    `is_inner` is true if everything below the path is executed too. A path need not exist.
+    `env` are the environment variables and `folder` is the working directory of `command`. `is_inner` is true if everything below the path
+    is executed too. A path need not exist.
     """
     pairs = list(dict.fromkeys(_pairs(command)))[:_MAX_WORDS]
     bases = [folder, *_work_folders(pairs, folder)]
@@ -69,14 +73,17 @@ def places_of_command(command: Sequence[str], env: Mapping[str, str], folder: Pa
 
 
 def _executed(path: Path, folder: Path, *, any_file: bool) -> Iterator[tuple[Path, bool]]:
-    """Yield `path` if it is code, or, with `any_file`, if it is any existing file. Yield nothing for a folder of data."""
-    # `os.path` returns false for a name that no file can have.
+    """Yield `(path, is_inner)` if `path` is code or, with `any_file`, any existing file. Yields nothing for a folder that is not a program.
+
+    `is_inner` is true if everything below `path` is executed too: it does not contain the command's working directory `folder`.
+    """
+    # `os.path` returns false, and does not raise, for a name that no file can have.
     if os.path.isdir(path):
         if _is_program_folder(path):
             yield path, not _is_around(path, folder)
     elif path.suffix.lower() in _CODE_SUFFIXES or (os.path.isfile(path) and (any_file or os.access(path, os.X_OK))):
         yield path, True
-    elif any_file and not os.path.exists(path):  # Node finds `build/main.js` under the name `build/main`.
+    elif any_file and not os.path.exists(path):  # Node executes `build/main.js` for the argument `build/main`.
         yield from ((found, True) for suffix in _CODE_SUFFIXES if os.path.isfile(found := path.with_name(f"{path.name}{suffix}")))
 
 
@@ -89,9 +96,9 @@ def _is_program_folder(folder: Path) -> bool:
 
 
 def _is_around(path: Path, folder: Path) -> bool:
-    """Return whether `path` contains the working directory `folder`.
+    """Return whether `path` is, or contains, the command's working directory `folder`.
 
-    A command that names such a path executes it, but not every file below it.
+    A command whose arguments contain such a path uses it, but does not execute every file below it.
     """
     return Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(path))
 
@@ -107,7 +114,10 @@ def _work_folders(pairs: Iterable[tuple[str, str]], folder: Path) -> list[Path]:
 
 
 def _pairs(command: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield `(previous word, word)` for the arguments, and for the words in each argument: around `=`, and as a shell would split it."""
+    """Yield `(previous word, word)` for each word of a command.
+
+    The words are the arguments, and the parts of each argument: around `=`, as a shell would split it, and at separators.
+    """
     for words in (command, *(pieces for argument in command for pieces in _pieces(argument))):
         for before, word in pairwise(("", *words)):
             for form in (word, word[2:] if word.startswith("-") and not word.startswith("--") else ""):
@@ -120,7 +130,7 @@ def _pieces(argument: str) -> Iterator[Sequence[str]]:
     try:
         yield shlex.split(argument)
     except ValueError:
-        pass  # unbalanced quotes: the argument is not for a shell
+        pass  # unbalanced quotes: the argument is not a shell command
     yield _SEPARATORS.split(argument)
 
 

@@ -1,7 +1,7 @@
-"""Reads the docstrings of a model's fields, which become the descriptions in JSON Schemas. Used by `json_schemas`.
+"""Reads the docstrings of the fields of pydantic models, which become descriptions in JSON Schemas. Used by `json_schemas`.
 
-They are read from the source when a schema is built. pydantic's `use_attribute_docstrings` would read and parse the source at every start
-of the gateway.
+The docstrings are read from the source code when a schema is built. pydantic's `use_attribute_docstrings` would read and parse the source
+code at every start of the gateway.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 
 def models_within(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """Return class name → class of `model` and of every model class in its fields, at any depth."""
+    """Return class name → class for `model` and all pydantic models in its fields, at any depth."""
     found: dict[str, type[BaseModel]] = {}
     waiting: list[object] = [model]
     while waiting:
@@ -30,7 +30,7 @@ def models_within(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
 
 
 def docstrings_of(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstring of each field that has one, by the field's key in the file. Includes inherited fields."""
+    """Return the docstrings of a pydantic model's fields, by the field's key in the file. Inherited fields are included."""
     written: dict[str, str] = {}
     for cls in reversed(model.__mro__):
         if issubclass(cls, BaseModel) and cls is not BaseModel:

@@ -1,10 +1,10 @@
-"""YAML and frontmatter of agents, skills and workflows, and safe reading of their files.
+"""Reads the files of agents, skills and workflows safely, and decodes their YAML and frontmatter.
 
-YAML is read with the YAML 1.2 core schema, as the JavaScript parsers of other hosts do: `yes` is a string, `0123` is 123, dates are
+YAML is decoded with the YAML 1.2 core schema, as the JavaScript parsers of other MCP hosts do: `yes` is a string, `0123` is 123, dates are
 strings. Aliases, anchors, tags and duplicate keys are rejected, so that the cost of a document is proportional to its size.
 
 A file with a second name (hard link) may be a file from outside the folder, so it is rejected. Folders of the Python installation are
-exempt, because installers link files there.
+exempt, because installers create hard links there.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ if TYPE_CHECKING:
     import yaml
 
 MAX_DOCUMENT_BYTES = 262_144
-"""A larger definition file is rejected unread (the largest real frontmatter seen has 9.6 KB)."""
+"""Maximum size of a YAML document or definition file; a larger one is rejected. The largest real frontmatter seen has 9.6 KB."""
 
 MAX_DEPTH = 64
-"""Maximum nesting depth of a document."""
+"""Maximum nesting of a YAML document."""
 
 _LIBYAML_TOO_DEEP = "exceeded maximum nesting depth"
-"""The error of libyaml 0.2.6 and later beyond 1,000 levels. Its scanner reads ahead, so it may fail before levels are counted here."""
+"""Message of the error that libyaml 0.2.6 and later raise beyond 1,000 levels of nesting.
+
+The scanner of libyaml reads ahead, so it may fail before this module has counted `MAX_DEPTH` levels.
+"""
 
 HAS_SECOND_NAME = "has a second name (hard link), so it may be a file from elsewhere; replace it by a copy."
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-"""The gateway's own code, which contains the bundled agents and skills."""
+"""Path of the package `gateway`, in which the bundled agents and skills are installed."""
 
 _INT = re.compile(r"^(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$")
 _FLOAT = re.compile(r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$")
@@ -46,8 +49,11 @@ _CONSTANTS: dict[str, JsonValue] = {
 
 
 class DocumentError(ConfigError):
-    """A document cannot be read. `code` is stable: `yaml-syntax`, `yaml-alias`, `yaml-tag`,
-    `yaml-duplicate-key`, `yaml-depth`, `too-large`, `no-frontmatter`, `unclosed-frontmatter`, `hard-link`."""
+    """Error: the file of an agent, skill or workflow, or its YAML, cannot be read.
+
+    `code` is a stable name of the problem: `yaml-syntax`, `yaml-alias`, `yaml-tag`, `yaml-duplicate-key`, `yaml-depth`, `too-large`,
+    `no-frontmatter`, `unclosed-frontmatter` or `hard-link`. `line` is 1-based, or 0 if unknown.
+    """
 
     def __init__(self, message: str, *, code: str, line: int = 0, path: str = "") -> None:
         super().__init__(message, path=path)
@@ -57,34 +63,35 @@ class DocumentError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Frontmatter:
-    """A Markdown document split into frontmatter and body, both as written."""
+    """A Markdown document, split into its YAML frontmatter and its body, both as text."""
 
     header: str
     """YAML text between the `---` lines."""
     body: str
+    """Text after the second `---` line."""
     body_line: int
-    """1-based line on which the body starts."""
+    """1-based number of the line in the document on which the body starts."""
 
 
 def has_second_name(status: os.stat_result, place: str) -> bool:
-    """Return whether a file has several names (hard links) and is not part of the Python installation.
+    """Return whether a file has several names (hard links) and is outside the Python installation.
 
-    `place` is the real path of the file, or of a folder that contains it.
+    `place` is the path of the file or of a folder that contains it, without symbolic links.
     """
     return status.st_nlink > 1 and not _is_installed(place)
 
 
 def _is_installed(place: str) -> bool:
-    """Return whether a resolved path is inside the Python installation. Then the file may have several hard links.
+    """Return whether a path without symbolic links is inside the Python installation, where files may have several hard links.
 
-    Installers such as uv make such links, and these files are trusted, because this process executes them.
+    Installers such as uv create such links. The files are trusted, because this process executes files of the installation anyway.
     """
     folders = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), _PACKAGE)
     return any(Path(place).is_relative_to(os.path.realpath(folder)) for folder in folders)
 
 
 def read_document(path: Path) -> bytes:
-    """Return the bytes of a document's file.
+    """Return the content of the file of an agent, skill or workflow.
 
     Raises:
         DocumentError: The file has a second name (`hard-link`).
@@ -97,7 +104,7 @@ def read_document(path: Path) -> bytes:
 
 
 def split_frontmatter(text: str) -> Frontmatter:
-    """Split a document that starts with a `---` line. A byte-order mark and CRLF line ends are accepted.
+    """Split a Markdown document that starts with a `---` line into frontmatter and body. A byte-order mark and CRLF are accepted.
 
     Raises:
         DocumentError: The first line is not `---` (`no-frontmatter`), or no second `---` follows (`unclosed-frontmatter`).
@@ -112,9 +119,9 @@ def split_frontmatter(text: str) -> Frontmatter:
 
 
 def load_yaml(text: str, *, path: str = "") -> JsonValue:
-    """Decode one YAML document to JSON values; an empty document is `None`.
+    """Decode a text with one YAML document to JSON values; an empty document is `None`. Keys become strings.
 
-    `path` only appears in errors. Keys become strings.
+    `path` is the document's file, for error messages.
 
     Raises:
         DocumentError: The text is not YAML, or uses a rejected feature; `line` is the 1-based line, or 0 if it is unknown.
@@ -141,7 +148,7 @@ def load_yaml(text: str, *, path: str = "") -> JsonValue:
 
 
 def load_mapping(text: str, *, path: str = "") -> JsonObject:
-    """Decode a YAML document that must be a mapping; an empty document is `{}`. `path` only appears in errors.
+    """Decode a text with one YAML document, which must be a mapping; an empty document is `{}`. `path` is its file, for error messages.
 
     Raises:
         DocumentError: `load_yaml` rejects the document, or it is not a mapping (`yaml-syntax`).

@@ -1,11 +1,12 @@
-"""The commands and modules that a configuration makes the gateway execute, each with a digest.
+"""Lists the commands and Python modules that a configuration makes the gateway execute, each with a digest.
 
-A change of the file can start a program: a server's command, a program behind `${cmd:…}`, a Python module, a script of a skill. Each of
-them is a `RunEntry`; `policy.acceptance_rule` decides whether it may run. Used by `load`, `agents`, `workflows` and the CLI.
+A change of the configuration file can start a program: a server's command, a program for `${cmd:…}`, a Python module, a script of a skill.
+Each of them is a `RunEntry`; `policy.acceptance_rule` decides whether it may run, or must wait until a person accepts it. Used by `load`,
+`agents`, `workflows` and the CLI.
 
-Decided: the digest covers the entry as written and the content of files behind `${file:…}`. Because: an attacker who can write files can
-change these. Environment variables and the keyring are not covered, because a file cannot change them; the program behind `${cmd:…}` is an
-entry of its own. Revisit when: references read another kind of file.
+Decided: the digest covers the entry as written, and the content of files that `${file:…}` reads. Because: an attacker who can write files
+can change these. Environment variables and the keyring are not covered, because a file cannot change them; the program for `${cmd:…}` is a
+separate entry. Revisit when: references read another kind of file.
 """
 
 from __future__ import annotations
@@ -29,51 +30,54 @@ _FILE_REFERENCE = re.compile(r"\$\{file:([^}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One command, module or script that the gateway executes."""
+    """One entry of the configuration that makes the gateway execute a command, Python module or script."""
 
     key: str
-    """The name for `moongate lock --accept`: a server's name, `secrets.docs`, `expose.functions.chores`, `agent/clerk`."""
+    """Name of the entry for `moongate lock --accept`: a server's name, or for example `secrets.docs` or `agent/clerk`."""
     place: str
-    """Where the entry is written: a JSON path in the configuration, or a file."""
+    """Place of the entry: its JSON path in the configuration, or the path of an agent's or workflow's file."""
     digest: str
-    """SHA-256, in hex, over everything that decides what is executed."""
+    """SHA-256, in hex, of everything that decides what is executed."""
     shown: str
-    """What is executed, for a person to read; literal secrets are masked."""
+    """Description for a person of the command, module or script. Literal secrets are masked."""
 
 
 class Admission(Protocol):
-    """Decides which commands and modules of a configuration may run. Its methods block."""
+    """Protocol of an object that decides which commands and modules of a configuration may be executed. Its methods block."""
 
     def open(self, configuration: Path, state_folder: str | None) -> None:
-        """Read which entries of a configuration file may be executed; called once, before `refusal`.
+        """Read which entries of a configuration file a person has accepted. Called once per load of the file, before `refusal`.
 
         `state_folder` is `storage.dir` of the configuration.
         """
         ...
 
     def refusal(self, entry: RunEntry) -> str | None:
-        """Return why `entry` may not run, and what to do; `None` if it may."""
+        """Return why an entry may not be executed, and what to do about it; `None` if it may be executed."""
         ...
 
 
 def run_entries(root: JsonObject, base_dir: Path) -> tuple[RunEntry, ...]:
-    """Return the entries of a configuration that execute something. Invalid parts are left out. Blocks, because it reads files."""
+    """Return the entries of a configuration that make the gateway execute something. Blocks, because it reads files.
+
+    `root` is the decoded configuration, `base_dir` the folder of its file. Invalid parts are left out.
+    """
     return tuple(_entries(root, base_dir))
 
 
 def secret_entry(name: str, written: JsonValue) -> RunEntry:
-    """Return the entry for the program of `secrets.<name>`, which `${cmd:NAME}` runs."""
+    """Return the entry for the program under `secrets.<name>`, which the reference `${cmd:NAME}` executes. `written` is its value."""
     command = members_of(written).get("command")
     return _entry(f"secrets.{name}", f"secrets.{name}", command, shlex.join(map(str, items_of(command))))
 
 
 def file_entry(key: str, path: Path, content: JsonValue, names: set[str]) -> RunEntry:
-    """Return the entry for an agent's or workflow's file that imports the Python objects `names`. The digest covers its `content`."""
+    """Return the entry for the file of an agent or workflow that imports the Python objects `names`. The digest covers its `content`."""
     return _entry(key, str(path), content, f"{path} imports {', '.join(sorted(names))}")
 
 
 def middleware_entry(written: JsonValue) -> RunEntry:
-    """Return the entry for the Python modules that `agents.middleware` names, which are imported."""
+    """Return the entry for the Python modules that the gateway imports because of `agents.middleware`. `written` is the value there."""
     return _entry("agents.middleware", "agents.middleware", written, f"imports {json.dumps(written)}")
 
 
@@ -103,7 +107,10 @@ def _entry(key: str, place: str, material: JsonValue, shown: str) -> RunEntry:
 
 
 def _contents(part: JsonObject, base_dir: Path) -> JsonObject:
-    """Return path → digest of each file that a `${file:…}` in the `env` of a server entry reads; `None` for an unreadable file."""
+    """Return path → digest of each file that a `${file:…}` in a server entry's `env` reads. The digest of an unreadable file is `None`.
+
+    `part` contains the keys of the entry that start a program.
+    """
     found: JsonObject = {}
     for value in members_of(part.get("env")).values():
         for name in _FILE_REFERENCE.findall(value) if isinstance(value, str) else ():

@@ -1,8 +1,8 @@
-"""Expands `${…}` references in server entries and in the secrets of `auth`.
+"""Expands `${…}` references in server entries of the configuration, in the secrets of `auth`, and in `storage.url`.
 
-`${VAR}`, `${VAR:-default}` and `${env:VAR}` work in all of `FIELDS`; `${file:PATH}`, `${keyring:SERVICE/USER}` and `${cmd:NAME}` in fields
-for secrets. `$VAR` without braces stays as it is, references do not nest, and an unset variable is an error, never the empty string.
-`references` fetches the values. Used by `read_entries` and `outbound`.
+`${VAR}`, `${VAR:-default}` and `${env:VAR}` work in all keys in `FIELDS`; `${file:PATH}`, `${keyring:SERVICE/USER}` and `${cmd:NAME}` in
+keys for secrets. `$VAR` without braces stays as it is, references do not nest, and an unset variable is an error, never the empty string.
+`references` fetches the values. Used by `load`, `read_entries` and `outbound`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from gateway.errors import ConfigError
 from gateway.json_types import JsonObject, JsonValue
 
 FIELDS = ("command", "args", "env", "cwd", "url", "headers")
-"""Keys of a server entry in which references are expanded."""
+"""Keys of a server entry in which `${…}` references are expanded."""
 
 SECRET_FIELDS = ("env", "headers")
-"""Keys whose referenced values are secrets. Files, the keyring and programs may be referenced only there."""
+"""Keys of a server entry in which referenced values are secrets. References to files, the keyring and programs work only there."""
 
 MIN_SECRET_CHARS = 6
-"""Shorter values are not masked: masking every `1` or `true` would make the output unreadable and protect nothing."""
+"""Minimum number of characters of a value that is masked in output.
+
+Masking every `1` or `true` would make the output unreadable and protect nothing.
+"""
 
 SENSITIVE_NAME = re.compile(r"auth|cookie|key|passw|secret|token|credential", re.IGNORECASE)
-"""Names of variables and headers whose values are masked."""
+"""Matches the names of environment variables and headers whose values are masked in output."""
 
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _FETCHED = ("file", "keyring", "cmd")
@@ -36,36 +39,41 @@ _EDITOR_VARIABLES = frozenset({"workspaceFolder", "workspaceFolderBasename", "us
 _OWN_KEYS = ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "FOUNDRY_API_KEY", "MOONGATE_API_KEY")
 
 MIN_OWN_KEY_CHARS = 16
-"""A shorter API key of the gateway is not masked in output: model servers that need no key often get a plain word such as `ollama`."""
+"""Minimum length of an API key in the gateway's environment that is masked in output.
+
+Shorter keys are often ordinary words, such as `ollama` for a model server that needs no key.
+"""
 
 
 def own_keys(environ: Mapping[str, str]) -> list[str]:
-    """Return the keys that the gateway itself reads from the environment, to be masked like secrets of the configuration."""
+    """Return the API keys that the gateway itself reads from the environment variables `environ`. They are masked in all output."""
     return [value for name in _OWN_KEYS if len(value := environ.get(name, "")) >= MIN_OWN_KEY_CHARS]
 
 
 @dataclass(slots=True)
 class Expander:
-    """Expands the references of one configuration and collects the secret values."""
+    """Expands the `${…}` references of one configuration, and collects the secret values that must be masked in output."""
 
     environ: Mapping[str, str]
+    """Environment variables that references name."""
     references: References
     secrets: set[str] = field(default_factory=lambda: cast("set[str]", set()))
-    """Values to mask in all output; grows with every expansion."""
+    """Values to mask in all output. Each expansion may add values."""
 
     def fetching(self) -> Expander:
-        """Return an expander that always runs programs and reads the keyring, even if this one does not. Both add to the same `secrets`."""
+        """Return a copy that runs programs and reads the keyring, even if this expander does not. Both add to the same set `secrets`."""
         return replace(self, references=replace(self.references, fetches=True))
 
     def entry(self, entry: JsonObject, *, path: str, mistakes: list[ConfigError]) -> JsonObject:
-        """Return a copy of a server entry with the references in `FIELDS` replaced. Other fields and other types stay unchanged.
+        """Return a copy of a server entry with the references under the keys in `FIELDS` expanded. Other keys stay unchanged.
 
-        Each value that cannot be expanded is added to `mistakes` with its JSON path and stays as it is written.
+        `path` is the JSON path of the entry. A value that cannot be expanded stays as it is written, and an error with the JSON path of the
+        value is added to `mistakes`.
         """
         return {key: self._value(value, f"{path}.{key}", key, mistakes) if key in FIELDS else value for key, value in entry.items()}
 
     def secret(self, text: str, *, path: str) -> str:
-        """Return `text` with its references replaced, and mask the result in all output.
+        """Return a secret with its references expanded, and have the result masked in all output. `path` is the JSON path of `text`.
 
         Raises:
             ConfigError: A reference cannot be expanded; the error names `path`.
@@ -96,7 +104,10 @@ class Expander:
         return value
 
     def _note_literal(self, name: str, value: JsonValue) -> None:
-        """If `name` suggests a secret, have its literal value masked in all output, and also the part of the value after `Bearer `."""
+        """Have the value of a variable or header masked in all output if its name suggests a secret.
+
+        The part of the value after the first space, as in `Bearer TOKEN`, is masked too.
+        """
         if isinstance(value, str) and SENSITIVE_NAME.search(name):
             self._note(value)
             self._note(value.partition(" ")[2])

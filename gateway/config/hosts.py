@@ -1,7 +1,7 @@
-"""Keys that other hosts write into server entries, and how Moongate treats them.
+"""Keys that other MCP hosts (applications such as editors) write into their configuration files, and how Moongate treats these keys.
 
-Data only: known foreign keys, other spellings of Moongate's keys, and keys that restrict tools and are therefore carried over. The sources
-are the hosts' documentation of their MCP configuration. Used by `read_entries`, `load` and `json_schemas`.
+The module contains only data: keys that are ignored, other spellings of Moongate's keys, and keys that restrict tools, which are converted.
+The sources are the hosts' documentation of their MCP configuration. Used by `read_entries`, `load` and `json_schemas`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ IGNORED_KEYS: dict[str, str] = {
     "version": "VS Code: version of the gallery entry",
     "watchPaths": "Roo Code: restart on change",
 }
-"""Keys of other hosts that the gateway ignores, with their host and meaning. They cause one note per server."""
+"""Keys of server entries of other MCP hosts that the gateway ignores, with their host and meaning. A note per server lists them."""
 
 KEY_ALIASES: dict[str, str] = {"serverUrl": "url", "httpUrl": "url", "http_headers": "headers", "transport": "type"}
 """Spelling of a key by another host (Windsurf, Gemini CLI, Codex, older hosts) → Moongate's key."""
 
 HEADER_VARIABLES = ("bearer_token_env_var", "env_http_headers")
-"""Keys of Codex that name environment variables: one for the bearer token, and one per further header. They become `headers`."""
+"""Keys of Codex that contain names of environment variables: of the bearer token, and of one per header. They become `headers`."""
 
 TYPE_ALIASES: dict[str, str] = {
     "streamable-http": "http",
@@ -64,8 +64,10 @@ TOOL_FILTERS: dict[str, Literal["allow", "deny"]] = {
     "includeTools": "allow",
     "tools": "allow",
 }
-"""Keys that hide tools (Gemini CLI, Windsurf, Roo Code, Codex, Copilot CLI). Dropping one would expose what its author hid,
-so it becomes part of `policies.<name>.tools`."""
+"""Key of another MCP host that lists allowed or denied tools → list in the policy `policies.<name>.tools` to which its value is added.
+
+The hosts are Gemini CLI, Windsurf, Roo Code, Codex and Copilot CLI. Ignoring such a key would expose tools that its author hid.
+"""
 
 IGNORED_ROOT_KEYS: dict[str, str] = {
     "globalShortcut": "Claude Desktop",
@@ -73,4 +75,4 @@ IGNORED_ROOT_KEYS: dict[str, str] = {
     "preferences": "Claude Desktop",
     "sandbox": "VS Code: sandbox rules",
 }
-"""Top-level keys of other hosts' configuration files that the gateway ignores, with their host and meaning."""
+"""Top-level keys of other MCP hosts' configuration files that the gateway ignores, with their host and meaning."""

@@ -1,13 +1,15 @@
-"""Templates of the text that tells a model which skills exist, written by operators and by programs that use Moongate."""
+"""Fills the template of the text that tells a model which skills exist. Operators and programs that use Moongate may write the template."""
 
 from __future__ import annotations
 
 
 def fill_template(template: str, skills: str, *, resource_instructions: str = "", runner_instructions: str = "") -> str:
-    """Return the template with `{skills}`, `{resource_instructions}` and `{runner_instructions}` replaced.
+    """Return a template's text with the placeholders `{skills}`, `{resource_instructions}` and `{runner_instructions}` replaced.
+
+    The text tells a model which skills exist. In the template, a literal brace is written twice.
 
     Raises:
-        ValueError: The template lacks `{skills}`, or has other placeholders. A literal brace is written twice.
+        ValueError: The template lacks `{skills}`, or has other placeholders.
     """
     probe = "\x00skills\x00"
     try:

@@ -1,7 +1,7 @@
-"""JSON Schemas of the file formats, generated from the pydantic models, for completion in editors.
+"""Generates JSON Schemas of Moongate's file formats from their pydantic models, for completion in editors.
 
-`build_schema("gateway")` describes `gateway.json`; `schema_of` does the same for a model of another package (agent and workflow files), so
-that all schemas look alike. Used by `moongate schema`, which also writes the files in `config/`.
+`build_schema("gateway")` generates the schema of `gateway.json`; `schema_of` generates schemas from models of other packages, such as
+agent and workflow files, in the same style. Used by `moongate schema`, which also writes the schemas in `config/`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Untitled(GenerateJsonSchema):
-    """Generates JSON Schemas without the titles that pydantic makes from the keys."""
+    """Generator of JSON Schemas that omits the titles that pydantic makes from the keys."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         return False
 
 
 def build_schema(kind: Literal["gateway"] = "gateway") -> JsonObject:
-    """Return the schema of `gateway.json`, including other hosts' spellings of its keys."""
+    """Return the JSON Schema of `gateway.json`, which also accepts the spellings of keys that other MCP hosts use."""
     schema = schema_of(GatewayConfig, title="Moongate: gateway.json")
     properties = cast("JsonObject", schema["properties"])
     servers = cast("JsonObject", properties["mcpServers"])
@@ -45,7 +45,7 @@ def build_schema(kind: Literal["gateway"] = "gateway") -> JsonObject:
 
 
 def schema_of(model: type[BaseModel], *, title: str) -> JsonObject:
-    """Return the JSON Schema of a file format; the docstrings of `model` become descriptions."""
+    """Return the JSON Schema of a file format that the pydantic class `model` defines. Docstrings of fields become descriptions."""
     schema = model.model_json_schema(by_alias=True, mode="validation", schema_generator=_Untitled)
     definitions = cast("JsonObject", schema.get("$defs", {}))
     for definition in definitions.values():
@@ -56,7 +56,10 @@ def schema_of(model: type[BaseModel], *, title: str) -> JsonObject:
 
 
 def _describe(definition: JsonObject, docstrings: Mapping[str, str]) -> None:
-    """Add `docstrings` as descriptions of a schema's properties. Keywords stay in alphabetical order, as pydantic writes them."""
+    """Add docstrings of fields as descriptions of an object schema's properties.
+
+    `docstrings` are by key of the field. Keywords stay in alphabetical order, as pydantic writes them.
+    """
     properties = cast("JsonObject", definition.get("properties", {}))
     for key, shape in properties.items():
         if key in docstrings:

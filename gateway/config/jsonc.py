@@ -1,7 +1,8 @@
-"""JSON with comments and trailing commas: reads it, and edits it in place.
+"""Decodes JSON with comments and trailing commas (JSONC), and edits such a text in place.
 
-Comments are replaced by spaces of the same length before the standard decoder reads the text, so its line and column are those of the file.
-An edit touches only the characters of one entry; comments and layout of the rest stay. Used by `load`, and by the CLI's `add` and `remove`.
+Comments are replaced by spaces of the same length before the standard decoder reads the text, so that errors have the line and column in
+the file. An edit changes only the characters of one entry; comments and layout of the rest stay. Used by `load`, and by the commands
+`moongate add` and `moongate remove`.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ _SCALAR = re.compile(r"[^\s,\]}]+")
 _NOT_NEWLINE = re.compile(r"[^\r\n]")
 
 MAX_LINE = 100
-"""Maximum length of a line with a new entry; a longer entry is written on several lines."""
+"""Maximum number of characters of a line that an edit writes; a longer entry is written on several lines."""
 
 
 class EntryExists(ConfigError):
-    """The text has an entry at this path, and the caller did not request to replace it."""
+    """Error: the text already has an entry at the path of the new entry, and replacing it was not requested."""
 
 
 class JsoncError(ConfigError):
-    """The text is not JSON. `line` and `column` are 1-based positions in the original text."""
+    """Error: the text is not JSON with comments. `line` and `column` are 1-based positions in the text."""
 
     def __init__(self, message: str, *, line: int, column: int, path: str = "") -> None:
         super().__init__(message, path=path)
@@ -38,12 +39,12 @@ class JsoncError(ConfigError):
 
 
 def parse(text: str, *, name: str = "") -> JsonValue:
-    """Decode JSONC. Comments and trailing commas are allowed; duplicate keys and `NaN` are errors.
+    """Decode JSON with comments and trailing commas. Duplicate keys and `NaN` are errors.
 
-    `name` is the file name before the position in errors.
+    `name` is the name of the file, which error messages contain before the position.
 
     Raises:
-        JsoncError: With line and column.
+        JsoncError: The text is not valid; the error has the line and column.
     """
     blanked = blank(text, name=name)
     duplicated = False
@@ -70,7 +71,13 @@ def parse(text: str, *, name: str = "") -> JsonValue:
 
 
 def blank(text: str, *, name: str = "") -> str:
-    """Return the text with comments, trailing commas and a byte-order mark replaced by spaces, offsets unchanged."""
+    """Return the text with comments, trailing commas and a byte-order mark replaced by spaces, so that all offsets stay the same.
+
+    `name` is the name of the file, for error messages.
+
+    Raises:
+        JsoncError: A comment is not closed.
+    """
     parts: list[str] = []
     before = ""
     comma = -1
@@ -94,12 +101,12 @@ def blank(text: str, *, name: str = "") -> str:
 
 
 def insert_entry(text: str, path: Sequence[str], value: JsonValue, *, replace: bool = False) -> str:
-    """Return the text with `value` at `path`, comments and layout kept; missing parents are created.
+    """Return a JSON text with `value` inserted at the path of keys `path`. Comments and layout are kept; missing parents are created.
 
-    An existing entry is an error unless `replace` is set; replacing changes the value only.
+    With `replace`, the value of an existing entry is replaced.
 
     Raises:
-        EntryExists: The entry exists.
+        EntryExists: The entry exists, and `replace` is false.
         ConfigError: A parent is not an object, or the text cannot be edited safely.
     """
     document = parse(text)
@@ -125,7 +132,7 @@ def insert_entry(text: str, path: Sequence[str], value: JsonValue, *, replace: b
 
 
 def remove_entry(text: str, path: Sequence[str]) -> str:
-    """Return the text without the entry at `path` and the comment on its last line; other comments stay.
+    """Return a JSON text without the entry at the path of keys `path`, and without the comment on the entry's last line.
 
     Raises:
         ConfigError: The entry does not exist, or the text cannot be edited safely.
@@ -144,7 +151,7 @@ def remove_entry(text: str, path: Sequence[str]) -> str:
 
 
 def dotted(path: Sequence[str]) -> str:
-    """Return a JSON path as text for messages: `mcpServers.docs.url`."""
+    """Return a path of keys as text for messages, such as `mcpServers.docs.url`."""
     return ".".join(path)
 
 
@@ -156,7 +163,7 @@ class _Node:
     members: dict[str, _Member] = field(default_factory=lambda: cast("dict[str, _Member]", {}))
     items: list[_Node] = field(default_factory=lambda: cast("list[_Node]", []))
     duplicates: list[tuple[str, int, int]] = field(default_factory=lambda: cast("list[tuple[str, int, int]]", []))
-    """Key, offset of its first use, offset of its second."""
+    """Each key that the object contains twice: key, offset of its first occurrence, offset of its second occurrence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +174,7 @@ class _Member:
 
 
 def _scan(blanked: str) -> _Node:
-    """Return the offsets of every value in a valid JSON text, whose comments `blank` has replaced by spaces."""
+    """Return the offsets of all values in a valid JSON text, as a tree. `blank` has replaced the text's comments by spaces."""
     return _scan_value(blanked, _skip(blanked, 0))
 
 
@@ -288,7 +295,10 @@ def _remove_member(text: str, parent: _Node, key: str) -> str:
 
 
 def _comma_after(text: str, at: int, limit: int) -> int | None:
-    """Return the offset of the comma that follows a value, with comments skipped."""
+    """Return the offset of the comma that follows a value, or `None` if no comma follows. Whitespace and comments are skipped.
+
+    `at` is the offset of the value's end; the search ends at `limit`.
+    """
     for match in _TOKEN.finditer(text, at, limit):
         token = match.group()
         if token == ",":
@@ -299,7 +309,7 @@ def _comma_after(text: str, at: int, limit: int) -> int | None:
 
 
 def _end_of_line(text: str, at: int, limit: int) -> int:
-    """Return `at` moved past blanks and comments on its line, or `at` itself if anything else follows."""
+    """Return the offset after the blanks and comments that follow `at` on its line; `at` itself if anything else follows them."""
     end = at
     for match in _TOKEN.finditer(text, at, limit):
         token = match.group()
@@ -345,7 +355,11 @@ def _without(document: JsonObject, path: Sequence[str]) -> JsonObject:
 
 
 def _checked(edited: str, expected: JsonValue) -> str:
-    """Return `edited` if it decodes to the intended value, so that an edit never damages the rest of a file."""
+    """Return an edited text after checking that it decodes to the intended value, so that an edit never damages the rest of a file.
+
+    Raises:
+        ConfigError: The text decodes to another value.
+    """
     try:
         actual = parse(edited)
     except JsoncError:

@@ -1,7 +1,7 @@
-"""Loads `gateway.json`: finds and reads the file, expands references, validates it, and reports mistakes.
+"""Loads `gateway.json`: finds and reads the file, expands `${…}` references, validates the result, and reports mistakes.
 
-A mistake inside a server entry disables that server; any other mistake is a `ConfigError`. No server is started or connected to. Used by
-the CLI and by programs that embed a gateway.
+A mistake inside a server entry disables that server; any other mistake is a `ConfigError`. Loading does not start or connect to servers.
+Used by the CLI and by programs that embed a gateway.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from gateway.json_types import JsonObject, JsonValue, as_object, items_of, membe
 __all__ = ["DisabledServer", "LoadedConfig", "load_config"]
 
 MAX_CONFIG_BYTES = 4_194_304
-"""A larger configuration is rejected unread; real ones stay below 100 kB."""
+"""Maximum size of a configuration file; a larger file is rejected. Real files are smaller than 100 kB."""
 
 SETTINGS_SECTIONS = ("expose", "server", "storage", "sessions", "tasks", "secrets", "defaults")
-"""Sections in which a `${…}` is not expanded. It is rejected there, because it is always a mistake."""
+"""Sections of the configuration in which `${…}` references are not expanded, except in `storage.url`. They are rejected as mistakes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A valid configuration: references are expanded, paths are absolute, and `config` has only servers that can start."""
+    """A loaded and valid configuration, with references expanded and absolute paths, and the notes and problems found on loading it."""
 
     config: GatewayConfig
-    """The validated configuration. Its `mcp_servers` has no disabled entries."""
+    """The validated configuration. Its `mcp_servers` contains only servers that can start."""
     path: Path | None
     """The file from which the configuration was read; `None` without a file."""
     base_dir: Path
@@ -54,26 +54,26 @@ class LoadedConfig:
     notes: list[str]
     """Notes for the user, such as ignored keys of other hosts."""
     problems: list[str]
-    """Notes on what is probably a mistake: policies without a source, missing folders."""
+    """Notes about probable mistakes, such as policies without a source and missing folders."""
     secrets: frozenset[str]
     """Values to mask in all output."""
     is_complete: bool = True
-    """False if secrets of servers were not fetched (`fetches` was false), so that servers cannot be reached."""
+    """False if the configuration was loaded without fetching secrets from programs and the keyring, so that servers cannot be reached."""
     runs: tuple[RunEntry, ...] = ()
-    """The commands and modules that the configuration executes, including those of disabled servers."""
+    """Entries that make the gateway execute a command or Python module, including entries of disabled servers."""
     idle: frozenset[str] = frozenset()
-    """Servers of the bundled configuration that were left out, because they need environment variables that are not set."""
+    """Names of servers of the bundled configuration that were left out, because they need environment variables that are not set."""
 
     @property
     def lock_path(self) -> Path | None:
-        """The file of `moongate lock`; `None` for a configuration without a file."""
+        """Path of the lock file, which `moongate lock` writes; `None` for a configuration without a file."""
         written = self.config.server.lock_file
         if written is not None:
             return self.base_dir / Path(written).expanduser()
         return self.path.with_name(f"{self.path.stem}.lock.json") if self.path is not None else None
 
     def located(self, entry: ServerEntry) -> ServerEntry:
-        """Return `entry`; the working directory of a stdio entry becomes absolute."""
+        """Return a copy of a stdio server's entry with an absolute working directory; entries of other servers are returned unchanged."""
         if isinstance(entry, StdioServer):
             return entry.model_copy(update={"cwd": str(self.base_dir / entry.cwd) if entry.cwd else str(self.base_dir)})
         return entry
@@ -82,13 +82,13 @@ class LoadedConfig:
 def load_config(
     path: str | Path | None, environ: Mapping[str, str], *, fetches: bool = True, admission: Admission | None = None
 ) -> LoadedConfig:
-    """Load the configuration at `path`, or the first one found (`paths.find_config`).
+    """Load the configuration file `path` or, if it is `None`, the first file that `paths.find_config` finds.
 
     With `fetches` false, no program runs and no keyring is read for the secrets of servers; `storage.url` is always expanded.
-    `admission` decides which programs may run. `environ` holds the variables that references name.
+    `admission` decides which programs may run. `environ` are the environment variables to which references refer.
 
     Raises:
-        ConfigError: The file cannot be used; each line of the message names a place in it.
+        ConfigError: The file cannot be used. Each line of the message begins with a place in the file.
     """
     found = find_config(path, environ)
     if found is None:
@@ -98,7 +98,7 @@ def load_config(
 
 
 def _without_idle_examples(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the bundled configuration without the servers that need environment variables that are not set."""
+    """Return the configuration that ships with Moongate without its disabled servers, whose environment variables are not set."""
     idle = {server.name for server in loaded.disabled}
     policies = {name: policy for name, policy in loaded.config.policies.items() if name not in idle}
     return replace(loaded, config=loaded.config.model_copy(update={"policies": policies}), disabled=[], idle=frozenset(idle))
@@ -125,9 +125,9 @@ def read_text(path: Path) -> str:
 def load_text(
     text: str, path: Path, environ: Mapping[str, str], *, fetches: bool = True, admission: Admission | None = None
 ) -> LoadedConfig:
-    """Load a configuration from its text instead of from a file. Arguments and errors are those of `load_config`.
+    """Load a configuration from the text of its file. The other arguments and the errors are the same as of `load_config`.
 
-    `path` names the text in errors, and relative paths start from its folder.
+    `path` is the path of the file: error messages contain it, and relative paths are resolved against its folder.
     """
     document = _document(text, path)
     try:
@@ -138,7 +138,9 @@ def load_text(
 
 
 def read_runs(text: str, path: Path) -> tuple[tuple[RunEntry, ...], str | None]:
-    """Return the entries of a configuration that execute something, and its `storage.dir`. Nothing is executed or expanded.
+    """Return the entries of a configuration that make the gateway execute something, and the absolute path of its `storage.dir`.
+
+    `text` is the content of the file `path`. Nothing is executed, and references are not expanded.
 
     Raises:
         ConfigError: The text is not JSON, or has unknown keys.
@@ -244,7 +246,10 @@ def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
 
 
 def _own_root(document: JsonObject, notes: list[str], mistakes: list[ConfigError]) -> JsonObject:
-    """Return the document with Moongate's keys: `servers` is renamed; keys of other hosts become notes, unknown keys mistakes."""
+    """Return the decoded file with only Moongate's top-level keys: `servers` becomes `mcpServers`, and other keys are removed.
+
+    Keys of other MCP hosts are added to `notes`; unknown keys are added to `mistakes`.
+    """
     root = {key: value for key, value in document.items() if key not in IGNORED_ROOT_KEYS}
     notes += [f"{key}: {IGNORED_ROOT_KEYS[key]}; ignored" for key in document if key in IGNORED_ROOT_KEYS]
     if "servers" in root:
@@ -274,7 +279,10 @@ def _name_mistake(name: str, path: str) -> ConfigError | None:
 
 
 def _with_filter(policies: JsonObject, name: str, side: str, tools: list[str]) -> JsonObject:
-    """Return `policies` with another host's list of allowed or denied tools added. An existing `allow` of the policy stays unchanged."""
+    """Return `policies` with `tools` added to `tools.allow` or `tools.deny` (`side`) of the policy of server `name`.
+
+    The tools come from the server entry, which has a key of another MCP host. An existing `allow` of the policy stays unchanged.
+    """
     own = as_object(policies.get(name, {}))
     rules = as_object(own.get("tools", {})) if own is not None else None
     if own is None or rules is None:
@@ -301,7 +309,10 @@ def _idle_policies(config: GatewayConfig, servers: set[str]) -> list[str]:
 
 
 def _absolute(config: GatewayConfig, base_dir: Path, problems: list[str]) -> GatewayConfig:
-    """Return the configuration with the paths of `expose`, `skills` and `storage` resolved against the file's folder."""
+    """Return the configuration with the paths in `expose`, `skills` and `storage` resolved against `base_dir`, the file's folder.
+
+    Missing folders are added to `problems`.
+    """
     agents = [_resolved(base_dir, folder) for folder in config.expose.agents]
     skills = [_resolved(base_dir, folder) for folder in config.expose.skills]
     skills += [*vendor_folders(config.skills.vendors, base_dir, Path.home()), *package_folders(config.skills.packages)]
@@ -318,7 +329,11 @@ def _absolute(config: GatewayConfig, base_dir: Path, problems: list[str]) -> Gat
 
 
 def _signatures(rules: Mapping[str, SignatureRule], folders: Sequence[Path], base_dir: Path) -> dict[str, SignatureRule]:
-    """Return the signature rules of `skills.signatures`, with absolute paths of their skill folders, key files and certificates."""
+    """Return the rules in `skills.signatures` with absolute paths of skill folders, key files and certificates.
+
+    Raises:
+        ConfigError: A rule is for a folder that is not in `folders`, the folders with skills.
+    """
     resolved: dict[str, SignatureRule] = {}
     for written, rule in rules.items():
         folder = _resolved(base_dir, written)

@@ -1,7 +1,7 @@
-"""Pydantic models of `gateway.json`; the JSON Schema is generated from them and their docstrings.
+"""Pydantic models of `gateway.json`. The JSON Schema for editors is generated from them, with their docstrings as descriptions.
 
-Only shapes and defaults are defined here. `load` reads the file and expands `${VAR}`; the packages that receive these objects decide what
-they mean. Keys are camelCase in the file and snake_case here.
+They define only shapes and defaults. `load` reads the file and expands `${VAR}`; the packages that receive these objects decide what the
+settings mean. Keys are camelCase in the file and snake_case in the models.
 """
 
 from __future__ import annotations
@@ -19,57 +19,57 @@ from gateway.config.skill_settings import SkillSettings
 from gateway.config.suggest import did_you_mean
 
 SOURCE_NAME_PATTERN = r"^[A-Za-z0-9_-]{1,40}$"
-"""Source names become the first part of exposed tool names, so they use the alphabet of tool names."""
+"""Regular expression for names of servers. They begin the names of tools that clients see, so they use the alphabet of tool names."""
 
 RESERVED_SOURCES = frozenset({"agent", "workflow", "skill", "function", "gateway"})
-"""Names of local sources; a server may not have them."""
+"""Names of the gateway's own sources of tools, which a server may not have."""
 
 
 class StdioServer(Model):
-    """A server started as a child process that speaks MCP on its standard input and output."""
+    """An MCP server that the gateway starts as a child process and uses over standard input and output."""
 
     type: Literal["stdio"] = "stdio"
-    """May be left out if `command` is given."""
+    """Transport, always `stdio`; may be left out if `command` is given."""
     command: str
-    """The program; looked up on PATH, or relative to `cwd`."""
+    """The program: a name that is looked up on PATH, or a path relative to `cwd`."""
     args: list[str] = Field(default_factory=list)
-    """Arguments, passed as they are: no shell."""
+    """Arguments of the program, passed without a shell."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Added to a minimal environment (HOME, LOGNAME, PATH, SHELL, TERM, USER, XDG_STATE_HOME)."""
+    """Environment variables of the program, added to a minimal set (HOME, LOGNAME, PATH, SHELL, TERM, USER, XDG_STATE_HOME)."""
     cwd: str | None = None
-    """Working directory; relative to the configuration file."""
+    """Working directory of the program, relative to the configuration file."""
     disabled: bool = False
-    """Keep the entry but do not start it."""
+    """`true`: do not start this server."""
 
 
 class HttpServer(Model):
-    """A server reached over streamable HTTP."""
+    """An MCP server with the transport streamable HTTP."""
 
     type: Literal["http"] = "http"
-    """`http`; `streamable-http` is read as the same."""
+    """Transport, always `http`; `streamable-http` means the same."""
     url: str
-    """The MCP endpoint."""
+    """URL of the server's MCP endpoint."""
     headers: dict[str, str] = Field(default_factory=dict)
-    """Sent with every request; values may hold secrets by reference."""
+    """HTTP headers that are sent with every request. Write secrets as references such as `${VAR}`."""
     disabled: bool = False
-    """Keep the entry but do not connect."""
+    """`true`: do not connect to this server."""
 
 
 class SseServer(Model):
-    """A server with the HTTP+SSE transport of 2024-11-05."""
+    """An MCP server with the transport HTTP+SSE of protocol version 2024-11-05."""
 
     type: Literal["sse"]
-    """Always `sse`."""
+    """Transport, always `sse`."""
     url: str
-    """The SSE endpoint."""
+    """URL of the server's SSE endpoint."""
     headers: dict[str, str] = Field(default_factory=dict)
-    """Sent with every request; values may hold secrets by reference."""
+    """HTTP headers that are sent with every request. Write secrets as references such as `${VAR}`."""
     disabled: bool = False
-    """Keep the entry but do not connect."""
+    """`true`: do not connect to this server."""
 
 
 Transport = Literal["stdio", "http", "sse"]
-"""How a server is reached: the `type` of its entry."""
+"""Transport to a server, the `type` of its entry in the configuration."""
 
 ServerEntry = StdioServer | HttpServer | SseServer
 
@@ -78,110 +78,118 @@ class Expose(Model):
     """Local agents, skills, workflows and functions to serve. Paths are relative to the configuration file."""
 
     agents: list[str] = Field(default_factory=list)
-    """Folders (or files) with `*.agent.md` and `*.workflow.yaml`."""
+    """Folders (or files) with agents (`*.agent.md`) and workflows (`*.workflow.yaml`)."""
     skills: list[str] = Field(default_factory=list)
-    """Folders that hold skill folders with a `SKILL.md`."""
+    """Folders that contain skills, which are folders with a `SKILL.md`."""
     functions: list[str] = Field(default_factory=list)
-    """Importable modules whose `@tool` functions are served."""
+    """Importable Python modules whose functions with `@tool` are served as tools."""
 
 
 class HttpSettings(Model):
     """The gateway's HTTP endpoint."""
 
     host: str = "127.0.0.1"
-    """Bind address. An address other than loopback requires API keys (`moongate keys add`)."""
+    """Address on which the gateway listens. An address other than loopback requires API keys (`moongate keys add`)."""
     port: int = Field(default=8765, ge=0, le=65535)
-    """TCP port; 0 picks a free one."""
+    """TCP port on which the gateway listens; 0 picks a free port."""
     path: str = Field(default="/mcp", pattern=r"^/[A-Za-z0-9/_-]*$")
     """Path of the MCP endpoint."""
     allowed_hosts: list[str] = Field(default_factory=list)
-    """`Host` values accepted beside loopback and `host`, e.g. `hub.example.com` or `hub.example.com:*`."""
+    """Accepted values of the header `Host`, in addition to loopback and `host`, e.g. `hub.example.com` or `hub.example.com:*`."""
     allowed_origins: list[str] = Field(default_factory=list)
-    """`Origin` values accepted beside loopback, e.g. `https://app.example.com`."""
+    """Accepted values of the header `Origin`, in addition to loopback, e.g. `https://app.example.com`."""
     max_request_bytes: int = Field(default=4_194_304, ge=1024)
-    """Larger request bodies are rejected with 413."""
+    """Maximum bytes of a request body; a larger body is rejected with status 413."""
     max_connections: int = Field(default=4096, ge=1)
-    """Connections at once, at most half the limit of open files. A new one closes the one idle longest; 503 if all are busy."""
+    """Maximum number of connections, at most half the limit of open files. At the limit, a new connection closes the connection that is
+    idle longest; it is rejected with status 503 if all are busy.
+    """
     head_seconds: float = Field(default=10, gt=0)
-    """How long the headers of a request may take to arrive; then 408."""
+    """Seconds within which the headers of a request must arrive; otherwise it is rejected with status 408."""
     body_seconds: float = Field(default=60, gt=0)
-    """How long the body of a request may take to arrive; then 408."""
+    """Seconds within which the body of a request must arrive; otherwise it is rejected with status 408."""
     unread_seconds: float = Field(default=60, gt=0)
-    """How long a response may wait for a client that does not read; then the connection is closed."""
+    """Seconds that a response waits for a client that does not read it; then the connection is closed."""
     drain_seconds: int = Field(default=10, ge=0)
-    """How long calls may run after SIGTERM; a second signal ends them at once."""
+    """Seconds that in-flight calls may still run after SIGTERM. A second signal ends them at once."""
     direct_path: Literal["auto", "off"] = "auto"
-    """`auto`: serve plain calls on the fast path, without the MCP SDK's HTTP code; `off`: serve all on the SDK path."""
+    """`auto`: serve calls that need no feature of the MCP SDK on the fast path, without the SDK; `off`: serve all calls with the SDK."""
     agui: bool = True
-    """Also serve each agent at `/agui/<agent>`, for applications that speak AG-UI."""
+    """Also serve each agent at `/agui/<agent>`, for applications that use the AG-UI protocol."""
 
 
 class LimitSettings(Model):
-    """Limits of one address and one caller over HTTP. Without API keys all callers count as one, with the whole limit."""
+    """Limits on what clients may use over HTTP, for each address or caller and for all together.
+
+    Without API keys, all callers count as one caller, for which the limits of all callers apply.
+    """
 
     connections_per_address: int | None = Field(default=None, ge=1)
-    """Connections of one IPv4 address or IPv6 /64. Left out: half of `maxConnections`, any number from this machine."""
+    """Maximum connections of one IPv4 address or IPv6 /64. Left out: half of `maxConnections`, and unlimited for this machine."""
     incomplete_bytes: int | None = Field(default=None, ge=65_536)
-    """Bytes of requests that are still arriving. Beyond it, the oldest one of the address or caller with most bytes is ended. One
-    address or caller may have a quarter. Left out: 64 MiB, or 16 times `maxRequestBytes` if that is more.
+    """Maximum bytes of all requests that have only partly arrived. Beyond the limit, the gateway ends the oldest such request of the
+    address or caller with most bytes. One address or caller may have a quarter. Left out: 64 MiB, or 16 times `maxRequestBytes` if that is
+    more.
     """
     request_bytes: int | None = Field(default=None, ge=65_536)
-    """Bytes of request bodies in progress, over all callers. Left out: 256 MiB, or 64 times `maxRequestBytes` if that is more."""
+    """Maximum bytes of the bodies of all requests in progress. Left out: 256 MiB, or 64 times `maxRequestBytes` if that is more."""
     request_bytes_per_caller: int | None = Field(default=None, ge=65_536)
-    """The same for one caller. Left out: a quarter of `requestBytes`."""
+    """Maximum bytes of the bodies of one caller's requests in progress. Left out: a quarter of `requestBytes`."""
     unread_bytes: int | None = Field(default=None, ge=65_536)
-    """Bytes of responses that clients have not read yet, over all callers. Left out: 256 MiB. At twice as many, connections of the
-    caller with most bytes are closed.
+    """Maximum bytes of all responses that clients have not read yet. At twice this limit, the gateway closes connections of the caller
+    with most bytes. Left out: 256 MiB.
     """
     unread_bytes_per_caller: int | None = Field(default=None, ge=65_536)
-    """The same for one caller. Beyond it, its calls are rejected with 429. Left out: a quarter of `unreadBytes`."""
+    """Maximum bytes of responses that one caller has not read yet. Beyond the limit, its calls are rejected with status 429. Left out: a
+    quarter of `unreadBytes`.
+    """
     calls_per_caller: int | None = Field(default=None, ge=1)
-    """Calls of one caller in progress. Left out: a quarter of `maxConnections`."""
+    """Maximum calls in progress of one caller. Left out: a quarter of `maxConnections`."""
     streams: int | None = Field(default=None, ge=1)
-    """Open streams over all callers: listening GETs, `subscriptions/listen`, AG-UI runs. Left out: half of `maxConnections`."""
+    """Maximum open streams of all callers: GET streams, `subscriptions/listen` and AG-UI runs. Left out: half of `maxConnections`."""
     streams_per_caller: int | None = Field(default=None, ge=1)
-    """The same for one caller. Left out: an eighth of `maxConnections`."""
+    """Maximum open streams of one caller. Left out: an eighth of `maxConnections`."""
     sessions: int = Field(default=10_000, ge=1)
-    """2025 sessions over all callers. A new one closes the one idle longest."""
+    """Maximum MCP sessions (protocol version 2025) of all callers. At the limit, a new session closes the session that is idle longest."""
     sessions_per_caller: int | None = Field(default=None, ge=1)
-    """The same for one caller. Left out: a quarter of `sessions`."""
+    """Maximum MCP sessions of one caller. Left out: a quarter of `sessions`."""
 
 
 class ServerSettings(Model):
-    """Settings of the gateway itself."""
+    """Settings of the gateway as an MCP server."""
 
     name: str = "moongate"
-    """Shown to clients."""
+    """Name of the gateway that clients see."""
     instructions: str | None = None
-    """Text before the generated overview that clients receive."""
+    """Text before the generated overview in the MCP `instructions` that clients receive."""
     http: HttpSettings = Field(default_factory=HttpSettings)
     """The HTTP endpoint."""
     limits: LimitSettings = Field(default_factory=LimitSettings)
-    """Limits of callers over HTTP."""
+    """Limits on what clients may use over HTTP."""
     client_prefix: str = Field(default="", max_length=40)
-    """Prefix that your client puts before tool names (e.g. `mcp__moongate__`); exposed names stay short enough for it."""
+    """Prefix that your client puts before tool names (e.g. `mcp__moongate__`). The gateway's tool names stay short enough for it."""
     page_size: int = Field(default=1000, ge=1, le=10_000)
-    """Entries per page of a listing."""
+    """Number of entries per page of `tools/list` and other lists."""
     startup_timeout_seconds: float = Field(default=10, ge=0)
-    """How long the first listing waits for servers that are still starting."""
+    """Seconds that the first `tools/list` or other list waits for servers that are still starting."""
     ask_timeout_seconds: float = Field(default=3600, gt=0)
-    """How long a request for input waits for its answer; then the call that sent it ends."""
+    """Seconds that a request for input (elicitation or sampling) waits for its answer; then the call that needs the answer ends."""
     approval_by: ApprovalBy | None = None
     """Who may approve calls: `caller`, `operator` or `other-principal`. Left out: `caller` without API keys, `operator` with keys."""
     standing_approval_days: float = Field(default=30, ge=0)
-    """How long a standing approval lasts; 0 offers no standing approvals."""
+    """Days for which a standing approval, which covers future calls, is valid; 0: only single calls can be approved."""
     max_child_processes: int = Field(default=64, ge=1)
-    """Server processes at once; a new one stops the one unused longest."""
+    """Maximum number of processes of servers. At the limit, a new process stops the process that is unused longest."""
     large_result_bytes: int = Field(default=67_108_864, ge=1_048_576)
-    """Bytes of servers' large responses (over 1 MiB) that are processed at once, half of them for one caller; others wait."""
+    """Maximum bytes of servers' large responses (over 1 MiB) that are processed at once, half of it for one caller. Others wait."""
     status_tool: bool = True
     """Offer the tool `gateway_status`, which tells a model why a server is missing."""
     reload: bool = True
-    """Apply changes of the configuration file while running; a broken file changes nothing."""
+    """Apply changes of the configuration file while the gateway runs. An invalid file is not applied."""
     lock_file: str | None = None
-    """The file of `moongate lock`. Left out: beside the configuration, `gateway.lock.json` for `gateway.json`."""
+    """Path of the file that `moongate lock` writes. Left out: beside the configuration, `gateway.lock.json` for `gateway.json`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Level of the log on stderr."""
+    """Minimum level of messages in the log on stderr."""
 
     @model_validator(mode="after")
     def _whole_request_fits(self) -> ServerSettings:
@@ -197,93 +205,95 @@ class ServerSettings(Model):
 
 
 class StorageSettings(Model):
-    """The gateway's state."""
+    """The place of the gateway's stored state, and how long it is stored."""
 
     dir: str | None = None
-    """Folder; left out: the user's state folder."""
+    """Folder for the gateway's state. Left out: the user's state folder."""
     url: str | None = None
-    """Database server instead of `gateway.db` in the folder: `postgresql://user:${PASSWORD}@host/database`."""
+    """Database server in place of the file `gateway.db` in the folder: `postgresql://user:${PASSWORD}@host/database`."""
     result_ttl_seconds: float = Field(default=3600, gt=0)
-    """How long the full text of a shortened result can be read."""
+    """Seconds for which the full text of a shortened result is stored and can be read with `read_result`."""
     max_result_bytes_per_caller: int = Field(default=268_435_456, ge=1024)
-    """Bytes of kept results per caller; new results replace the oldest."""
+    """Maximum bytes of stored results of one caller. New results replace the oldest."""
     audit_days: int = Field(default=30, ge=1)
-    """How long the audit log is kept."""
+    """Days after which entries of the audit log are deleted."""
 
 
 class SessionSettings(Model):
-    """Sessions of callers with agents over several calls."""
+    """Conversations of callers with agents that last several calls (sessions)."""
 
     ttl_seconds: float = Field(default=2_592_000, gt=0)
-    """How long a session is kept after its last turn; an agent's file may override it."""
+    """Seconds after its last call at which a session is deleted. An agent's file may override the value."""
     max_per_caller: int = Field(default=200, ge=1)
-    """Sessions of one caller at once."""
+    """Maximum number of sessions of one caller."""
     wait_seconds: float = Field(default=20, ge=0)
-    """How long a call waits for another one on the same session before it fails as busy."""
+    """Seconds that a call waits for another call in the same session to end; then it fails as busy."""
 
 
 class TaskSettings(Model):
-    """Calls that run in the background. A policy has the settings of one source."""
+    """Settings of all calls that run in the background as tasks. Settings for the tasks of one source are in `policies`."""
 
     inline_seconds: float | None = Field(default=50, ge=0)
-    """How long a client without task support waits for a call that may run as a task before it gets a handle; `null`: to the end."""
+    """Seconds that a client without task support waits for the result of a call that may run as a task. Then the client receives a handle
+    with which it reads the result later. `null`: it waits for the result.
+    """
     ttl_seconds: float = Field(default=3600, gt=0, le=31_536_000)
-    """How long a finished task can be read if the client does not say."""
+    """Seconds for which the result of a finished task can be read, if the client does not request another time."""
     ask_timeout_seconds: float = Field(default=604_800, gt=0)
-    """How long a question of a task waits for its answer, including time in which the gateway is stopped; then the step that asked
-    fails.
+    """Seconds that a task's question to a person waits for the answer, including time in which the gateway is stopped. Then the task's
+    step with the question fails.
     """
     max_per_caller: int = Field(default=64, ge=1)
-    """Unfinished tasks of one caller, running and waiting; more are rejected."""
+    """Maximum number of unfinished tasks of one caller, running and waiting. More tasks are rejected."""
     max_running_per_caller: int = Field(default=16, ge=1)
-    """Tasks of one caller that run at once; more wait in a queue. Tasks that wait for a person do not count."""
+    """Maximum number of running tasks of one caller; more tasks wait in a queue. Tasks that wait for a person do not count."""
     starts_per_minute_per_caller: int | None = Field(default=None, ge=1)
-    """Tasks of one caller that start within a minute; more wait in a queue. `null`: unlimited."""
+    """Maximum number of tasks of one caller that start within a minute; more tasks wait in a queue. `null`: unlimited."""
 
 
 class SecretCommand(Model):
-    """A program whose output is a secret, for `${cmd:NAME}`."""
+    """A program whose output is a secret, to which `${cmd:NAME}` refers."""
 
     command: list[str] = Field(min_length=1)
-    """Program and arguments, run without a shell; its standard output without the final line break is the value."""
+    """Program and arguments, run without a shell. The standard output without line breaks at its end is the secret."""
     timeout_seconds: float = Field(default=10, gt=0)
-    """Timeout of the program."""
+    """Seconds after which the program is killed and the reference fails."""
 
 
 class Defaults(Model):
-    """Fallbacks for agents."""
+    """Defaults for agents whose files leave out a setting."""
 
     model: str | None = None
     """Model of agents with `model: auto` if `OPENAI_MODEL` is not set, for example `gpt-5-mini`."""
 
 
 class GatewayConfig(Model):
-    """The root of `gateway.json`."""
+    """The whole configuration file `gateway.json`."""
 
     schema_: Annotated[str | None, Field(alias="$schema")] = None
-    """For editors."""
+    """URL or path of the JSON Schema of this file, for completion in editors."""
     mcp_servers: dict[str, ServerEntry] = Field(default_factory=dict)
-    """Remote MCP servers in the form that IDEs use; VS Code's `servers` is read as the same."""
+    """MCP servers behind the gateway, by name, in the form that IDEs use. VS Code's key `servers` means the same."""
     policies: dict[str, SourcePolicy] = Field(default_factory=dict)
-    """Rules by source name."""
+    """The operator's rules for each source of tools, by name of the source."""
     expose: Expose = Field(default_factory=Expose)
-    """Your agents, skills, workflows and functions."""
+    """Your own agents, skills, workflows and functions to serve."""
     agents: AgentSettings = Field(default_factory=AgentSettings)
     """Settings of every agent."""
     skills: SkillSettings = Field(default_factory=SkillSettings)
     """How skills are read, and which of their scripts may run."""
     server: ServerSettings = Field(default_factory=ServerSettings)
-    """The gateway itself."""
+    """Settings of the gateway as an MCP server."""
     storage: StorageSettings = Field(default_factory=StorageSettings)
-    """The gateway's own state."""
+    """The place of the gateway's stored state, and how long it is stored."""
     sessions: SessionSettings = Field(default_factory=SessionSettings)
-    """Sessions of callers with agents."""
+    """Conversations of callers with agents that last several calls."""
     tasks: TaskSettings = Field(default_factory=TaskSettings)
-    """Calls that run in the background."""
+    """Calls that run in the background as tasks."""
     secrets: dict[str, SecretCommand] = Field(default_factory=dict)
-    """Programs behind `${cmd:NAME}`."""
+    """Programs whose outputs are secrets, by the name in `${cmd:NAME}`."""
     defaults: Defaults = Field(default_factory=Defaults)
-    """Fallbacks for agents."""
+    """Defaults for agents whose files leave out a setting."""
 
     @model_validator(mode="after")
     def _names(self) -> GatewayConfig:
@@ -306,17 +316,20 @@ class GatewayConfig(Model):
         return self
 
     def policy(self, source: str) -> SourcePolicy:
-        """Return the policy of a source; the default policy if the configuration has none for it."""
+        """Return the policy of a source, or a policy of default values if the configuration contains no policy for the source."""
         return self.policies.get(source) or SourcePolicy()
 
     def prefix_of(self, source: str) -> str:
-        """Return the prefix of a source's exposed tool names: the policy's `prefix`, or else the source's name (empty for `skill`)."""
+        """Return the prefix that the gateway puts before the names of a source's tools, without `__`.
+
+        It is the `prefix` of the source's policy or, by default, the name of the source; an empty string for the source `skill`.
+        """
         prefix = self.policy(source).prefix
         return prefix if prefix is not None else "" if source == "skill" else source
 
 
 def judge_server_name(name: str) -> str | None:
-    """Return why a server cannot have this name, as a sentence without its full stop; `None` if it can."""
+    """Return why a server cannot have a name, as the end of a sentence without its full stop; `None` if it can."""
     if name in RESERVED_SOURCES:
         return f"name {name!r} is reserved for Moongate's own sources; choose another"
     if not re.fullmatch(SOURCE_NAME_PATTERN, name):
@@ -325,9 +338,10 @@ def judge_server_name(name: str) -> str | None:
 
 
 def judge_policy_name(name: str, servers: Iterable[str]) -> str | None:
-    """Return why the key `name` of `policies` matches no source; `None` if it matches one.
+    """Return why a policy has no effect because its key `name` is not the name of a source; `None` if it is.
 
-    The keys `agent/<name>` and `workflow/<name>` are accepted, because the files of agents and workflows are not read here.
+    `servers` are the names of all servers. The keys `agent/<name>` and `workflow/<name>` are accepted without a check, because the files of
+    agents and workflows are not read here.
     """
     known = RESERVED_SOURCES.union(servers)
     if name in known or "/" in name:

@@ -1,6 +1,6 @@
-"""The OAuth settings of a server's policy (`auth`): expands the client secret, and checks it against the server's entry.
+"""Reads the OAuth settings `auth` of a server's policy: expands the client secret, and checks the settings against the server's entry.
 
-A mistake disables that server. The shape of `auth` is defined in `policies` and validated with the whole file. Used by `load`.
+A mistake disables the server. The model of `auth` is in `policies`, and is validated with the whole file. Used by `load`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from gateway.errors import ConfigError
 from gateway.json_types import JsonObject
 
 SECRET_KEY = "clientSecret"
-"""The only key of `auth` in which references are expanded."""
+"""The only key of `auth` in a policy in which `${…}` references are expanded."""
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Hosts of this machine, for which http without TLS is allowed."""
+"""Host names and addresses of this machine, for which http without TLS is allowed."""
 
 
 def read_auth(written: JsonObject, entry: ServerEntry, expander: Expander, *, path: str) -> tuple[JsonObject, list[str]]:
-    """Return the settings `written` under `auth`, with the client secret expanded, and notes for the user. `path` is their JSON path.
+    """Return the OAuth settings of a server's policy with the client secret expanded, and notes for the user.
+
+    `written` is the value of the key `auth`, `path` its JSON path, and `entry` the server's entry.
 
     Raises:
         ConfigError: The settings contradict each other or the server's entry, so the server cannot be used.

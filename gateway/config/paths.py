@@ -1,7 +1,4 @@
-"""Paths of the configuration and of files that ship with the package.
-
-Only computes paths and checks whether they exist. Used by `load` and the CLI.
-"""
+"""Finds the configuration file, and the folders that ship with Moongate. Used by `load` and the CLI. No file is read here."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ CONFIG_VARIABLE = "MOONGATE_CONFIG"
 """Environment variable with the path of the configuration file."""
 
 SEARCHED = ("gateway.json", "config/gateway.json")
-"""Configuration files that are looked up in the working directory, in this order."""
+"""Paths, relative to the working directory, at which the configuration file is searched, in this order."""
 
 
 def bundled(kind: BundledKind) -> Path:
-    """Return the path of a folder that ships with Moongate, in the installed package or else at the repository root."""
+    """Return the path of a folder that ships with Moongate: in the installed package or, in a clone, at the root of the repository."""
     packaged = Path(str(files("gateway"))) / "_bundled" / kind
     return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / kind
 
@@ -35,12 +32,13 @@ def is_bundled_config(file: Path) -> bool:
 
 
 def find_config(explicit: str | Path | None, environ: Mapping[str, str], *, working_dir: Path | None = None) -> Path | None:
-    """Return the configuration file to read; `None` if not even the bundled file exists.
+    """Return the path of the configuration file to read; `None` if not even the file that ships with Moongate exists.
 
-    Order: `explicit`, `$MOONGATE_CONFIG`, `./gateway.json`, `./config/gateway.json`, the bundled file.
+    The first of these: `explicit`, `$MOONGATE_CONFIG` in `environ`, `./gateway.json`, `./config/gateway.json`, and the file that ships
+    with Moongate. The first two are errors if they are given but do not exist.
 
     Raises:
-        ConfigError: `explicit`, or the file that the variable names, does not exist.
+        ConfigError: `explicit`, or the path in `$MOONGATE_CONFIG`, is not a file.
     """
     here = working_dir or Path.cwd()
     named = ((explicit, "--config"), (environ.get(CONFIG_VARIABLE) or None, f"${CONFIG_VARIABLE}"))
@@ -61,7 +59,7 @@ def find_config(explicit: str | Path | None, environ: Mapping[str, str], *, work
 
 
 def did_you_mean_path(written: str | Path, working_dir: Path | None = None) -> str:
-    """Return `Did you mean 'x'?` with the existing path closest to the path `written`; an empty string if none is close."""
+    """Return `Did you mean 'x'?` with the existing path most similar to `written`; an empty string if no path is similar."""
     path = Path(written).expanduser()
     base = working_dir or Path()
     folder, names = path, cast("list[str]", [])

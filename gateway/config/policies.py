@@ -1,6 +1,7 @@
-"""Pydantic models of `policies` in `gateway.json`: the operator's rules for each source.
+"""Pydantic models of `policies` in `gateway.json`: the operator's rules for each source of tools, such as a server.
 
-Only shapes and defaults are defined here; the package `policy` decides what the rules mean.
+They define only shapes and defaults; the package `policy` decides what the rules mean. Docstrings of fields become descriptions in the
+JSON Schema of the file.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from gateway.config.base_models import Model
 from gateway.json_types import JsonObject, JsonValue
 
 OWN_SOURCE_KINDS = frozenset({"agent", "workflow"})
-"""First parts of the keys `agent/<name>` and `workflow/<name>` under `policies`."""
+"""First parts of the sources `agent/<name>` and `workflow/<name>`, which contain tools that only this agent or workflow can call."""
 
 _OWN_TOOL_KEYS = frozenset(
     {
@@ -28,158 +29,163 @@ _OWN_TOOL_KEYS = frozenset(
         "tools",
     }
 )
-"""Keys of a policy that apply to the tools that one agent's or workflow's file defines (`agent/<name>`, `workflow/<name>`)."""
+"""Fields of a policy that apply to sources `agent/<name>` and `workflow/<name>`: the tools that one agent's or workflow's file defines."""
 
 _IDLE_OVERRIDES = frozenset({"listed", "max_running_tasks", "name", "task_starts_per_minute"})
-"""Keys of `overrides` without effect under `agent/<name>` and `workflow/<name>`: those tools are never listed and never run as tasks."""
+"""Fields of an override that have no effect in policies of sources `agent/<name>` and `workflow/<name>`.
+
+The tools of these sources are never listed and never run as tasks.
+"""
 
 
 class ToolFilter(Model):
-    """Which tools of a source exist at all. Patterns are globs over native tool names."""
+    """Which tools of a source are served. Other tools do not exist for any caller."""
 
     allow: list[str] | None = None
-    """Only these; left out means all."""
+    """Globs over the tools' names at the source. Only matching tools are served. Left out: all tools."""
     deny: list[str] = Field(default_factory=list)
-    """Never these; wins over `allow`."""
+    """Globs over the tools' names at the source. Matching tools are not served, even if `allow` matches."""
 
 
 class SkillFilter(Model):
-    """Which skills of a source exist at all. Patterns are globs over a skill's path, which is its name unless it has a prefix."""
+    """Which skills of a source are served. Other skills do not exist for any caller."""
 
     allow: list[str] | None = None
-    """Only these; left out means all."""
+    """Globs over the skills' paths (`pdf`, `team/pdf`). Only matching skills are served. Left out: all skills."""
     deny: list[str] = Field(default_factory=list)
-    """Never these; wins over `allow`."""
+    """Globs over the skills' paths (`pdf`, `team/pdf`). Matching skills are not served, even if `allow` matches."""
 
 
 class ToolOverride(Model):
-    """How one tool is published, instead of as its server defines it."""
+    """Changes one tool of a source: its name, texts and arguments as clients see them, and whether it is served."""
 
     enabled: bool = True
     """`false`: the tool does not exist for any caller."""
     listed: bool = True
-    """`false`: not listed to clients; agents and workflows of this gateway may still use it."""
+    """`false`: the tool is not listed to clients; agents and workflows of this gateway may still use it."""
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]{1,64}$")
-    """Another name after the prefix. Rules and patterns keep using the server's own name."""
+    """Published name of the tool, after the prefix. In the configuration, the tool keeps the name that it has at its source."""
     title: str | None = None
-    """Another title."""
+    """Published title, in place of the tool's own."""
     description: str | None = None
-    """Another description."""
+    """Published description, in place of the tool's own."""
     hide: list[str] = Field(default_factory=list)
-    """Arguments removed from the published schema; a value for one is dropped."""
+    """Arguments to remove from the published schema. A caller's value for such an argument is dropped."""
     fixed: dict[str, JsonValue] = Field(default_factory=dict)
-    """Arguments that are always sent with this value, and are removed from the published schema."""
+    """Arguments that are always sent with the given value. They are removed from the published schema."""
     defaults: dict[str, JsonValue] = Field(default_factory=dict)
-    """Arguments sent with this value if the caller gives none; no longer required."""
+    """Arguments that are sent with the given value if the caller leaves them out. They are no longer required."""
     max_running_tasks: int | None = Field(default=None, ge=1)
-    """Calls of this tool that run as tasks at once, over all callers; more wait in a queue. Left out: unlimited."""
+    """Maximum number of this tool's calls that run as tasks, for all callers together; more wait in a queue. Left out: unlimited."""
     task_starts_per_minute: int | None = Field(default=None, ge=1)
-    """Calls of this tool that start as tasks within a minute; more wait in a queue. Left out: unlimited."""
+    """Maximum number of this tool's calls that start as tasks within a minute; more wait in a queue. Left out: unlimited."""
 
 
 ApprovalBy = Literal["caller", "operator", "other-principal"]
-"""Who may approve: the caller, an operator, or any other principal."""
+"""Who may approve a call: the caller itself, an operator, or any principal other than the caller."""
 
 
 class ApprovalLists(Model):
-    """Which tools need approval for each call, and from whom. Patterns are globs over native tool names."""
+    """Which tools need a person's approval for each call, and who may approve."""
 
     always: list[str] = Field(default_factory=list)
-    """These need approval."""
+    """Globs over the tools' names at the source. Calls of matching tools need approval."""
     never: list[str] = Field(default_factory=list)
-    """These do not; wins over `always`."""
+    """Globs over the tools' names at the source. Calls of matching tools need no approval, even if `always` matches."""
     by: ApprovalBy | None = None
-    """Who may approve; left out: `server.approvalBy`."""
+    """Who may approve calls. Left out: as `server.approvalBy` says."""
 
 
 class SamplingPolicy(Model):
-    """Sampling requests of a server."""
+    """How the gateway handles the sampling requests of a server, with which it uses a model."""
 
     mode: Literal["deny", "ask", "relay", "answer"] = "deny"
-    """`deny` rejects; `ask` puts each request to the user first; `relay` uses the connected client's model; `answer` uses `model`."""
+    """`deny`: reject the requests; `relay`: use the connected client's model; `answer`: use `model`; `ask`: first ask the user to approve
+    each request, then use `model` or, if no model is configured, the client's model.
+    """
     model: str | None = None
-    """Model that answers (`answer`, and `ask` once approved), e.g. `openai:gpt-5-mini`; left out: `defaults.model` or `OPENAI_MODEL`."""
+    """Model for the modes `answer` and `ask`, e.g. `openai:gpt-5-mini`. Left out: `defaults.model` or `OPENAI_MODEL`."""
     max_tokens: int | None = Field(default=4096, ge=1)
-    """Cap on the tokens of one answer; `null`: no cap."""
+    """Maximum number of tokens in the response to one request. `null`: unlimited."""
     max_requests: int | None = Field(default=25, ge=0)
-    """Requests per caller and hour; `null`: no limit, 0 rejects all."""
+    """Maximum number of requests per caller and hour. `null`: unlimited; 0: reject all."""
 
 
 class ElicitationPolicy(Model):
-    """Elicitation requests of a server."""
+    """How the gateway handles the elicitation requests of a server, with which it asks a person for input."""
 
     mode: Literal["relay", "deny"] = "relay"
-    """`relay` shows them in the connected client; `deny` rejects."""
+    """`relay`: send the requests to the connected client; `deny`: reject them."""
     url_hosts: list[str] = Field(default_factory=list)
-    """Globs of hosts that links may lead to although they are not public names, for example `portal.corp` or `localhost`. Such links
+    """Globs of hosts to which links may lead although they are not public names, for example `portal.corp` or `localhost`. Such links
     need https, except to this machine.
     """
 
 
 class RootsPolicy(Model):
-    """A server's requests for the client's workspace folders."""
+    """How the gateway handles a server's requests for the client's workspace folders (`roots/list`)."""
 
     mode: Literal["relay", "deny"] = "deny"
-    """`relay` asks the connected client; `deny` rejects."""
+    """`relay`: send the requests to the connected client; `deny`: reject them."""
 
 
 class TaskPolicy(Model):
-    """Long-running calls of one server."""
+    """How long-running calls of one source run in the background as tasks."""
 
     ttl_seconds: float | None = Field(default=None, gt=0)
-    """How long a server is asked to keep a finished task; left out: it decides."""
+    """Seconds for which the gateway requests that the server stores a finished task. Left out: the server decides."""
     max_wait_seconds: float | None = Field(default=None, gt=0)
-    """Longest time a server's task is followed, and working time of a call that runs as a task of this gateway. Left out: unlimited for
-    followed tasks and local sources, one hour for a remote server's call.
+    """Maximum seconds that the gateway follows a task of the server, and maximum working time of a call that runs as a task of the
+    gateway. Left out: unlimited for the server's tasks and for local sources, one hour for calls of a server.
     """
     cancel_on_abandon: bool = True
-    """Cancel the server's task when no client waits for it any more."""
+    """Cancel a task of the server when no client waits for it any more."""
     follow: bool = True
-    """Follow a server's task to its result for clients without task support; false: such clients get what the server returns to them."""
+    """For a client without task support, follow a task of the server until its result. `false`: return the server's response as it is."""
     promote: list[str] = Field(default_factory=list)
-    """Globs of plain tools that may run as a task of this gateway."""
+    """Globs of tools without task support whose calls may run as tasks of the gateway."""
     max_running: int | None = Field(default=None, ge=1)
-    """Tasks of this source that run at once, over all callers; more wait in a queue. Left out: unlimited."""
+    """Maximum number of running tasks of this source, for all callers together; more wait in a queue. Left out: unlimited."""
     starts_per_minute: int | None = Field(default=None, ge=1)
-    """Tasks of this source that start within a minute; more wait in a queue. Left out: unlimited."""
+    """Maximum number of tasks of this source that start within a minute; more wait in a queue. Left out: unlimited."""
     resume: bool = True
-    """`false`: a task whose gateway stopped is not resumed; it fails and says why."""
+    """`false`: a task that runs when the gateway stops is not resumed after the next start, but fails with the reason."""
 
 
 class ClientCredentials(Model):
-    """OAuth client credentials: the gateway authenticates as itself."""
+    """OAuth client credentials grant: the gateway authenticates to the server as itself."""
 
     type: Literal["client-credentials"]
-    """Always `client-credentials`."""
+    """Kind of grant, always `client-credentials`."""
     issuer: str
-    """The authorization server; the secret is sent to no other server."""
+    """URL of the authorization server. The secret is sent to no other server."""
     client_id: str
-    """Registered client."""
+    """Id of the registered OAuth client."""
     client_secret: str
-    """Its secret, by reference: `${VAR}`, `${file:PATH}`, `${keyring:SERVICE/USER}`, `${cmd:NAME}`."""
+    """Secret of the OAuth client, as a reference: `${VAR}`, `${file:PATH}`, `${keyring:SERVICE/USER}` or `${cmd:NAME}`."""
     scopes: list[str] = Field(default_factory=list)
-    """Scopes to request."""
+    """OAuth scopes to request."""
 
 
 class AuthorizationCode(Model):
-    """OAuth authorization code with PKCE: a person signs in once (`moongate auth login SERVER`)."""
+    """OAuth authorization code grant with PKCE: a person signs in once (`moongate auth login SERVER`)."""
 
     type: Literal["authorization-code"]
-    """Always `authorization-code`."""
+    """Kind of grant, always `authorization-code`."""
     issuer: str | None = None
-    """The authorization server. Left out: the one that the server's metadata names, shown before you sign in."""
+    """URL of the authorization server. Left out: as in the server's metadata; it is shown before you sign in."""
     client_id: str | None = None
-    """Registered client. Left out: the gateway registers itself."""
+    """Id of the registered OAuth client. Left out: the gateway registers itself."""
     client_secret: str | None = None
-    """Secret of a confidential client, by reference."""
+    """Secret of a confidential OAuth client, as a reference such as `${VAR}`."""
     scopes: list[str] = Field(default_factory=list)
-    """Scopes to request. Left out: those in the server's metadata."""
+    """OAuth scopes to request. Left out: the scopes in the server's metadata."""
     redirect_port: int = Field(default=0, ge=0, le=65535)
-    """Loopback port to which the browser returns; 0 picks a free one."""
+    """Port of this machine to which the browser returns after the sign-in; 0 picks a free port."""
 
 
 OutboundAuth = ClientCredentials | AuthorizationCode
-"""How the gateway authenticates to one server, in addition to fixed `headers`."""
+"""OAuth settings with which the gateway authenticates to one server, in addition to the fixed `headers` of the server's entry."""
 
 
 _LIST = {"type": ["string", "array"], "items": {"type": "string"}}
@@ -201,80 +207,89 @@ ArgumentRule = Annotated[
         },
     }),
 ]
-"""A rule for the value of one argument; `policy.rule_words` compiles its keywords."""
+"""A rule for the value of one argument of a tool: JSON Schema with Moongate's own keywords, which `policy.rule_words` compiles."""
 
 
 class SourcePolicy(Model):
-    """Rules for one source: a server by its name, or `agent`, `workflow`, `skill`, `function`.
+    """The operator's rules for one source of tools: a server by its name, or `agent`, `workflow`, `skill` or `function`.
 
-    `agent/<name>` and `workflow/<name>` hold for the tools that the file of one agent or workflow adds.
+    A policy for `agent/<name>` or `workflow/<name>` applies to the tools that the file of this agent or workflow adds.
     """
 
     prefix: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{0,40}$")
-    """First part of exposed names (`<prefix>__<tool>`); left out means the source's name, `""` means names pass unchanged."""
+    """First part of the names that clients see (`<prefix>__<tool>`). Left out: the source's name; `""`: names are not changed."""
     tools: ToolFilter = Field(default_factory=ToolFilter)
-    """Which tools exist."""
+    """Which tools of the source are served."""
     skills: SkillFilter = Field(default_factory=SkillFilter)
-    """Which skills exist, of a server or of `skill`."""
+    """Which skills of the source are served, for a server or for `skill`."""
     overrides: dict[str, ToolOverride] = Field(default_factory=dict)
-    """How tools are published, by native tool name."""
+    """Changes of single tools, by the tool's name at the source."""
     arguments: dict[str, dict[str, ArgumentRule]] = Field(default_factory=dict)
-    """By tool and argument: a rule that the value must also satisfy, as JSON Schema and rule keywords; `*` as tool means every tool."""
+    """Rules that arguments must satisfy in addition to the tool's schema, by tool (`*`: every tool) and argument. A rule is a JSON Schema,
+    in which `within`, `oneOfHosts` and `oneOfRecipients` may be used.
+    """
     additional_arguments: list[str] | dict[str, list[str]] = Field(default_factory=list)
-    """Argument names that pass although the tool does not declare them: a list, or lists by tool with `*`."""
+    """Names of arguments that are accepted although a tool does not declare them: a list for all tools, or a list for each tool or `*`."""
     approval: Literal["never", "always"] | ApprovalLists = "never"
-    """Which calls need approval first, and from whom."""
+    """Which calls a person must approve before they run, and who may approve."""
     hidden_text: Literal["strip", "refuse", "allow"] = "strip"
-    """Control, bidi and invisible characters in texts of a server: removed, rejected, or passed."""
+    """What to do with control, bidi and invisible characters in texts of a server. `strip`: remove them; `refuse`: hide the tool or reject
+    the result; `allow`: accept them.
+    """
     pins: Literal["quarantine", "warn", "off"] = "quarantine"
-    """A tool that differs from its first listing or from the lock file: hidden until accepted, served with a warning, or not compared."""
+    """What to do with a tool whose definition differs from its first listing or the lock file. `quarantine`: hide it until it is accepted;
+    `warn`: serve it and warn; `off`: do not compare.
+    """
     sampling: SamplingPolicy = Field(default_factory=SamplingPolicy)
-    """Sampling requests."""
+    """How sampling requests of the server are handled."""
     elicitation: ElicitationPolicy = Field(default_factory=ElicitationPolicy)
-    """Elicitation requests."""
+    """How elicitation requests of the server are handled."""
     roots: RootsPolicy = Field(default_factory=RootsPolicy)
-    """Requests for workspace folders."""
+    """How requests of the server for workspace folders are handled."""
     tasks: TaskPolicy = Field(default_factory=TaskPolicy)
-    """Long-running calls."""
+    """How long-running calls run in the background as tasks."""
     auth: OutboundAuth | None = Field(default=None, discriminator="type")
-    """OAuth to this server. Left out: only its `headers`."""
+    """OAuth settings for this server. Left out: the gateway sends only the `headers` of the server's entry."""
     callers: Literal["auto", "shared", "serial", "separate"] = "auto"
-    """A 2025 server over stdio that sends requests for input: one call at a time (`serial`), a process per caller (`separate`), or
-    requests rejected while two callers are busy (`shared`). `auto` shares until the first such request, then becomes serial.
+    """How callers share a stdio server of protocol version 2025, whose requests for input do not say to which call they belong. `serial`:
+    calls of one client at a time; `separate`: one process per caller; `shared`: requests for input are rejected while two callers have
+    calls; `auto`: all callers share the process until the first request for input, then as with `serial`.
     """
     serial_ask_seconds: float = Field(default=60, gt=0)
-    """At a server that serves one client at a time: how long its question may stay unanswered while other clients wait."""
+    """For a server that serves one client at a time: seconds that its request for input waits for an answer while other clients wait."""
     idempotent: list[str] = Field(default_factory=list)
-    """Globs of tools that may be sent again if the connection broke during a call."""
+    """Globs of tools whose calls may be sent again if the connection was lost during a call."""
     trust_annotations: bool = False
-    """Trust the server's own `readOnlyHint` and `idempotentHint` for that."""
+    """Whether calls of a tool may also be sent again if its annotations `readOnlyHint` or `idempotentHint` say so."""
     start: Literal["eager", "lazy"] = "eager"
-    """`lazy`: connect on the first call, if the tools are known from an earlier run."""
+    """`eager`: connect at the start; `lazy`: connect on the first call, if the tools are known from an earlier run."""
     idle_seconds: float | None = Field(default=None, gt=0)
-    """Close a connection after this time without use; the next call opens it again. Left out: never."""
+    """Seconds without use after which the connection to the server is closed; the next call opens it again. Left out: never."""
     disclosure: Literal["full", "on-demand"] = "full"
-    """`on-demand`: tools are listed only after a model loads them with `load_tools`."""
+    """`full`: list all tools; `on-demand`: list tools only after a model has loaded them with the tool `load_tools`."""
     prompts_as_tools: bool = False
-    """Also offer the server's prompts as tools, for clients and agents without prompts."""
+    """Also offer the server's prompts as tools, for clients and agents that do not support prompts."""
     timeout_seconds: float = Field(default=120, gt=0)
-    """Working time of one call; waiting for a person does not count."""
+    """Maximum seconds of one call. Waiting for a person does not count."""
     connect_timeout_seconds: float = Field(default=30, gt=0)
-    """Timeout of starting and handshake."""
+    """Maximum seconds for starting the server and its MCP handshake."""
     max_result_bytes: int = Field(default=8_388_608, ge=1024)
-    """Larger results are shortened; the full text is kept and read with `read_result`."""
+    """Maximum bytes of a result that is returned whole. A larger result is shortened; its full text is stored for `read_result`."""
     max_kept_bytes: int = Field(default=67_108_864, ge=1024)
-    """Results larger than this are rejected instead of kept."""
+    """Maximum bytes of a result that is stored; a larger result is rejected."""
     max_concurrency: int = Field(default=32, ge=1)
-    """Calls at once; more wait in a queue."""
+    """Maximum number of calls at the same time; more calls wait in a queue."""
     direct_path: Literal["auto", "off"] = "auto"
-    """`auto`: send plain calls to 2026 servers over HTTP and to processes without the MCP SDK's client; `off`: send all with the SDK."""
+    """`auto`: send calls that need no feature of the MCP SDK without the SDK, to servers of protocol version 2026 over HTTP and to
+    processes; `off`: send all calls with the SDK.
+    """
     era: Literal["auto", "legacy", "modern"] = "auto"
-    """Protocol era of a server; `auto` detects it."""
+    """Protocol version of a server. `legacy`: 2025-11-25 and older; `modern`: 2026-07-28; `auto`: detect the version."""
 
     @field_validator("additional_arguments", mode="before")
     @classmethod
     def _one_name(cls, value: object) -> object:
-        """Accept a string in place of a list of one name."""
+        """Turn a single argument name into a list of one name, so that `additionalArguments` also accepts a string."""
         if isinstance(value, str):
             return [value]
         if isinstance(value, dict):
@@ -283,12 +298,12 @@ class SourcePolicy(Model):
 
     @property
     def approval_by(self) -> ApprovalBy | None:
-        """Who may approve calls of this source; `None` for the gateway's default (`server.approvalBy`)."""
+        """Who may approve calls of this source; `None` if the policy does not say, so that `server.approvalBy` decides."""
         return None if isinstance(self.approval, str) else self.approval.by
 
     @property
     def idle_for_own_tools(self) -> list[str]:
-        """The keys of this policy that are set, but would have no effect if its source is `agent/<name>` or `workflow/<name>`."""
+        """Keys of this policy that are set, but have no effect if the policy is for `agent/<name>` or `workflow/<name>`."""
         idle = [_key(self, name) for name in sorted(self.model_fields_set - _OWN_TOOL_KEYS)]
         for tool, override in self.overrides.items():
             idle += [f"overrides.{tool}.{_key(override, name)}" for name in sorted(override.model_fields_set & _IDLE_OVERRIDES)]

@@ -1,4 +1,4 @@
-"""Turns pydantic's validation errors into one line each, with a JSON path and a suggestion. Used by `load` and `read_entries`."""
+"""Turns pydantic's validation errors into one-line messages with a JSON path and a suggestion, to report mistakes in files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from gateway.config.suggest import did_you_mean
 
 MAX_KEYS_NAMED = 12
-"""Maximum number of keys that an error lists. For an object with more keys, only the closest key is suggested."""
+"""Maximum number of an object's keys that a message lists. For an object with more keys, only the most similar key is suggested."""
 
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
@@ -22,16 +22,16 @@ _BOUNDS = {
     "greater_than": ("more than", "gt"),
     "less_than": ("less than", "lt"),
 }
-"""pydantic's error type → the words for it, and the key under which the error's context has the limit."""
+"""pydantic's error type → words for the message, and the key of the error's context that contains the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a file, with the JSON path at which it is."""
+    """One mistake in a validated file: its JSON path, and a text for the user."""
 
     path: str
     text: str
-    """The mistake, without its path."""
+    """What is wrong and what to write instead, without the path."""
 
     def line(self) -> str:
         """Return the mistake as one line, `path: text`."""
@@ -39,25 +39,32 @@ class Problem:
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], *, root: str = "") -> list[Problem]:
-    """Return each mistake of a failed validation once. `root` is the JSON path of the validated value."""
+    """Return the mistakes that a failed validation by `model` found, at most one for each JSON path.
+
+    `root` is the JSON path of the validated value.
+    """
     found: dict[str, Problem] = {}
     shapes: dict[str, Problem] = {}
     for detail in error.errors(include_url=False, include_input=True):
         problem, is_shape = _problem(detail, model, root)
         (shapes if is_shape else found).setdefault(problem.path, problem)
-    # A value that matches none of the shapes of its key is one mistake. If it matches one, only mistakes within that shape count.
+    # pydantic reports errors for each member of a union. A value that matches no member is one mistake; if it has the shape of a member,
+    # only the mistakes inside the value count.
     mistaken = {path: problem for path, problem in shapes.items() if not any(other.startswith((f"{path}.", f"{path}[")) for other in found)}
     return list({**mistaken, **found}.values())
 
 
 def _problem(detail: ErrorDetails, model: type[BaseModel], root: str) -> tuple[Problem, bool]:
-    """Turn one of pydantic's errors into a `Problem`. The flag is true if a value merely has none of the shapes that its key allows."""
+    """Turn one of pydantic's errors into a `Problem`.
+
+    Also returns whether the mistake is that the value has none of the shapes that its key allows, such as a list where text is needed.
+    """
     path = root
     here: list[Any] = [model]
     rest = list(detail["loc"])
     while rest:
         part = rest.pop(0)
-        if len(here) > 1:  # pydantic puts the member of a union into the location
+        if len(here) > 1:  # in pydantic's error locations, the member of the union comes before the key
             members, here = here, [_member_of(here, str(part))]
             if not rest and detail["type"].endswith(("_type", "literal_error")):
                 return Problem(path, f"must be {_allowed(members, detail['input'])}"), True
@@ -78,14 +85,17 @@ def _problem(detail: ErrorDetails, model: type[BaseModel], root: str) -> tuple[P
 
 
 def keys_of(model: object) -> list[str]:
-    """Return the keys that a model has in the file; none if `model` is not a model class."""
+    """Return the keys that the objects of a pydantic model have in the file; an empty list if `model` is not such a class."""
     if isinstance(model, type) and issubclass(model, BaseModel):
         return [info.alias or name for name, info in model.model_fields.items()]
     return []
 
 
 def _known_keys(key: str, model: object) -> str:
-    """Return a sentence that suggests the key of `model` closest to the unknown `key`, or else lists all keys if they are few."""
+    """Return a sentence that suggests the key of `model` most similar to an unknown key, or that lists all keys if they are few.
+
+    An empty string if no key is similar and the keys are many.
+    """
     known = keys_of(model)
     if hint := did_you_mean(key, known):
         return hint
@@ -103,7 +113,7 @@ def _item_types(here: object) -> list[Any]:
 
 
 def _types(annotation: object) -> list[Any]:
-    """Return the types that an annotation allows, without `None`."""
+    """Return the types that the annotation of a model's field allows, without `None`."""
     return [one for one in _arms(annotation) if one is not types.NoneType] or [None]
 
 
@@ -119,7 +129,10 @@ def _arms(annotation: object) -> Iterator[object]:
 
 
 def _member_of(members: Sequence[Any], label: str) -> object:
-    """Return the member of a union that pydantic's `label` names: by the value of its discriminator, or by its class name."""
+    """Return the member of a union to which an error of pydantic belongs, or `None`.
+
+    `label` is the part of the error's location that identifies the member: the value of a discriminator, or a name of the type.
+    """
     for member in members:
         origin, name = get_origin(member), getattr(member, "__name__", "")
         if label in _literals(member) or label == name or label.endswith(f" {name}]"):
@@ -130,7 +143,7 @@ def _member_of(members: Sequence[Any], label: str) -> object:
 
 
 def _literals(member: object) -> set[object]:
-    """Return all values that the `Literal` fields of a model accept. One of these fields tells the members of a union apart."""
+    """Return all values that the `Literal` fields of a pydantic model accept. One of these fields may be the discriminator of a union."""
     if not (isinstance(member, type) and issubclass(member, BaseModel)):
         return set()
     fixed = [info.annotation for info in member.model_fields.values() if get_origin(info.annotation) is Literal]
@@ -138,7 +151,11 @@ def _literals(member: object) -> set[object]:
 
 
 def _allowed(members: Sequence[Any], given: object) -> str:
-    """Return a phrase such as `a list, or 'all' or 'none', not a number`. A given text is not described if fixed texts are allowed."""
+    """Return what a value must be, as a phrase such as `a list, or 'all' or 'none', not a number`.
+
+    `members` are the allowed types and `given` is the value. The phrase does not say "not text" if the value is text and fixed texts are
+    allowed.
+    """
     shapes: list[str] = []
     for member in members:
         keys = keys_of(member)
@@ -172,7 +189,7 @@ _KINDS = {
     "float_type": "a number",
     "bool_type": "true or false",
 }
-"""pydantic's error type → the shape that the value must have."""
+"""pydantic's error type → words for the kind of value that is expected."""
 
 
 def _sentence(detail: ErrorDetails) -> str:

@@ -1,6 +1,6 @@
-"""Turns one server entry of the file into a validated `ServerEntry`, or into the reason why the server is disabled.
+"""Turns one server entry of `gateway.json` into a validated model, or into the reason why the server is disabled.
 
-Each entry is validated alone, so a mistake disables only its server. Used by `load`.
+Each entry is validated separately, so that a mistake disables only its server. Used by `load`.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ _MODELS: dict[str, type[ServerEntry]] = {
 }
 
 SWITCHED_OFF = "switched off in the configuration"
-"""Reason of an entry that is disabled on purpose."""
+"""Reason of a disabled server whose entry has `disabled: true` or `enabled: false`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DisabledServer:
-    """A server that is not started, and why."""
+    """A server of the configuration that is not started because its entry is switched off, invalid, or waits for acceptance."""
 
     name: str
     json_path: str
-    """The place in the file, for example `mcpServers.docs.env.TOKEN`."""
+    """Place of the first mistake in the file, for example `mcpServers.docs.env.TOKEN`."""
     reason: str
-    """One line without the path: all mistakes, with what to write instead."""
+    """All mistakes, with corrections, on one line. The place of the first mistake is not repeated."""
     transport: Transport = "stdio"
-    """The transport that the entry seems to describe."""
+    """The transport that the entry, which may be invalid, seems to describe."""
     waits_for: str = ""
-    """The key for `moongate lock --accept` if the entry waits for acceptance; else empty."""
+    """The key for `moongate lock --accept` if a person must accept the entry before it runs; else empty."""
 
 
 @dataclass(slots=True)
 class EntryResult:
-    """The result for one entry: exactly one of `server` and `disabled` is set."""
+    """The result of reading one server entry: either `server` or `disabled` is set. `notes` are for the user."""
 
     server: ServerEntry | None = None
     disabled: DisabledServer | None = None
@@ -57,13 +57,13 @@ class EntryResult:
     filters: dict[Literal["allow", "deny"], list[str]] = field(
         default_factory=lambda: cast("dict[Literal['allow', 'deny'], list[str]]", {})
     )
-    """Tool names that the entry allows or denies in the settings of another MCP host application (`hosts.TOOL_FILTERS`)."""
+    """Names of tools that the entry allows or denies under a key of another MCP host (`hosts.TOOL_FILTERS`)."""
 
 
 def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> EntryResult:
-    """Turn the entry of server `name` into a model with every reference expanded and `cwd` absolute.
+    """Turn the entry `raw` of the server `name` into a validated model, with references expanded and with an absolute `cwd`.
 
-    `path` is the entry's place in the file. A mistake in the entry raises no error: the result's `disabled` has the reason.
+    `path` is the entry's JSON path in the file. A mistake in the entry raises no exception: the result's `disabled` contains the reason.
     """
     result = EntryResult()
     try:
@@ -94,7 +94,10 @@ def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> E
 
 
 def _joined(mistakes: Sequence[ConfigError], path: str) -> ConfigError:
-    """Return one error for all mistakes of a server entry, at the place of the first: `text; key: text`."""
+    """Combine all mistakes of a server entry into one error with the path of the first mistake and the text `text; key: text`.
+
+    `path` is the JSON path of the entry.
+    """
     first, *others = mistakes
     if not others:
         return first
@@ -106,7 +109,10 @@ def _joined(mistakes: Sequence[ConfigError], path: str) -> ConfigError:
 
 
 def started_part(raw: JsonValue) -> JsonObject | None:
-    """Return the keys of an entry that start a program, as written (`command`, `args`, `env`, `cwd`); `None` if it starts none."""
+    """Return the part of a server entry that decides which program it starts: `command`, `args`, `env` and `cwd`, as written.
+
+    `None` if the entry starts no program.
+    """
     if not isinstance(raw, dict):
         return None
     try:
@@ -114,12 +120,12 @@ def started_part(raw: JsonValue) -> JsonObject | None:
         if entry.get("disabled") is True or _kind(entry, "") != "stdio":
             return None
     except ConfigError:
-        return None  # such an entry is disabled, with the reason
+        return None  # `read_entry` disables the server of such an entry
     return {key: value for key, value in _plain_env(entry).items() if key in ("command", "args", "env", "cwd")}
 
 
 def _looks_like(raw: JsonValue) -> Transport:
-    """Return the transport that an entry, which may be invalid, seems to describe."""
+    """Return the transport that a server entry, which may be invalid, seems to describe."""
     if not isinstance(raw, dict) or "command" in raw:
         return "stdio"
     kind = cast("JsonObject", raw).get("type")
@@ -129,7 +135,7 @@ def _looks_like(raw: JsonValue) -> Transport:
 
 
 def _take_host_keys(name: str, raw: JsonObject, path: str, result: EntryResult) -> JsonObject:
-    """Return the entry with Moongate's keys. Keys of other hosts become notes or tool filters in `result`."""
+    """Return a server entry with Moongate's keys only. Keys of other MCP hosts become notes or tool filters in `result`."""
     entry: JsonObject = {}
     ignored: list[str] = []
     for key, value in raw.items():
@@ -193,7 +199,10 @@ def _take_filter(name: str, key: str, value: JsonValue, path: str, result: Entry
 
 
 def _misspelled_kind(entry: JsonObject) -> str | None:
-    """Return `stdio` (or `http`) if `command` (or `url`) seems misspelled in the entry, so that the error names the key; else `None`."""
+    """Return `stdio` if `command` seems to be misspelled in a server entry, `http` if `url` does, else `None`.
+
+    With this transport, the misspelled key is reported as unknown, together with the right key.
+    """
     if entry.keys() & {"type", "command", "url"}:
         return None
     meant = {closest(key, ("command", "url")) for key in entry if key not in StdioServer.model_fields}
@@ -222,7 +231,7 @@ def _kind(entry: JsonObject, path: str) -> str:
 
 
 def _unknown(name: str, entry: JsonObject, kind: str, path: str) -> list[ConfigError]:
-    """Return a mistake for each key of the entry that a server of this `kind` (stdio, http or sse) does not have."""
+    """Return a mistake for each key of the server entry `entry` that entries of its `kind` (stdio, http or sse) do not have."""
     known = list(_MODELS[kind].model_fields)
     mistakes: list[ConfigError] = []
     for key in entry:
@@ -241,7 +250,7 @@ def _unknown(name: str, entry: JsonObject, kind: str, path: str) -> list[ConfigE
 
 
 def _plain_env(entry: JsonObject) -> JsonObject:
-    """Return the entry with numbers in `env` as text and without `null` values, both of which VS Code allows."""
+    """Return a server entry in which numbers in `env` are text and `null` values are left out. VS Code allows both in `env`."""
     env = entry.get("env")
     if not isinstance(env, dict):
         return entry
@@ -255,7 +264,7 @@ def _plain_env(entry: JsonObject) -> JsonObject:
 
 
 def _shaped(entry: JsonObject, kind: str, path: str, mistakes: list[ConfigError]) -> ServerEntry | None:
-    """Validate an entry and return its model; if values are wrong, add them to `mistakes` and return `None`."""
+    """Validate a server entry and return its model. If values are wrong, add the mistakes to `mistakes` and return `None`."""
     try:
         return _MODELS[kind].model_validate({**entry, "type": kind})
     except ValidationError as error:

@@ -1,7 +1,7 @@
-"""Fetches the values of secret references: from a file, the system's keyring, or a program's output.
+"""Fetches the secrets to which `${…}` references refer: from a file, the system's keyring, or the output of a program.
 
-`expand` finds the references and decides where they are allowed. A program runs at most once per load, without a shell; its output and its
-stderr are never shown. `keyring` is an optional extra, because on a server nobody can unlock a keyring.
+`expand` finds the references and decides where they are allowed. A program runs at most once per load of the configuration, without a
+shell; its output and its stderr are never shown. `keyring` is an optional extra, because on a server nobody can unlock a keyring.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from gateway.errors import ConfigError
 from gateway.json_types import JsonValue
 
 MAX_SECRET_BYTES = 65_536
-"""Maximum size of a secret's value; a larger value is an error."""
+"""Maximum size of a secret; a larger value is an error."""
 
 KILL_WAIT_SECONDS = 2.0
-"""Seconds to wait for the end of a killed program."""
+"""Maximum seconds to wait until a killed program has ended."""
 
 
 class NotAccepted(ConfigError):
-    """A program may not run until a person accepts it; `key` is the name for `moongate lock --accept`."""
+    """Error: a program that outputs a secret may not run until a person accepts it. `key` is its name for `moongate lock --accept`."""
 
     def __init__(self, message: str, *, key: str) -> None:
         super().__init__(message)
@@ -40,22 +40,22 @@ class NotAccepted(ConfigError):
 
 @dataclass(slots=True)
 class References:
-    """Fetches the secrets that one configuration references, from files, the keyring and programs."""
+    """Fetches the secrets to which one configuration refers, from files, the keyring and programs. Stores the outputs of programs."""
 
     environ: Mapping[str, str]
-    """Environment variables for the programs that are run."""
+    """Environment variables of the programs that are run."""
     base_dir: Path
-    """Folder that relative paths start from, and in which programs run."""
+    """Folder against which relative paths are resolved, and in which programs run."""
     commands: Mapping[str, JsonValue] = field(default_factory=lambda: cast("dict[str, JsonValue]", {}))
-    """The configuration's `secrets`, as written."""
+    """Section `secrets` of the configuration: name of a program → its settings, not validated."""
     fetches: bool = True
-    """If false, no program runs and no keyring is read; such a reference stays as it is written."""
+    """If false, no program runs and the keyring is not read; such a reference stays as it is written."""
     refusal: Callable[[str, JsonValue], str | None] = lambda name, written: None
-    """Returns why the program `secrets.<name>` may not run; `None` if it may."""
+    """Function that returns why the program under `secrets.<name>` may not run, or `None` if it may. Receives its name and settings."""
     _answers: dict[str, str | ConfigError] = field(default_factory=lambda: cast("dict[str, str | ConfigError]", {}))
 
     def file(self, name: str, path: str) -> str:
-        """Return the text of a file without trailing line breaks. `path` is the reference's place, for errors.
+        """Return the text of the file `name` without trailing line breaks. `path` is the JSON path of the reference, for errors.
 
         Raises:
             ConfigError: The file cannot be read, is too large or is not text.
@@ -68,7 +68,9 @@ class References:
             raise ConfigError(f"file {name!r} cannot be read: {error.strerror or 'unknown reason'}.", path=path) from None
 
     def keyring(self, name: str, path: str) -> str:
-        """Return the password of `SERVICE/USER` in the system's keyring; the last `/` divides.
+        """Return a password from the system's keyring. `name` is `SERVICE/USER`; the last `/` separates the two.
+
+        `path` is the JSON path of the reference, for errors. If `fetches` is false, the reference itself is returned.
 
         Raises:
             ConfigError: The password or the keyring does not exist, or the extra is not installed.
@@ -94,10 +96,13 @@ class References:
         return value
 
     def command(self, name: str, path: str) -> str:
-        """Return the output of the program `secrets.<name>` without trailing line breaks.
+        """Return the output of the program under `secrets.<name>` without trailing line breaks. The program runs only once.
+
+        `path` is the JSON path of the reference, for errors. If `fetches` is false, the reference itself is returned.
 
         Raises:
-            ConfigError: The program is not configured or failed; the message never has its output.
+            ConfigError: The program is not configured or failed; the message never contains its output.
+            NotAccepted: A person must accept the program first.
         """
         if not self.fetches:
             self._settings(name)
@@ -153,7 +158,10 @@ class References:
 
 
 def _read_output(process: subprocess.Popen[bytes], timeout_seconds: float) -> bytes | None:
-    """Standard output, cut at the limit; `None` after the timeout. The program has ended when this returns."""
+    """Return the standard output of a program, cut after `MAX_SECRET_BYTES` + 1 bytes; `None` if the program exceeds the timeout.
+
+    The program is killed if it has not ended, so that it does not run any more when this function returns.
+    """
     assert process.stdout is not None
     pipe = process.stdout
     seen: list[bytes] = []
@@ -177,7 +185,7 @@ def _read_output(process: subprocess.Popen[bytes], timeout_seconds: float) -> by
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the program and the processes it started."""
+    """Kill a program and, on POSIX, the processes that it started; wait up to `KILL_WAIT_SECONDS` for its end."""
     if os.name == "posix":
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)

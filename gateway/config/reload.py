@@ -1,6 +1,7 @@
-"""`Reloader`: reads the configuration file again when it changes, and when the process receives SIGHUP.
+"""`Reloader`: reads the configuration file again when the file changes or the process receives SIGHUP.
 
-If the file cannot be used, the running configuration stays in force and the status page shows the reason. `Gateway` applies what is read.
+If the file cannot be used, the running configuration stays in use and the status page shows the reason. `app.gateway.Gateway` applies the
+new configuration.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from gateway.errors import GatewayError
 logger = logging.getLogger(__name__)
 
 FIXED_SECTIONS = ("storage", "sessions", "tasks", "defaults")
-"""Sections of the configuration that need a restart to change."""
+"""Sections of the configuration whose changes are applied only by a restart of the gateway."""
 
 FOLLOWED_SETTINGS = frozenset({"approval_by", "instructions", "reload", "lock_file", "log_level"})
-"""Keys of `server` that a reload applies; the others need a restart."""
+"""Keys of the section `server` whose changes a reload applies. Changes of other keys of `server` need a restart of the gateway."""
 
 
 def fixed_changes(running: GatewayConfig, written: GatewayConfig) -> list[str]:
-    """Return the JSON paths of changes that need a restart."""
+    """Return the JSON paths of the differences between two configurations that a reload cannot apply, because they need a restart."""
     found: list[str] = []
     for section in FIXED_SECTIONS:
         found += _differences(section, getattr(running, section), getattr(written, section), frozenset())
@@ -48,7 +49,7 @@ def _differences(path: str, running: Model, written: Model, followed: frozenset[
 
 
 def with_fixed(running: LoadedConfig, written: LoadedConfig) -> LoadedConfig:
-    """Return `written`, in which the settings that need a restart have the values of `running`."""
+    """Return the configuration that a reload applies: `written`, but with the values of `running` for settings that need a restart."""
     before, after = running.config, written.config
     server = before.server.model_copy(update={name: getattr(after.server, name) for name in FOLLOWED_SETTINGS})
     kept = {section: getattr(before, section) for section in FIXED_SECTIONS}
@@ -57,15 +58,16 @@ def with_fixed(running: LoadedConfig, written: LoadedConfig) -> LoadedConfig:
 
 
 class Reloader:
-    """Reads the configuration again on request, one read at a time."""
+    """Reads and applies the configuration again after changes of its file, SIGHUP and requests, one reload at a time."""
 
     def __init__(
         self, read: Callable[[], LoadedConfig], apply: Callable[[LoadedConfig], Awaitable[bool]], watch: FileWatch | None, *, follows: bool
     ) -> None:
-        """`read` loads the configuration in a worker thread, and `apply` puts it in force; both may raise `GatewayError`.
+        """Create a reloader; `run` starts it.
 
-        `apply` returns whether to react to changes of the file from then on; `follows` is the initial value. Otherwise only SIGHUP and
-        `read_again` reload. Create `watch` before the running configuration is read, so that no change is missed.
+        `read` loads the configuration and runs in a worker thread; `apply` applies the result. Both may raise `GatewayError`. `follows` is
+        whether changes of the file that `watch` watches cause reloads; `apply` returns the new value. If false, only SIGHUP and
+        `read_again` do. Create `watch` before the running configuration is read, so that no change is missed.
         """
         self._read = read
         self._apply = apply
@@ -73,19 +75,19 @@ class Reloader:
         self._follows = follows
         self._wanted = anyio.Event()
         self.problem: str | None = None
-        """Why the current content of the file is not in use; `None` if it is."""
+        """Why the current content of the configuration file is not in use, or `None` if it is in use. Set by each reload."""
 
     def read_again(self) -> None:
-        """Reload soon, even if the file did not change."""
+        """Request a reload by `run`, even if the configuration file did not change. Returns at once."""
         self._wanted.set()
 
     def try_again(self) -> None:
-        """Note that a file that the configuration depends on has changed: if the last reload failed, reload soon."""
+        """Request a reload by `run` if the last reload failed. Call it when a file on which the configuration depends has changed."""
         if self.problem is not None:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Reload after each change and request, until cancelled."""
+        """Reload the configuration after each change of the file, SIGHUP and request. Runs until it is cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._hear_signals)
             if self._watch is not None:
@@ -109,7 +111,7 @@ class Reloader:
 
     async def _reload(self) -> None:
         try:
-            # A program that a `${cmd:…}` reference runs may hang; the gateway must be able to stop meanwhile.
+            # A program for a `${cmd:…}` reference may hang, and the gateway must be able to stop in the meantime.
             loaded = await anyio.to_thread.run_sync(self._read, abandon_on_cancel=True)
             self._follows = await self._apply(loaded)
         except GatewayError as error:

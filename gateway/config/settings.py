@@ -1,6 +1,6 @@
-"""`load_settings` and `SecretString`: settings of a program that uses Moongate as a library.
+"""`load_settings` and `SecretString`: read the settings of a program that uses Moongate as a library.
 
-Values come from the program, a `.env` file and the environment. The names are those of agent-framework.
+Values come from the program itself, a `.env` file and environment variables. The names are the same as in agent-framework.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ def load_settings(
     required_fields: Sequence[str | tuple[str, ...]] | None = None,
     **overrides: object,
 ) -> SettingsT:
-    """Return the `TypedDict` `settings_type` with a value for each field.
+    """Return a `TypedDict` of type `settings_type` with a value for each field.
 
-    A value comes from `overrides` (`None` counts as absent), else from the variable `<env_prefix><FIELD>` of the `.env` file, else of the
-    environment; else it is `None`. Text of a variable is converted to the field's type: `int`, `float`, `bool` or `SecretString`. Each
-    name in `required_fields` must have a value; of a tuple of names, exactly one must.
+    The value of a field is the first of these that exists: the argument of the same name in `overrides` (`None` counts as absent), the
+    variable `<env_prefix><FIELD>` in the `.env` file, this variable in the environment, and `None`. The text of a variable is converted to
+    the field's type: `int`, `float`, `bool` or `SecretString`. Each field named in `required_fields` must have a value; of a tuple of
+    names, exactly one field must.
 
     Raises:
         FileNotFoundError: `env_file_path` was given and the file does not exist.
-        SettingNotFoundError: A required field has no value, or several of a tuple have one.
+        SettingNotFoundError: A required field has no value, or several fields of a tuple have a value.
         ValueError: A value does not have the field's type; the message names the field or variable.
     """
     file = read_env_file(env_file_path, env_file_encoding) if env_file_path is not None else {}
@@ -69,12 +70,12 @@ def load_settings(
 
 
 def _kinds(hint: object) -> list[object]:
-    """Return the types that a field allows, without `None`."""
+    """Return the types that the annotation `hint` of a setting allows, without `None`."""
     return [arm for arm in get_args(hint) if arm is not NoneType] if get_origin(hint) in (Union, UnionType) else [hint]
 
 
 def _read(text: str, hint: object, variable: str) -> object:
-    """Convert text to the first of the field's types that accepts it. Raises `ValueError`."""
+    """Convert the text of a variable to the first of the field's types that accepts it. Raises `ValueError` if no type does."""
     problem = ""
     for kind in _kinds(hint):
         try:
@@ -91,7 +92,10 @@ def _read(text: str, hint: object, variable: str) -> object:
 
 
 def _checked(value: object, hint: object, name: str) -> object:
-    """Return a value from `overrides` after checking its type. For a `SecretString` field a string is converted."""
+    """Return a value that the program passed for the field `name` after checking its type. Raises `ValueError` for another type.
+
+    For a `SecretString` field, a string is converted.
+    """
     kinds = _kinds(hint)
     classes = tuple(kind for kind in kinds if isinstance(kind, type))
     if isinstance(value, str) and any(issubclass(kind, SecretString) for kind in classes):

@@ -1,6 +1,6 @@
-"""Finds folders with skills beside those in `expose.skills`: of other agent hosts, and of installed Python packages.
+"""Finds further folders with skills: of other agent hosts such as Claude Code, and of installed Python packages.
 
-`load` adds them to `expose.skills`.
+`load` adds them to the folders in `expose.skills`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ _FOLDERS: dict[Vendor, tuple[str, str]] = {
     "cursor": (".cursor/skills", ".cursor/skills"),
     "gemini": (".gemini/skills", ".gemini/skills"),
 }
-"""The folder below the project and the folder below the user's home, by host."""
+"""Agent host → its folder with skills, relative to the project, and relative to the user's home folder."""
 
 
 def vendor_folders(vendors: Sequence[Vendor], base_dir: Path, home: Path) -> list[Path]:
-    """Return the existing skill folders of the agent hosts `vendors`, those of the project before those of the user."""
+    """Return the existing folders with skills of the agent hosts `vendors`.
+
+    The folders of the project, which is in `base_dir`, come before the folders of the user.
+    """
     project = [base_dir / _FOLDERS[vendor][0] for vendor in vendors]
     places = [*project, *(home / _FOLDERS[vendor][1] for vendor in vendors)]
     return [place for place in dict.fromkeys(places) if place.is_dir()]
 
 
 def package_folders(packages: Sequence[str]) -> list[Path]:
-    """Return the folder `skills` of each installed package; nothing is imported, not even parent packages.
+    """Return the folder `skills` in each of the installed Python packages. No package is imported, not even parent packages.
 
     Raises:
-        ConfigError: The package does not exist or has no such folder.
+        ConfigError: A package is not installed or has no such folder.
     """
     found: list[Path] = []
     for name in packages:

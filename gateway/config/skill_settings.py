@@ -1,4 +1,4 @@
-"""Pydantic models of `skills` in `gateway.json`: how skills are read, where they come from, and which scripts may run."""
+"""Pydantic models of `skills` in `gateway.json`: how skills are read, from which folders and packages, and which scripts may run."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from gateway.config.base_models import Model
 from gateway.config.instruction_template import fill_template
 
 Vendor = Literal["agents", "claude", "codex", "copilot", "cursor", "gemini"]
-"""Hosts whose folders of skills are known."""
+"""Agent hosts, such as Claude Code, whose folders with skills the gateway can find."""
 
 
 class ScriptGrant(Model):
-    """One script that may run, in the state in which it was reviewed; `moongate skills grant` prints it."""
+    """Permission to run one script of a skill as long as the skill does not change. `moongate skills grant` prints such an entry."""
 
     skill: str
-    """The skill's name, or its `skill://` URI if several skills share the name."""
+    """Name of the skill, or its `skill://` URI if several skills have this name."""
     script: str
-    """Path of the script in the skill."""
+    """Path of the script in the skill's folder."""
     digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
-    """Digest of the whole skill: any change disables the script until it is granted again."""
+    """Digest of the whole skill. After any change of the skill, the script may not run until it is granted again."""
     network: bool = False
-    """Allow network access, except to this machine."""
+    """Allow the script network access, except to this machine."""
 
 
 class ScriptSettings(Model):
-    """Scripts of skills: off by default; when enabled, only granted scripts run, in a sandbox."""
+    """Settings for running scripts of skills. By default, no script runs; if enabled, granted scripts run in a sandbox."""
 
     enabled: bool = False
-    """Offer `run_skill_script` if this machine has a sandbox (Linux)."""
+    """Offer the tool `run_skill_script` if this machine has a sandbox (Linux)."""
     allow: list[ScriptGrant] = Field(default_factory=list[ScriptGrant])
     """The scripts that may run."""
     approval: Literal["always", "never"] = "always"
-    """Whether a person approves each run."""
+    """Whether a person must approve each run of a script."""
     environment: list[str] = Field(default_factory=list)
-    """Environment variables of the gateway to pass to scripts, in addition to PATH, LANG, HOME and TMPDIR."""
+    """Names of the gateway's environment variables to pass to scripts, in addition to PATH, LANG, HOME and TMPDIR."""
     interpreters: dict[str, str] = Field(default_factory=dict)
-    """Paths of interpreters by name: `python`, `bash`, `sh`, `node`, `ruby`, `perl`, `php`, `Rscript`; left out: found on PATH."""
+    """Paths of interpreters by name: `python`, `bash`, `sh`, `node`, `ruby`, `perl`, `php`, `Rscript`. Left out: found on PATH."""
     read_paths: list[str] = Field(default_factory=list)
-    """Further files and folders that scripts may read: absolute paths, and not the whole file system."""
+    """Further files and folders that scripts may read, as absolute paths other than the root of the file system."""
     timeout_seconds: float = Field(default=30, gt=0)
-    """Timeout of one run."""
+    """Maximum seconds of one run of a script."""
     memory_mb: int = Field(default=512, ge=32)
-    """Memory of each process."""
+    """Maximum memory of each process of a script, in MB."""
     disk_mb: int = Field(default=128, ge=1)
-    """Disk space of one run beside the copy of its skill; kept in memory if the machine allows it."""
+    """Maximum disk space of one run, in MB, without the copy of its skill. The files are in memory if the machine allows it."""
     disk_files: int = Field(default=10_000, ge=1)
-    """Files and folders that one run may create."""
+    """Maximum number of files and folders that one run may create."""
     output_bytes: int = Field(default=262_144, ge=1024)
-    """Bytes kept of standard output, and of standard error."""
+    """Maximum bytes that are returned of standard output, and of standard error."""
     concurrency: int = Field(default=4, ge=1)
-    """Runs at once; more wait."""
+    """Maximum number of runs at the same time; more runs wait."""
 
     @field_validator("read_paths")
     @classmethod
@@ -65,24 +65,24 @@ class ScriptSettings(Model):
 
 
 class SignatureRule(Model):
-    """Required signature of every skill of a folder (OpenSSF model signing): one of a key, certificates and an identity."""
+    """Signature (OpenSSF model signing) that every skill of a folder must have. The signer is a key, certificates, or an identity."""
 
     public_key: str | None = None
-    """File with an elliptic-curve public key (PEM)."""
+    """File with the signer's elliptic-curve public key (PEM)."""
     certificates: list[str] = Field(default_factory=list)
-    """Files with the certificates (PEM) to which the signer's certificate must lead."""
+    """Files with the root certificates (PEM) to which the chain of the signer's certificate must lead."""
     identity: str | None = None
-    """The signer at Sigstore: an e-mail address or a workflow's URL; with `issuer`."""
+    """Identity of the signer at Sigstore: an e-mail address, or the URL of a CI workflow. Needs `issuer`."""
     issuer: str | None = None
-    """OpenID Connect issuer of that identity."""
+    """URL of the OpenID Connect issuer of the signer's `identity`."""
     trust_config: str | None = None
-    """File with Sigstore's trust configuration, to verify without a network. Left out: the public one, fetched when needed."""
+    """File with Sigstore's trust configuration, to verify without a network. Left out: Sigstore's public one, fetched when needed."""
     file: str = Field(default="skill.oms.sig", pattern=r"^[^/\\]+$")
-    """Name of the signature's file in each skill."""
+    """Name of the file with the signature in each skill's folder."""
 
     @property
     def files(self) -> list[str]:
-        """The files that decide which signatures are valid."""
+        """Paths of the files that decide which signatures are valid: public key, trust configuration and certificates."""
         return [file for file in (self.public_key, self.trust_config, *self.certificates) if file is not None]
 
     @model_validator(mode="after")
@@ -96,29 +96,31 @@ class SignatureRule(Model):
 
 
 class SkillSettings(Model):
-    """How skills are read and served."""
+    """How skills are read and served, and which of their scripts may run."""
 
     strict: bool = False
-    """Reject skills that would be served with a warning."""
+    """Reject skills with mistakes that otherwise only cause a warning."""
     refresh_seconds: float = Field(default=5, ge=0)
-    """Seconds between checks of the folders for changes; 0 checks at every use."""
+    """Seconds between checks of the skills' folders for changes; 0: check at every use."""
     vendors: list[Vendor] = Field(default_factory=list[Vendor])
-    """Also serve the skills in these hosts' folders, of the project and of the user."""
+    """Also serve the skills in the folders of these agent hosts, in the project and in the user's home folder."""
     packages: list[str] = Field(default_factory=list)
-    """Also serve the folder `skills` of these installed Python packages."""
+    """Also serve the skills in the folder `skills` of these installed Python packages."""
     signatures: dict[str, SignatureRule] = Field(default_factory=dict[str, SignatureRule])
-    """Required signatures by folder of `expose.skills`; unsigned skills are not served."""
+    """Required signatures, by folder in `expose.skills`. Skills in these folders without a valid signature are not served."""
     instruction_template: str | None = None
-    """Text that advertises skills to agents, with `{skills}` and every other brace doubled. Left out: the built-in one."""
+    """Text that tells agents which skills exist. `{skills}` becomes the list; write other braces twice. Left out: the built-in text."""
     objects: list[str] = Field(default_factory=list)
-    """Also serve skills that are Python objects: `module`, or `module:name` of a skill, a class of one, a list or a source."""
+    """Also serve skills that are Python objects: `module`, or `module:name` of a skill, a class of skills, a list of skills or a source of
+    skills.
+    """
     scripts: ScriptSettings = Field(default_factory=ScriptSettings)
-    """Scripts."""
+    """Which scripts of skills may run, and their limits."""
 
     @field_validator("instruction_template")
     @classmethod
     def _usable(cls, template: str | None) -> str | None:
-        """Reject an invalid template when the configuration is loaded, not when an agent first needs it."""
+        """Return the template unchanged; reject an invalid template when the configuration is loaded, not when an agent first needs it."""
         if template is not None:
             fill_template(template, "")
         return template

@@ -1,4 +1,4 @@
-"""Suggestions for misspelled names in error messages."""
+"""Finds the known name most similar to a misspelled name, for suggestions in error messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `Did you mean 'x'?` with the name in `known` closest to `name`; an empty string if none is similar."""
+    """Return `Did you mean 'x'?` with the name in `known` that is most similar to `name`; an empty string if none is similar."""
     match = closest(name, known)
     return f"Did you mean {match!r}?" if match is not None else ""
 

@@ -1,6 +1,6 @@
-"""Detects by polling that a file was replaced or edited, on every file system and with every editor.
+"""Detects by polling that a file was replaced or edited, which works on every file system and with every editor.
 
-The running gateway watches its configuration, its lock file and the record of accepted commands with it.
+The running gateway watches its configuration file, its lock file and the record of accepted commands.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from pathlib import Path
 import anyio
 
 POLL_SECONDS = 0.5
-"""Polling interval; a change is noticed within twice this time."""
+"""Seconds between two checks of a watched file. A change is noticed within twice this time."""
 
 DEFINITION_SUFFIXES = (".md", ".yaml", ".yml")
-"""File suffixes of agents and workflows."""
+"""Suffixes of the files of agents and workflows."""
 
 Signature = tuple[int, int, int, int] | None
-"""State of a watched file: change time, size, inode and device; `None` if the file does not exist."""
+"""State of a watched file, for comparison: modification time, size, inode and device; `None` if the file does not exist."""
 
 
 def signature_of(path: Path) -> Signature:
-    """Return the `Signature` of a file, which is different after every change of the file. Blocks."""
+    """Return the state of a file (modification time, size, inode, device), which differs after every change of the file. Blocks."""
     try:
         found = path.stat()
     except OSError:
@@ -30,15 +30,18 @@ def signature_of(path: Path) -> Signature:
 
 
 class FileWatch:
-    """Watches one file. Create it before you read the file, so that no change is missed."""
+    """Watches one file for changes. Create it before you read the file, so that no change is missed."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file's signature. Blocks."""
+        """Store the current state of the file, with which later states are compared. Blocks."""
         self.path = path
         self._seen = signature_of(path)
 
     async def changed(self) -> None:
-        """Wait until the signature differs from the last one and has not changed for one interval."""
+        """Wait until the file has changed since the last call, or since this object was created, and stops changing.
+
+        The file has stopped changing when its state stays the same for a fifth of `POLL_SECONDS`.
+        """
         while True:
             await anyio.sleep(POLL_SECONDS)
             found = await anyio.to_thread.run_sync(signature_of, self.path)
@@ -54,7 +57,7 @@ class FileWatch:
 
 
 def definition_files(path: Path) -> Sequence[Path]:
-    """Return the files of agents and workflows in a folder, or the file itself; nothing if the folder cannot be read."""
+    """Return the files of agents and workflows in the folder `path`; nothing if it cannot be read. For a file, return the file itself."""
     if not path.is_dir():
         return [path]
     try:

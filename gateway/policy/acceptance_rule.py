@@ -1,7 +1,8 @@
-"""Decides whether a configuration entry that runs a program may run, or must wait until a person accepts it.
+"""Decides whether an entry of the configuration that executes a program may run, or must wait until a person accepts the entry.
 
-When the user starts the gateway, the current configuration is accepted. A running gateway applies only entries that were accepted before;
-an entry that it holds back stays held back after restarts. Pure; `gate.acceptance` keeps the records.
+When the user starts the gateway, all entries of the configuration are accepted. A running gateway that reads a changed configuration runs
+only entries that a person accepted before; an entry that must wait still waits after restarts. The functions are pure; `gate.acceptance`
+stores which entries were accepted.
 """
 
 from __future__ import annotations
@@ -12,21 +13,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What one record of accepted entries says about a configuration entry as it is written now."""
+    """Facts about one entry of the configuration from one acceptance record, a file in a state folder that lists the accepted entries."""
 
     accepts: bool
     """Whether a person accepted the entry exactly as it is written now."""
     holds: bool
-    """Whether a running gateway refused to run the entry, as it is written now or was written before."""
+    """Whether the entry, as it is written now or was written before, waits for acceptance because a running gateway refused to run it."""
     has_run: bool
-    """Whether a gateway was ever started with this record. Since then the record has every entry that was accepted."""
+    """Whether a gateway was ever started with this record. Since that start, the record contains every accepted entry."""
 
 
 def may_run(records: Sequence[Recorded], *, is_running: bool, is_start: bool) -> bool:
-    """Return whether an entry may run now. `is_running`: this process runs it unchanged; `is_start`: the user is starting the gateway.
+    """Return whether an entry of the configuration may run now, by the acceptance records of all state folders.
 
-    A configuration cannot accept itself by naming another state folder: every record that a gateway was started with must accept the
-    entry, and one record that holds the entry back without accepting it is enough to reject it.
+    `is_running`: this process already runs the entry unchanged. `is_start`: the user is starting the gateway, which accepts all entries.
+    Every record with which a gateway was started must accept the entry, and a single record in which the entry waits for acceptance
+    rejects it. Otherwise a configuration could accept itself by naming another state folder.
     """
     if is_running:
         return True

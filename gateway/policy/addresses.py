@@ -1,8 +1,8 @@
-"""Decides to which network addresses the gateway may connect for a URL that a peer chose.
+"""Decides to which network addresses the gateway may connect for a URL that a remote server chose.
 
-Used for URLs in a remote server's metadata (authorization servers and their endpoints). Without it, a server could make the gateway
-connect to a cloud's metadata service or to a host in the private network. Pure; `egress.guarded_fetch` resolves names and connects to
-exactly the addresses that were judged here.
+Used for the URLs of authorization servers and their endpoints in a server's OAuth metadata. Without this check, a server could make the
+gateway connect to a cloud's metadata service or to a host in the private network. The functions are pure; `egress.guarded_fetch` resolves
+host names and connects to exactly the addresses that were judged here.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NOT_PUBLIC_IPV4 = (
     IPv4Network("224.0.0.0/4"),  # multicast, RFC 5771
     IPv4Network("240.0.0.0/4"),  # reserved and broadcast, RFC 1112
 )
-"""The IANA IPv4 Special-Purpose Address Registry and multicast.
+"""IPv4 networks to which the gateway does not connect: the IANA IPv4 Special-Purpose Address Registry, and multicast.
 
-Written out because the tables of Python's `ipaddress` differ between versions. The few anycast addresses that the registry declares
-globally reachable inside a listed network are rejected too: no authorization server uses them.
+They are listed here because the tables of Python's `ipaddress` differ between versions. The few anycast addresses that the registry
+declares globally reachable inside a listed network are rejected too: no authorization server uses them.
 """
 
 _GLOBAL_IPV6 = IPv6Network("2000::/3")
@@ -45,19 +45,21 @@ _NOT_PUBLIC_IPV6 = (
     IPv6Network("2001:db8::/32"),  # documentation, RFC 3849
     IPv6Network("3fff::/20"),  # documentation, RFC 9637
 )
-"""Networks inside `_GLOBAL_IPV6` that the IANA IPv6 Special-Purpose Address Registry excludes. 6to4 is judged by its IPv4 address."""
+"""Networks inside 2000::/3 that are not public by the IANA IPv6 Special-Purpose Address Registry. 6to4 (2002::/16) is judged separately,
+by the embedded IPv4 address."""
 
 _NAT64 = IPv6Network("64:ff9b::/96")
-"""Prefix through which an IPv6-only network reaches all IPv4 addresses (RFC 6052); judged by the embedded IPv4 address."""
+"""NAT64 prefix, through which an IPv6-only network reaches all IPv4 addresses (RFC 6052); judged by the embedded IPv4 address."""
 
 _6TO4 = IPv6Network("2002::/16")
-"""Prefix whose addresses embed an IPv4 address after the first 16 bits (RFC 3056)."""
+"""6to4 prefix, whose addresses embed an IPv4 address after the first 16 bits (RFC 3056); judged by the embedded IPv4 address."""
 
 
 def judge_address(text: str, *, loopback_allowed: bool) -> str | None:
-    """Return why the gateway must not connect to an address, or `None`. `text` is numeric, as returned by a resolver.
+    """Return why the gateway must not connect to an IP address, or `None` if it may. `text` is numeric, as returned by a resolver.
 
-    An IPv6 address that embeds an IPv4 address is judged by the IPv4 address, so that a private address cannot be disguised.
+    Addresses of this machine are allowed only with `loopback_allowed`. An IPv6 address that embeds an IPv4 address is judged by the IPv4
+    address, so that a private address cannot be disguised.
     """
     try:
         address = ip_address(text)
@@ -81,7 +83,7 @@ def judge_address(text: str, *, loopback_allowed: bool) -> str | None:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Return whether a host name or address means this machine, judged by its text alone."""
+    """Return whether a host name or IP address is one of this machine, judged by its text without resolving the name."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -91,7 +93,10 @@ def is_loopback_host(host: str) -> bool:
 
 
 def is_same_origin(ours: str, other: str) -> bool:
-    """Return whether data of `ours` may be sent to `other`: the same scheme, host and port, or https in place of http on default ports."""
+    """Return whether data for the URL `ours` may also be sent to the URL `other`, which must not contain a user name.
+
+    Both need the same scheme, host and port. `other` may also use https in place of http if both use the default port.
+    """
     mine, theirs = urlsplit(ours), urlsplit(other)
     try:
         ports = mine.port, theirs.port

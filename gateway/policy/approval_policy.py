@@ -1,4 +1,4 @@
-"""Decides which calls a person must approve, who may approve them, and what the person sees. `gate.approvals` asks the person."""
+"""Decides which calls a person must approve, who may approve them, and what the person sees. `gate.approvals` asks for the approval."""
 
 from __future__ import annotations
 
@@ -21,19 +21,22 @@ RULE = "approval"
 """Rule id in the rejection of a call or request that was not approved."""
 
 MAX_SHOWN_NAME = 80
-"""Maximum displayed length of a tool's, source's or argument's name in an approval text."""
+"""Maximum number of characters of a tool's, source's or argument's name in the text that asks for an approval."""
 
 MIN_SHOWN_VALUE, MAX_SHOWN_VALUE = 60, 400
-"""Limits of the displayed length of one argument or message. The more arguments or messages, the shorter each of them is shown."""
+"""Limits, in characters, of one argument or message in the text that asks for an approval.
+
+A call with more arguments, or a sampling request with more messages, shows less of each.
+"""
 
 MAX_SHOWN = 4000
-"""Maximum length of the text that describes a call to a person; people do not read more before they decide."""
+"""Maximum number of characters of the text that describes a call to a person; people do not read more before they decide."""
 
 SCRIPT_TOOL = "run_skill_script"
 """Name of the tool that runs scripts of skills."""
 
 Decision = Literal["approve", "approve_always_with_arguments", "approve_always", "decline"]
-"""Decisions of a person: approve this call, every call with these arguments, every call of the tool, or none."""
+"""Decision of a person about a call: approve this call, every call with these arguments, or every call of the tool; or decline."""
 
 _FIELD = "decision"
 _NAMES: dict[Decision, str] = {
@@ -47,9 +50,10 @@ _STANDING: tuple[Decision, ...] = ("approve", "approve_always_with_arguments", "
 
 
 def judge_approval(name: str, approval: Literal["never", "always"] | ApprovalLists, *, by_author: bool = False) -> bool:
-    """Return whether every call of the tool with native `name` needs approval. Patterns are globs; `never` wins.
+    """Return whether every call of a tool needs approval by the key `approval` of its source's policy.
 
-    `by_author`: the tool's own definition requires approval. Only a matching `never` pattern overrides that.
+    `name` is the tool's name at its server. The lists `always` and `never` contain globs; `never` takes precedence. `by_author`: the
+    tool's own definition requires approval, which only a matching glob in `never` overrides.
     """
     if isinstance(approval, str):
         return by_author or approval == "always"
@@ -60,17 +64,21 @@ def judge_approval(name: str, approval: Literal["never", "always"] | ApprovalLis
 
 @dataclass(frozen=True, slots=True)
 class Approver:
-    """A principal that wants to decide about a call."""
+    """A principal that wants to approve or decline a call."""
 
     principal: str
     """Id of the principal that wants to decide."""
     is_operator: bool
+    """Whether the principal is an operator of the gateway."""
     admits: bool = True
     """Whether the scopes of the principal's key cover the tool."""
 
 
 def judge_approver(by: ApprovalBy, caller: str, approver: Approver) -> Reject | None:
-    """Return why `approver` may not decide about a call of the principal `caller`, or `None` if it may."""
+    """Return why `approver` may not approve or decline a call of the principal `caller`, or `None` if it may.
+
+    `by` is the configured approver: the caller, another principal, or an operator.
+    """
     is_caller = approver.principal == caller
     match by:
         case "caller" if is_caller or approver.is_operator:
@@ -84,14 +92,15 @@ def judge_approver(by: ApprovalBy, caller: str, approver: Approver) -> Reject | 
 
 
 def may_approve_itself(by: ApprovalBy, caller: str, *, is_operator: bool) -> bool:
-    """Return whether the principal `caller` may approve its own call, so that its own client can show the form."""
+    """Return whether the principal `caller` may approve its own call, so that its client can show the form for the approval."""
     return judge_approver(by, caller, Approver(caller, is_operator)) is None
 
 
 def judge_sampling(source: str, by: ApprovalBy | None, *, has_forms: bool) -> Reject | None:
-    """Return why no person can be asked to approve a sampling request, or `None` if the client has forms or an operator can decide.
+    """Return why no person can be asked to approve a sampling request of the server `source`, or `None` if a person can be asked.
 
-    `by` is the configured approver; `None` if nothing is configured.
+    The client's user can be asked if the client supports elicitation forms (`has_forms`); an operator or another principal can decide if
+    `by`, the configured approver, says so. `by` is `None` if no approver is configured.
     """
     if has_forms or by in ("operator", "other-principal"):
         return None
@@ -103,12 +112,12 @@ def judge_sampling(source: str, by: ApprovalBy | None, *, has_forms: bool) -> Re
 
 
 def approvers(by: ApprovalBy) -> str:
-    """Describe who may approve, for a message to any reader: for example `the caller or an operator`."""
+    """Return words for the people who may approve, for a message to any reader: for example `the caller or an operator`."""
     return "the caller or an operator" if by == "caller" else waits_for(by)
 
 
 def waits_for(by: ApprovalBy) -> str:
-    """Describe who may approve, for a message to the caller whose call waits."""
+    """Return words for the people who may approve, for a message to the caller whose call waits: for example `you or an operator`."""
     return _APPROVERS[by][0].lower() + _APPROVERS[by][1:]
 
 
@@ -120,7 +129,10 @@ _APPROVERS: dict[ApprovalBy, str] = {
 
 
 def with_script_approval(policy: SourcePolicy, scripts: ScriptSettings) -> SourcePolicy:
-    """Return the policy of the source `skill`: running a script needs approval unless `skills.scripts.approval` is `never`."""
+    """Return `policy`, the policy of the source `skill`, with approval required for the tool that runs scripts of skills.
+
+    Returns `policy` itself if `skills.scripts.approval` is `never`, or if the policy requires approval for all tools.
+    """
     lists = ApprovalLists() if policy.approval == "never" else policy.approval
     if scripts.approval == "never" or isinstance(lists, str):
         return policy
@@ -133,7 +145,7 @@ def may_need_approval(config: GatewayConfig) -> bool:
 
 
 def approvers_of(config: GatewayConfig, default: ApprovalBy) -> set[ApprovalBy]:
-    """Return who may approve the calls for which the configuration requires approval."""
+    """Return all approvers that the configuration names for calls that need approval. `default` is the approver if a policy names none."""
     return {policy.approval_by or default for policy in _policies_with_approval(config)}
 
 
@@ -150,20 +162,24 @@ def _requires_some(approval: Literal["never", "always"] | ApprovalLists) -> bool
 
 
 def may_stand(source: str, name: str) -> bool:
-    """Return whether a tool may be approved permanently. The tool for scripts may not: its arguments do not show the script's content."""
+    """Return whether a person may approve all future calls of a tool. True except for the gateway's tool that runs scripts of skills.
+
+    The arguments of that tool do not show the script's content, so a person cannot judge its future calls.
+    """
     return name != SCRIPT_TOOL or not (source == "skill" or is_own_source(source))
 
 
 def canonical_arguments(arguments: JsonMapping) -> str:
-    """Return a digest of a call's arguments, equal for equal arguments. It identifies what a permanent approval covers."""
+    """Return a SHA-256 digest of a call's arguments, equal for equal arguments. A permanent approval covers calls with this digest."""
     text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def approval_form(text: str, *, standing: bool = False) -> JsonObject:
-    """Return the elicitation request for an approval; with `standing` it also offers permanent approvals.
+    """Return the elicitation request that asks a person to approve a call. With `standing`, it also offers permanent approvals.
 
-    Accepting the form is not enough, because a client may accept forms automatically; the person must choose a decision.
+    `text` describes the call. The form has one required field with the decision: accepting the form is not enough, because a client may
+    accept forms automatically.
     """
     schema = _approval_schema(_STANDING if standing else _ONCE)
     return {"method": "elicitation/create", "params": {"mode": "form", "message": text, "requestedSchema": schema}}
@@ -176,7 +192,7 @@ def _approval_schema(offered: Sequence[Decision]) -> JsonObject:
 
 
 def offered_decisions(schema: JsonMapping) -> dict[Decision, str]:
-    """Return the decisions that the schema of an `approval_form` offers, with their texts; empty for other forms."""
+    """Return the decisions that the schema of an approval form offers, with their displayed texts; empty for any other form's schema."""
     for offered in (_ONCE, _STANDING):
         if schema == _approval_schema(offered):
             return {decision: _NAMES[decision] for decision in offered}
@@ -184,12 +200,15 @@ def offered_decisions(schema: JsonMapping) -> dict[Decision, str]:
 
 
 def decision_answer(decision: Decision) -> JsonObject:
-    """Return the answer to an `approval_form` that expresses `decision`."""
+    """Return the elicitation result that answers an approval form with `decision`."""
     return {"action": "decline"} if decision == "decline" else {"action": "accept", "content": {_FIELD: decision}}
 
 
 def read_decision(answer: JsonMapping, *, standing: bool = False) -> Decision:
-    """Return the decision in an answer to an `approval_form` with the same `standing`; any invalid choice means `decline`."""
+    """Return the decision in the answer to an approval form; any invalid choice means `decline`.
+
+    `standing` must have the value with which `approval_form` created the form: whether permanent approvals were offered.
+    """
     content = cast("JsonMapping", answer.get("content") or {})
     chosen: JsonValue = content.get(_FIELD) if answer.get("action") == "accept" else None
     offered = _STANDING if standing else _ONCE
@@ -197,7 +216,7 @@ def read_decision(answer: JsonMapping, *, standing: bool = False) -> Decision:
 
 
 def is_approved(answer: JsonMapping) -> bool:
-    """Return whether the answer to an `approval_form` without `standing` approves the call."""
+    """Return whether an answer approves the call. The answer is to an approval form that did not offer permanent approvals."""
     return read_decision(answer) == "approve"
 
 
@@ -221,7 +240,10 @@ def describe_sampling(source: str, params: JsonMapping, max_tokens: int | None) 
 
 
 def describe_question(name: str, message: str, fields: JsonMapping) -> str:
-    """Return the text of a workflow's question for a person: a line of the gateway, then the quoted question and fields of the answer."""
+    """Return the text that shows a workflow's question to a person: a line that names the workflow, the question, and the answer's fields.
+
+    The question and the fields are marked as quotations, so that they cannot be mistaken for text of the gateway.
+    """
     lines = [f"Workflow {_name(name)} asks:", *_cut(list(quote(message)), MAX_SHOWN // 2)]
     pairs = [(shown(field, MAX_SHOWN_NAME), shown(_text(schema), MAX_SHOWN_VALUE)) for field, schema in fields.items()]
     return "\n".join([*lines, "Fields of the answer:", *_lines(pairs)])
@@ -232,7 +254,7 @@ def _described(ours: str, pairs: Sequence[tuple[str, str]], *, empty: str) -> st
 
 
 def _lines(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the names and values as quoted lines. If they are too long together, the longest are left out and only named."""
+    """Return pairs of name and value as quoted lines. If all together exceed `MAX_SHOWN` characters, the longest pairs are only named."""
     blocks = [list(quote(f"{name}: {value}", indent="  ")) for name, value in pairs]
     sizes = [sum(map(len, block)) for block in blocks]
     total, left_out = sum(sizes), set[int]()
@@ -249,7 +271,7 @@ def _lines(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _cut(lines: list[str], limit: int) -> list[str]:
-    """Return the first lines, up to `limit` characters in total. If lines are omitted, a last line says how many."""
+    """Return the first of `lines`, up to `limit` characters in total. If lines are omitted, a last line says how many."""
     kept: list[str] = []
     for number, line in enumerate(lines):
         if sum(map(len, kept)) + len(line) > limit:

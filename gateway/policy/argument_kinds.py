@@ -1,4 +1,7 @@
-"""Guesses which arguments are paths, URLs or mail addresses, by name and schema. Used by `policy.lint`, never to judge a call."""
+"""Guesses from their names and schemas which arguments of tools are paths, URLs or mail addresses.
+
+`policy.lint` uses the guesses to find gaps in the operator's rules; they never decide about a call.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from gateway.policy.tool_schemas import resolve_local
 ArgumentKind = Literal["path", "url", "recipient"]
 
 WORD_OF_KIND: dict[ArgumentKind, str] = {"path": "within", "url": "oneOfHosts", "recipient": "oneOfRecipients"}
-"""Kind of argument → the keyword for value rules (rule word) that restricts such arguments."""
+"""Kind of argument → the keyword of Moongate (rule word) with which a rule in the configuration restricts arguments of this kind."""
 
 NAME_OF_KIND: dict[ArgumentKind, str] = {"path": "path", "url": "URL", "recipient": "mail address"}
 
@@ -24,7 +27,7 @@ _LAST_WORDS: dict[ArgumentKind, frozenset[str]] = {
     "url": frozenset("url urls uri uris href hrefs link links endpoint endpoints webhook webhooks website".split()),
     "recipient": frozenset("email emails recipient recipients cc bcc mailto".split()),
 }
-"""Kind of argument → last words of argument names that suggest it, as `file` in `output_file` and `path` in `repoPath`."""
+"""Kind of argument → words that suggest this kind at the end of an argument's name: `file` in `output_file`, `path` in `repoPath`."""
 
 _WHOLE_NAMES: dict[str, ArgumentKind] = {
     **dict.fromkeys(("source", "destination", "src", "dst", "dest", "root"), "path"),
@@ -37,7 +40,7 @@ _FORMATS: dict[str, ArgumentKind] = {
 _CLOSED = frozenset({"enum", "const"})
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _MAX_NODES = 500
-"""Maximum number of subschemas of one argument that are examined."""
+"""Maximum number of subschemas that are examined to guess the kind of one argument."""
 
 
 _READING = frozenset("list search read find grep glob get show view open walk tree".split())
@@ -45,7 +48,10 @@ _FILES = frozenset("file files folder folders dir dirs directory directories sub
 
 
 def kinds_of_argument(name: str, schema: JsonObject) -> frozenset[ArgumentKind]:
-    """Guess which kinds of text (path, URL, mail address) argument `name` contains, in its elements and properties too."""
+    """Guess which kinds of text (path, URL, mail address) the argument `name` contains, itself or in its elements and properties.
+
+    `schema` is the input schema of the tool.
+    """
     found: set[ArgumentKind] = set()
     seen: set[int] = set()
     waiting: list[tuple[str, JsonValue]] = [(name, declared_schema(schema, name))]
@@ -65,12 +71,15 @@ def kinds_of_argument(name: str, schema: JsonObject) -> frozenset[ArgumentKind]:
 
 
 def is_closed(name: str, schema: JsonObject) -> bool:
-    """Return whether the tool's schema enumerates the values of argument `name`."""
+    """Return whether a tool's input schema lists all values of the argument `name` with `enum` or `const`."""
     return not _CLOSED.isdisjoint(members_of(declared_schema(schema, name)))
 
 
 def _same_name(node: JsonObject, root: JsonObject) -> Iterator[JsonValue]:
-    """Yield the subschemas to which the name of the argument applies too: alternatives, list elements and `$ref` targets."""
+    """Yield the subschemas of `node` that describe the same argument: alternatives, list elements and `$ref` targets.
+
+    The argument's name suggests their kind, too. `root` is the whole schema, in which `$ref` is resolved.
+    """
     if "items" in node:
         yield node["items"]
     for key in ("anyOf", "oneOf", "allOf"):

@@ -1,7 +1,7 @@
 """`ArgumentPolicy`: decides which arguments reach a tool, and which calls are rejected because of their arguments.
 
-A policy is built for each tool from the tool's schema and the operator's rules; `gate.tool_rules.ToolRules` holds it. It judges every
-call, so the arguments are copied only if they change. It works on decoded JSON only.
+A policy is built for each tool from the tool's schema and the operator's rules, and stored in `gate.tool_rules.ToolRules`. It judges the
+arguments of every call as decoded JSON, so it copies them only if they change.
 """
 
 from __future__ import annotations
@@ -25,36 +25,48 @@ from gateway.policy.shaping import (
 from gateway.policy.tool_schemas import declared_names, narrow
 
 ANY_TOOL = "*"
-"""Key of rules and extra arguments for all tools of a source."""
+"""Key in `arguments` and `additionalArguments` of a policy whose entry applies to all tools of the source, in place of a tool's name."""
 
 SCHEMA_RULE = "inputSchema"
-"""Rule id of a rejection by the tool's own schema; the id of a value rule is `arguments.<tool>.<argument>`."""
+"""Rule id in the rejection of arguments that do not match the tool's own schema, as opposed to a rule of the operator."""
 
 _RULE_KEYWORDS_REFUSED = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "$id", "$anchor", "$dynamicAnchor", "$schema"})
-"""Keywords that a value rule must not use. Rules are published inside a tool's schema, where these keywords would mean something else."""
+"""JSON Schema keywords that an operator's rule for an argument must not use.
+
+Such a rule is published inside the tool's schema, where these keywords would refer to other places.
+"""
 
 Extras = Sequence[str] | Mapping[str, Sequence[str]]
-"""`additionalArguments` of the configuration: a list of names for all tools, or a list for each native tool name or `*`."""
+"""Type of `additionalArguments` in a policy, the names of undeclared arguments to accept.
+
+It is a list of names for all tools of the source, or a mapping from a tool's name at its source, or `*` for all tools, to a list.
+"""
 
 Rules = Mapping[str, Mapping[str, JsonObject]]
-"""`arguments` of the configuration: native tool name or `*` → argument → JSON Schema."""
+"""Type of `arguments` in a policy, the operator's rules for values: a tool's name at its source, or `*` → argument → JSON Schema."""
 
 
 class ArgumentPolicy:
-    """The compiled rules of one tool; immutable except for validators compiled on first use. Create it with `build`."""
+    """All rules about the arguments of one tool, compiled: which arguments are accepted, added and dropped, and which values are valid.
+
+    Create it with `build`. It is immutable except for JSON Schema validators, which are compiled on first use.
+    """
 
     __slots__ = ("_check", "_filling", "_rules", "accepted", "published_schema", "withheld")
 
     def __init__(
         self, published_schema: JsonObject, plan: ArgumentPlan, rules: Sequence[tuple[str, str, SchemaCheck]], check: SchemaCheck
     ) -> None:
-        """`rules` are the value rules: argument, rule id, check of the value. `check` judges all arguments by the tool's schema."""
+        """`plan` says which arguments are accepted, dropped and added. `check` judges all arguments by the tool's schema.
+
+        `rules` are the operator's rules for values, each as argument, rule id, and check of the value.
+        """
         self.published_schema = published_schema
-        """The tool's schema as clients see it; the original object if no rule changes it."""
+        """The tool's input schema as clients see it: narrowed by the rules. The original object if no rule changes the schema."""
         self.withheld = plan.withheld
-        """Declared argument that a caller may not pass → the rule that forbids the argument."""
+        """Arguments that the tool declares but a caller may not pass → id of the rule that forbids each."""
         self.accepted = plan.accepted
-        """Names of the arguments that are accepted from a caller; others are dropped."""
+        """Names of the arguments that are accepted from a caller; all other arguments are dropped."""
         self._filling = plan.filling
         self._rules = tuple(rules)
         self._check = check
@@ -71,12 +83,14 @@ class ArgumentPolicy:
         override: ToolOverride | None = None,
         only_with_rules: bool = False,
     ) -> ArgumentPolicy:
-        """Compile the rules for the tool with native `tool_name`. Never raises: an argument whose rule is unusable is always rejected.
+        """Compile the rules for the arguments of a tool. Never raises: if a rule is unusable, every call with its argument is rejected.
 
-        An extra argument is accepted although undeclared; it is published only if a rule names it. A rule for an argument that is
-        neither declared nor extra has no effect, because that argument is dropped. `denied` names are dropped although declared, unless
-        they are extra. With `only_with_rules` every call passes unchanged if no rule, extra or override concerns the tool: the tool
-        then checks its arguments itself.
+        `tool_name` is the tool's name at its source. `override` contains the operator's fixed and default values. `extras` names
+        arguments that are accepted although the tool does not declare them; they are published only if a rule names them. `rules` maps
+        tools and their arguments to JSON Schemas of the values. A rule for an argument that is neither declared nor in `extras` has no
+        effect, because that argument is dropped. Arguments in `denied` are dropped although declared, unless they are in `extras`. With
+        `only_with_rules`, every call passes unchanged if no rule, extra argument or override concerns the tool: the tool then checks its
+        arguments itself.
         """
         if only_with_rules and not (rules.get(ANY_TOOL) or rules.get(tool_name) or extras or override is not None):
             published = as_object(input_schema) or {"type": "object"}
@@ -110,7 +124,11 @@ class ArgumentPolicy:
         return cls(shown, plan, checks, SchemaCheck(judged))
 
     def judge(self, arguments: JsonObject) -> Pass | Rewrite | Reject:
-        """Drop arguments that are not accepted, add values of the override, apply the value rules, then the schema; stop at a rejection."""
+        """Judge the arguments of one call: accept them unchanged, replace them, or reject the call.
+
+        In this order: drop arguments that are not accepted, add the operator's fixed and default values, apply the operator's rules for
+        values, and apply the tool's schema. The first rejection ends the judgement.
+        """
         kept = arguments
         dropped: tuple[str, ...] = ()
         if not arguments.keys() <= self.accepted:
@@ -130,16 +148,19 @@ class ArgumentPolicy:
         return PASS if kept is arguments else Rewrite(kept, dropped)
 
     def fill(self, arguments: JsonObject) -> JsonObject:
-        """Return `arguments` with the fixed and default values of the tool's override added; `arguments` itself if there are none."""
+        """Return `arguments` with the operator's fixed and default values (`overrides`) added; `arguments` itself if nothing is added."""
         return arguments if self._filling is None else self._filling.fill(arguments)
 
     @property
     def rules(self) -> tuple[tuple[str, str], ...]:
-        """Argument and id of every value rule, in the order of application."""
+        """Argument and rule id of each of the operator's rules for values, in the order in which the rules are applied."""
         return tuple((name, rule_id) for name, rule_id, _ in self._rules)
 
     def problem_of(self, rule_id: str, value: JsonValue) -> str | None:
-        """Return why the value rule `rule_id` rejects `value`, as the start of a sentence, or `None`. Used to explain a verdict."""
+        """Return why the operator's rule with the id `rule_id` rejects a value, or `None` if the rule accepts the value.
+
+        The text is the start of a sentence. Used to explain a verdict.
+        """
         for name, known, check in self._rules:
             if known == rule_id:
                 return check.find(value, measure(value), root=name)
@@ -147,17 +168,20 @@ class ArgumentPolicy:
 
 
 class _Unjudged(ArgumentPolicy):
-    """The policy of a tool that no rule concerns: every call passes unchanged."""
+    """Argument policy of a tool for which no rule is configured and which checks its arguments itself: every call passes unchanged."""
 
     __slots__ = ()
 
     def judge(self, arguments: JsonObject) -> Pass | Rewrite | Reject:
-        """Accept every call without looking at its arguments."""
+        """Return `PASS`: accept every call unchanged."""
         return PASS
 
 
 def extra_names(tool_name: str, extras: Extras) -> frozenset[str]:
-    """Return the configured extra arguments of a tool: its own and those of `*`, without `_meta`, which is never an argument."""
+    """Return the names of undeclared arguments that the configuration accepts for a tool, from the lists for the tool and for `*`.
+
+    `_meta` is left out, because it is never an argument.
+    """
     if isinstance(extras, Mapping):
         names = {*extras.get(ANY_TOOL, ()), *extras.get(tool_name, ())}
     else:
@@ -166,7 +190,7 @@ def extra_names(tool_name: str, extras: Extras) -> frozenset[str]:
 
 
 def rule_uses_references(rule: JsonMapping) -> bool:
-    """Return whether a value rule uses keywords such as `$ref` or `$id`, which change their meaning inside another schema."""
+    """Return whether an operator's rule for an argument uses keywords such as `$ref`, whose meaning changes inside the tool's schema."""
     stack: list[JsonValue] = [rule]
     while stack:
         node = stack.pop()
@@ -177,14 +201,20 @@ def rule_uses_references(rule: JsonMapping) -> bool:
 
 
 def rule_problem(rule: JsonObject) -> str | None:
-    """Return why a value rule is unusable, as the end of a sentence that starts with the rule, or `None`."""
+    """Return why an operator's rule for an argument cannot be applied, or `None` if it can.
+
+    The text is the end of a sentence whose subject is the rule, for example "is nested deeper than 64 levels".
+    """
     if rule_uses_references(rule):
         return "may not use `$ref`, `$id`, `$anchor` or `$schema`; write the schema out"
     return find_fault(rule) or SchemaCheck(rule, is_rule=True).problem
 
 
 def _refuse_all(name: str, rule: JsonObject, unusable: str) -> SchemaCheck:
-    """Return a check that rejects every value, for an unusable rule: a typing error must not disable the rule."""
+    """Return a check that rejects every value of argument `name`, because its rule is unusable: a typing error must not disable the rule.
+
+    `unusable` is the end of a sentence that says why.
+    """
     refusal = f"argument {name!r} is rejected because its rule in the configuration {unusable}; tell the operator"
     return SchemaCheck(rule, refusal=refusal)
 

@@ -1,8 +1,9 @@
-"""Completes a value rule for one argument of one tool: implied types, faults, and the form published to clients.
+"""Completes an operator's rule for one argument of one tool: adds implied types, finds faults, and builds the form published to clients.
 
-JSON Schema ignores a keyword for another type than the value's, so `{"pattern": "^docs/"}` alone accepts every list and object. Here a
-keyword about text implies that the value is text, and a rule about text applies to each element of an argument that is a list of text.
-Used by `policy.argument_policy`, which compiles the completed rule, and by `policy.lint`.
+Such a rule is a JSON Schema in which Moongate's own keywords (rule words, such as `within`) may occur. JSON Schema ignores a keyword for
+another type than the value's, so `{"pattern": "^docs/"}` alone accepts every list and object. In a completed rule, a keyword about text
+implies that the value is text, and a rule about text applies to each element of an argument that is a list of text. Used by
+`policy.argument_policy`, which compiles the completed rule, and by `policy.lint`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ KEYWORDS_OF_TYPES: dict[str, frozenset[str]] = {
         "dependentRequired", "dependentSchemas", "unevaluatedProperties",
     }),
 }  # fmt: skip
-"""Type → keywords that judge only values of this type."""
+"""JSON type → keywords of JSON Schema, and rule words of Moongate, that judge only values of this type."""
 
 ANY_TYPE_KEYWORDS = frozenset({"type", "enum", "const", "allOf", "anyOf", "oneOf", "not", "if", "then", "else"})
 
@@ -36,10 +37,10 @@ _SILENT = frozenset({
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$defs", "definitions",
     "contentEncoding", "contentMediaType", "contentSchema",
 })  # fmt: skip
-"""Keywords that never reject a value, such as `title`."""
+"""Keywords of JSON Schema that never reject a value, such as `title`."""
 
 DEMANDING = ANY_TYPE_KEYWORDS.union(*KEYWORDS_OF_TYPES.values())
-"""All keywords that can reject a value: those of JSON Schema 2020-12, and the rule words."""
+"""All keywords that can reject a value: keywords of JSON Schema 2020-12, and Moongate's own (rule words, such as `within`)."""
 
 _SAYS_TYPE = frozenset({"type", "enum", "const"})
 _SCALARS = frozenset({"string", "number"})
@@ -47,31 +48,37 @@ _SCALARS = frozenset({"string", "number"})
 _SAME_VALUE = frozenset({"allOf", "anyOf", "oneOf", "then", "else", "dependentSchemas"})
 _PARTS = frozenset({"properties", "patternProperties", "additionalProperties", "items", "prefixItems"})
 _REVERSIBLE = frozenset({"not", "if", "contains", "oneOf", "propertyNames", "unevaluatedProperties", "unevaluatedItems"})
-"""Keywords under which a narrower schema can accept more, or under which the validator may skip a value. Rule words reject every ambiguous
-spelling, so `not` before a word would accept exactly the ambiguous ones."""
+"""JSON Schema keywords under which a stricter subschema can make the whole rule accept more, or which the validator may skip for a value.
+
+Moongate's rule words (such as `within`) are refused under these keywords: a rule word rejects every ambiguous spelling of a text, so `not`
+with a rule word would accept exactly the ambiguous spellings.
+"""
 
 _WITH_CHILDREN = _SAME_VALUE | _PARTS | _REVERSIBLE
 _MAPS = frozenset({"properties", "patternProperties", "dependentSchemas"})
 
 _MAX_DEPTH = 64
-"""Maximum nesting of a value rule; a deeper rule is unusable."""
+"""Maximum nesting of an operator's rule for an argument; a deeper rule is unusable."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfinedRule:
-    """A value rule, completed for one argument of one tool."""
+    """An operator's rule for values, completed for one argument of one tool: as the validator applies it, and as clients see it."""
 
     judged: JsonObject
-    """The rule for the validator: implied types are added, and rule words such as `within` stay keywords."""
+    """The rule for the validator: implied types are added, and Moongate's own keywords (rule words, such as `within`) are kept."""
     published: JsonObject
-    """The rule for clients in plain JSON Schema: each rule word is replaced by a description in words."""
+    """The rule for clients as standard JSON Schema: a text in `description` replaces each rule word, such as `within`."""
 
 
 # -- faults --------------------------------------------------------------------------------------------------------
 
 
 def find_fault(rule: JsonObject) -> str | None:
-    """Return why a value rule cannot be applied, as the end of a sentence that starts with the rule; or `None`."""
+    """Return why an operator's rule for an argument cannot be applied, or `None` if no fault is found.
+
+    The text is the end of a sentence whose subject is the rule, for example "is nested deeper than 64 levels".
+    """
     return _fault(rule, reversible_by=None, depth=0)
 
 
@@ -103,7 +110,7 @@ def _fault(node: JsonObject, *, reversible_by: str | None, depth: int) -> str | 
 
 
 def _children(node: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
-    """Yield every direct subschema of `node`, with the keyword under which it is."""
+    """Yield each direct subschema of the JSON Schema `node`, after the keyword that contains the subschema."""
     for keyword, value in node.items():
         if keyword not in _WITH_CHILDREN:
             continue
@@ -118,11 +125,12 @@ def _children(node: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
 
 
 def confine(name: str, rule: JsonObject, schema: JsonObject) -> ConfinedRule:
-    """Complete a valid rule for argument `name` of a tool with input `schema`.
+    """Complete an operator's valid rule for the argument `name` of a tool with the input schema `schema`.
 
-    A keyword for one type implies this type, unless the rule contains `type`, `enum` or `const`. `null` is accepted only if the tool's
-    schema names it, because there it means "not given". For a list of text (numbers), a rule about text (numbers) applies to each
-    element and its list keywords apply to the list; other lists are rejected.
+    A keyword that judges one type implies this type, unless the rule contains `type`, `enum` or `const`. `null` is accepted only if the
+    tool's schema accepts it for this argument: there it means "not given". If the argument is a list of text, a rule about text applies
+    to each element, and the rule's keywords about lists apply to the list; lists of other elements are rejected. A rule about numbers
+    applies to a list of numbers in the same way.
     """
     declared = declared_schema(schema, name)
     admitted = types_of(declared, schema)
@@ -146,7 +154,7 @@ def confine(name: str, rule: JsonObject, schema: JsonObject) -> ConfinedRule:
 
 
 def kinds_of(node: JsonMapping) -> frozenset[str]:
-    """Return the types that a rule's keywords concern, including keywords under `not`."""
+    """Return the JSON types that the keywords of a rule judge, including keywords under `not`."""
     found = {kind for kind, keywords in KEYWORDS_OF_TYPES.items() if not keywords.isdisjoint(node)}
     negated = as_object(node.get("not"))
     if negated is not None:
@@ -158,7 +166,11 @@ def kinds_of(node: JsonMapping) -> frozenset[str]:
 
 
 def _complete(node: JsonObject, *, nullable: bool) -> JsonObject:
-    """Return `node` with implied types added, also in subschemas where a stricter subschema makes the whole rule stricter."""
+    """Return a copy of the rule `node` with implied types added: `{"pattern": …}` gets `"type": "string"`.
+
+    Types are also added in subschemas, but not under keywords such as `not`, because a stricter subschema there makes the rule accept
+    more. With `nullable`, `null` is accepted too.
+    """
 
     def below(keyword: str, child: JsonObject) -> JsonObject:
         return _complete(child, nullable=nullable and keyword in _SAME_VALUE)
@@ -195,14 +207,17 @@ def _with_children(node: JsonObject, keywords: frozenset[str], change: Callable[
 
 
 def _without_said_type(judged: JsonObject, rule: JsonObject, admitted: frozenset[str]) -> JsonObject:
-    """Return `judged` without an implied `type` that the tool's schema requires anyway, because clients handle simple schemas better."""
+    """Return the completed rule `judged` without its implied `type` if the tool's schema already requires that type.
+
+    Clients handle simple schemas better. A `type` that the operator wrote in `rule` is kept.
+    """
     if "type" in rule or "type" not in judged or not admitted <= types_of({"type": judged["type"]}, judged):
         return judged
     return {key: value for key, value in judged.items() if key != "type"}
 
 
 def _published(node: JsonObject) -> JsonObject:
-    """Return the rule `node` in plain JSON Schema, as clients see it.
+    """Return the rule `node` as standard JSON Schema for clients.
 
     Moongate's own keywords (`within`, `oneOfHosts`, …) become text in `description`, because no `pattern` expresses them exactly.
     """
@@ -218,7 +233,11 @@ def _published(node: JsonObject) -> JsonObject:
 
 
 def _described(element: JsonObject, judged: JsonObject, form: str) -> JsonObject:
-    """Return a list's rule `judged` as it is published. If `element` has only rule words, that is a description made with `form`."""
+    """Return the rule `judged` for an argument that is a list, as it is published to clients.
+
+    `element` is its part for one element. If that part contains only Moongate's rule words (such as `within`), the published rule is only
+    a `description`: the template `form`, in which `{0}` becomes what an element must be.
+    """
     if not element.keys() <= WORDS | {SCHEMES_WORD, "type"}:
         return _published(judged)
     wanted = "; ".join(read_word(word, element).wanted for word in sorted(WORDS & element.keys()))

@@ -1,4 +1,4 @@
-"""Verdicts of policy functions as values. Callers act on them; they are never raised."""
+"""The verdicts that policy functions return: `Pass`, `Rewrite` and `Reject`. They are values for the calling code, not exceptions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Pass:
 
 
 PASS = Pass()
-"""The one instance of `Pass` that all policy functions return. Callers test verdicts with `isinstance`."""
+"""The instance of `Pass` that all policy functions return. To test for a verdict, use `isinstance`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Rewrite:
     """Verdict of a policy function: continue with `arguments` in place of the input, which is not modified."""
 
     arguments: JsonObject
-    """Arguments of a call, or the whole request if a request was judged."""
+    """Replacement of the input: the arguments of a call, or the whole request if a request was judged."""
     dropped: tuple[str, ...] = ()
     """Names of arguments that were removed, in their original order."""
 
@@ -31,12 +31,12 @@ class Reject:
     """Verdict of a policy function: reject the input."""
 
     rule: str
-    """Stable id of the rule that rejects the input. For a rule of the configuration it is its path, such as `arguments.read_text.path`."""
+    """Stable id of the rule that rejects the input. For a rule in the configuration, its path there, such as `arguments.read_text.path`."""
     reason: str
     """Text for the model or the operator: what is wrong and what is expected. Long values are never repeated."""
     dropped: tuple[str, ...] = ()
-    """Argument names that had been removed before the rejection."""
+    """Names of arguments that were removed from the call before the rejection."""
 
 
 Verdict = Pass | Rewrite | Reject
-"""What a policy function decides: accept the input, replace it, or reject it."""
+"""Result of a policy function: accept the input, replace it, or reject it."""

@@ -1,6 +1,7 @@
-"""Explains the verdict about a call with the same compiled rules, without making the call. Used by `moongate policy explain`.
+"""Explains what the gateway's policy would decide about a tool call, without making the call. Used by `moongate policy explain`.
 
-It reports what the gate would do with the arguments. Approval, limits and the server's answer come later and are only named.
+It applies the compiled rules that also judge real calls, and reports the verdict about the arguments. Approvals, quotas and the server's
+response come later in a real call, so they are not part of the verdict.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gateway.policy.decision import Reject, Rewrite
 
 @dataclass(frozen=True, slots=True)
 class JudgedRule:
-    """A value rule and its outcome for the given arguments."""
+    """An operator's rule for the value of one argument, and its outcome for the explained call."""
 
     rule: str
     argument: str
@@ -30,7 +31,7 @@ class JudgedRule:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What the gateway's policy would do with one tool call."""
+    """What the gateway's policy would decide about one tool call, and why."""
 
     is_allowed: bool
     rule: str | None
@@ -39,8 +40,9 @@ class Explanation:
     dropped: tuple[tuple[str, str], ...] = ()
     """Each dropped argument, and why: `undeclared`, or the rule that forbids the argument."""
     added: tuple[tuple[str, JsonValue, str], ...] = ()
-    """Each argument that an override adds: name, value, and place of the override."""
+    """Each argument that an override adds: name, value, and the override's path in the policy."""
     rules: tuple[JudgedRule, ...] = ()
+    """All rules for values of the tool's arguments, with their outcome."""
     arguments: JsonObject | None = None
     """Arguments that would be sent; `None` if the call is rejected."""
 
@@ -58,7 +60,10 @@ class Explanation:
 
 
 def explain_call(tool: str, compiled: ArgumentPolicy, arguments: JsonObject, policy: SourcePolicy) -> Explanation:
-    """Judge a call of the tool with native name `tool` and explain the verdict."""
+    """Judge a call of a tool, and explain the verdict.
+
+    `tool` is the tool's name at its source, `compiled` the compiled rules of the tool, and `policy` the policy of the source.
+    """
     verdict = compiled.judge(arguments)
     refused = verdict.dropped if isinstance(verdict, Rewrite | Reject) else ()
     override = policy.overrides.get(tool)
@@ -76,7 +81,10 @@ def explain_call(tool: str, compiled: ArgumentPolicy, arguments: JsonObject, pol
 
 
 def hidden_by(tool: str, policy: SourcePolicy) -> str | None:
-    """Return the rule that hides the tool with native name `tool`, as a path below `policies.<source>`, or `None`."""
+    """Return the rule because of which a tool is not served, as a path below `policies.<source>`; `None` if it is served.
+
+    `tool` is the tool's name at its source.
+    """
     for number, pattern in enumerate(policy.tools.deny):
         if fnmatchcase(tool, pattern):
             return f"tools.deny[{number}]"

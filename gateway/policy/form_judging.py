@@ -1,7 +1,8 @@
-"""Decide whether an elicitation form asks for a secret, from all of its texts, in the languages of `form_words`.
+"""Decides whether an elicitation form asks the user for a secret such as a password, from all texts of the form.
 
-MCP (client/elicitation): servers must not use form mode to request sensitive information; they use URL mode instead. Pure functions of the
-request. `inputs` calls `judge_form` for servers, `agents.remote` for remote agents.
+MCP (client/elicitation): servers must not use form mode to request sensitive information; they use URL mode instead. The word lists of more
+than 30 languages are in `form_words`. The functions are pure; `input_requests` calls `judge_form` for servers, `agents.remote` for
+remote agents.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from gateway.policy.secret_requests import (
 )
 
 MAX_FORM_CHARS = 20_000
-"""Maximum number of characters in a form; a list of all time zones has 10,000."""
+"""Maximum number of characters in an elicitation form. A list of all time zones, a long legitimate text, has 10,000."""
 
 MAX_FORM_PARTS = 4_000
-"""Maximum number of JSON values and member names in a form."""
+"""Maximum number of JSON values and member names in an elicitation form."""
 
 MIN_ADDRESS_PARTS = 2
-"""Number of address fields in a form from which "PIN code" is read as an Indian postal code."""
+"""Minimum number of postal address fields in a form for "PIN code" to mean an Indian postal code instead of a secret."""
 
 _UNJUDGED_PARAMS = frozenset({"_meta", "mode", "elicitationId", "requestedSchema", "task"})
 _STRUCTURE = frozenset({"type", "format", "pattern", "$ref", "$id", "$schema", "$anchor", "contentEncoding", "contentMediaType"})
@@ -51,12 +52,13 @@ _IDENTITY_VALUE = re.compile(r"(?<![\w-])(?:\d{3}-\d{2}-\d{4}|\d{3}\.\d{3}\.\d{3
 _CARD_VALUE = re.compile(r"(?<!\d)(?:4\d{3}|5[1-5]\d\d|2[2-7]\d\d|3[47]\d\d|6011|65\d\d)(?:[ -]?\d){9,15}(?!\d)")
 
 Use = Literal["label", "description", "prose", "sample"]
-"""Role of a text in a form: a field's name or title, its description, other displayed text (`prose`), or a possible value (`sample`)."""
+"""Role of a text in an elicitation form: a field's name or title (`label`), its description, a possible value of the field (`sample`), or
+other displayed text (`prose`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormProblem:
-    """The rule that refuses a form, and the reason as text."""
+    """Why an elicitation form is refused: the id of the rule, and the reason as text."""
 
     rule: Literal["elicitation.secret", "elicitation.size"]
     reason: str
@@ -69,9 +71,9 @@ class _Field:
     takes_text: bool
     is_number: bool
     choices: int
-    """Number of values that the field offers for choice."""
+    """Number of values from which the user chooses; 0 for a field without a choice."""
     texts: list[str] = field(default_factory=list[str])
-    """All texts in the field's schema."""
+    """All strings in the field's schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,12 @@ class _Text:
     text: str
     use: Use
     where: str
-    """Where the form has the text, in words for the reason of a refusal."""
+    """Name of the place in the form that contains the text, as the beginning of the sentence that gives the reason of a refusal."""
     field: _Field | None = None
 
 
 def judge_form(params: JsonMapping) -> FormProblem | None:
-    """Return why the form in the parameters of `elicitation/create` is refused, or `None`."""
+    """Return why a form is refused, or `None` if it may be shown to the user. `params` are the parameters of `elicitation/create`."""
     if not _is_within_size(params):
         text = f"The form has more than {MAX_FORM_CHARS} characters or {MAX_FORM_PARTS} parts. Ask for less, or on a page (mode `url`)."
         return FormProblem("elicitation.size", text)
@@ -123,7 +125,7 @@ def _is_within_size(params: JsonMapping) -> bool:
 
 
 def _message_texts(params: JsonMapping) -> Iterator[_Text]:
-    """Yield the texts of a form outside its `requestedSchema`, such as the message."""
+    """Yield the texts in an elicitation request outside its `requestedSchema`, such as the message."""
     for key, value in params.items():
         if key not in _UNJUDGED_PARAMS:
             where = "The message" if key == "message" else f"The text {key[:40]!r}"
@@ -141,7 +143,7 @@ def _strings(value: JsonValue) -> Iterator[str]:
 
 
 def _schema_texts(schema: JsonValue) -> Iterator[_Text]:
-    """Yield the texts of a schema with their fields. The protocol allows flat forms only; nested fields are judged too."""
+    """Yield all texts of a form's schema, each with the field to which it belongs. Nested fields are included although MCP forbids them."""
     stack: list[tuple[str, JsonValue, _Field | None]] = [("", schema, None)]
     while stack:
         key, item, owner = stack.pop()
@@ -176,7 +178,10 @@ def _kinds(node: JsonMapping) -> set[str]:
 
 
 def _takes_text(node: JsonMapping) -> bool:
-    """Return whether a field takes free text. A choice between single digits counts too, because several such fields make a number pad."""
+    """Return whether a form's field accepts free text.
+
+    A choice between single digits counts too, because a PIN could be entered with several such fields.
+    """
     kinds = _kinds(node)
     if kinds and kinds <= {"boolean", "null", "object"}:
         return False
@@ -188,7 +193,7 @@ def _takes_text(node: JsonMapping) -> bool:
 
 
 def _choices(node: JsonMapping) -> list[JsonValue]:
-    """Return the values that a field offers for choice; empty for a field of another kind."""
+    """Return the values from which the user chooses in a field with a choice; empty for other fields."""
     if isinstance(node.get("items"), dict) and _kinds(node) == {"array"}:
         return _choices(cast("JsonObject", node["items"]))
     choices: JsonValue = node.get("enum") or ([node["const"]] if "const" in node else None)
@@ -217,7 +222,7 @@ def _place_of(key: str, owner: _Field | None) -> str:
 
 
 class _Form:
-    """The texts and fields of one form."""
+    """The texts and fields of one elicitation form, with methods that find requests for secrets in them."""
 
     def __init__(self, texts: Sequence[_Text], fields: Sequence[_Field]) -> None:
         self._texts = texts
@@ -228,7 +233,7 @@ class _Form:
         self._address_names: int | None = None
 
     def secrets(self) -> Iterator[tuple[str, str]]:
-        """Yield each place of the form that asks for a secret, with the kind of secret."""
+        """Yield each place of the form that asks for a secret, as a description of the place and the kind of secret."""
         for one in self._fields:
             if (kind := self._evident(one)) is not None:
                 yield _place_of("", one), kind
@@ -265,10 +270,10 @@ class _Form:
         return None
 
     def _takes_answer_to(self, one: _Field | None) -> bool:
-        """Return whether a user could answer a text of the form in a field for free text.
+        """Return whether a user could enter the answer to a text of the form into a field that accepts free text.
 
-        `one` is the field that has the text, or `None` for the message. The answer to a field without free text may go to another field:
-        if `one` offers a single value, or if some text field does not say what to enter.
+        `one` is the field to which the text belongs, or `None` for the form's message. The answer to a text of a field without free text
+        may go to another field, if `one` has only a single value to choose, or if some text field does not say what to enter.
         """
         if one is None or not self._is_free:
             return self._is_free
@@ -285,10 +290,10 @@ class _Form:
         return all(len(word.plain) == 1 or silent & roles.keys() for word, roles in zip(reading.words, reading.roles, strict=True))
 
     def _is_explained(self, one: _Field, hit: Hit, name: str) -> bool:
-        """Return whether a field's title makes its name harmless, e.g. `card_number` with the title "Loyalty card number".
+        """Return whether other texts show that a field whose `name` could mean a secret asks for something harmless.
 
-        An ambiguous name (`clave`) is also made harmless by a text such as "Clave del producto".
-        A number `pin` without a title is made harmless by a message such as "GPIO pin number".
+        The field's title can show this: `card_number` with the title "Loyalty card number". For an ambiguous name (`clave`), any text of
+        the form can, such as "Clave del producto". For a numeric field `pin` without a title, the message can, such as "GPIO pin number".
         """
         readings = self._read(str(one.schema.get("title") or ""))
         if hit.is_loose:
@@ -300,7 +305,7 @@ class _Form:
         return any(names_other_thing(reading, hit.kind) for reading in readings)
 
     def _is_postal(self, name: str) -> bool:
-        """Return whether `name` ("PIN", "pincode") means the postal code of an Indian address, because the form has address fields."""
+        """Return whether a field's `name` ("PIN", "pincode") means the postal code of an Indian address, because the form asks for one."""
         if name not in ("pin", "pincode", "पिन", "पिनकोड") or self._says("card"):
             return False
         if self._address_names is None:
@@ -312,7 +317,7 @@ class _Form:
         return any("address" in roles for reading in readings for roles in reading.roles)
 
     def _says(self, role: str) -> bool:
-        """Return whether any text of the form has a word with this role (`request_words.WordRole`)."""
+        """Return whether any text of the form contains a word with this role (a role of `request_words.WordRole`, such as `company`)."""
         if self._roles is None:
             readings = (reading for text in self._texts for reading in self._read(text.text))
             self._roles = {role for reading in readings for roles in reading.roles for role in roles}
@@ -337,7 +342,7 @@ class _Form:
         return next((kind for text in one.texts if (kind := _kind_of_value(text)) is not None), None)
 
     def _is_code(self, one: _Field, pattern: str) -> bool:
-        """Return whether a field that is just called `code` takes a PIN or a one-time code."""
+        """Return whether a field that is called only `code` asks for a PIN or a one-time code, by its schema or other texts of the form."""
         texts = [one.name, *([str(one.schema["title"])] if one.schema.get("title") else [])]
         names = [reading for text in texts for reading in self._read(text)[:1]]
         if not all(_is_bare(name, "code name") or _is_bare(name, "any value") for name in names):
@@ -351,25 +356,25 @@ class _Form:
 
 
 def _is_bare(reading: Reading, role: str) -> bool:
-    """Return whether a text is only an expression with this role (`request_words.WordRole`), apart from small words before it."""
+    """Return whether a text consists only of an expression with this role (`request_words.WordRole`), after small words such as "your"."""
     index = next((i for i, roles in enumerate(reading.roles) if not {"small", "own", "courtesy", "ask"} & roles.keys()), None)
     return index is not None and reading.roles[index].get(role) == len(reading.words)
 
 
 def _is_hidden_input(node: JsonMapping) -> bool:
-    """Return whether a schema extension makes clients hide the input like a password."""
+    """Return whether an extension keyword in a field's schema makes clients hide the input like a password, such as `widget: password`."""
     hints = (value for key, value in node.items() if isinstance(value, str) and key not in _SAMPLES and _HINT.search(key))
     return any(value.strip().lower() in ("password", "secret", "passwordinput", "password-input") for value in hints)
 
 
 def _normalized(pattern: JsonValue) -> str:
-    """Return a schema's `pattern` in a canonical spelling without anchors, for comparison; empty if it is long or no text."""
+    """Return a schema's `pattern` in a canonical spelling without anchors, for comparison; empty if it is not a string or too long."""
     text = pattern if isinstance(pattern, str) and len(pattern) < 200 else ""
     return text.lower().replace("[0-9]", r"\d").replace("(?:", "(").strip("^$")
 
 
 def _kind_of_value(text: str) -> str | None:
-    """Return the kind of secret of which a text contains an example, such as a card number; `None` without one."""
+    """Return the kind of secret if a text contains an example of a secret, such as a card number; otherwise `None`."""
     if _CREDENTIAL_VALUE.search(text):
         return "key"
     if _IDENTITY_VALUE.search(text):
@@ -379,6 +384,6 @@ def _kind_of_value(text: str) -> str | None:
 
 
 def _is_luhn(number: str) -> bool:
-    """Return whether the last digit is the Luhn check digit of the others (ISO/IEC 7812)."""
+    """Return whether the last digit of a card number is the Luhn check digit of the other digits (ISO/IEC 7812)."""
     doubled = (int(digit) * (1 + place % 2) for place, digit in enumerate(reversed(number)))
     return sum(value // 10 + value % 10 for value in doubled) % 10 == 0

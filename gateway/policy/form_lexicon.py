@@ -1,6 +1,7 @@
-"""Prepare the word lists of `form_words`, `form_word_pairs` and `request_words` for the search by `form_reading`.
+"""Prepares the word lists about secrets and requests for fast search in the texts of elicitation forms.
 
-This is done once, when the gateway judges its first form.
+The lists are in `form_words`, `form_word_pairs` and `request_words`; `form_reading` searches. The lists are prepared once, when the gateway
+judges its first form.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ from gateway.policy.lookalikes import read_as_latin, read_plain, spell_letters, 
 from gateway.policy.request_words import HARMLESS_AFTER, HARMLESS_BEFORE, ROLES
 
 CJK = "\u0e00-\u0eff\u1100-\u11ff\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-"""Characters of scripts without spaces between words, and of Korean, whose particles are attached to words."""
+"""Character ranges of scripts without spaces between words, such as Chinese and Thai, and of Korean, whose particles join the words."""
 
 MIN_DISGUISED = 3
-"""Fewest letters of a secret's name that is also recognised in disguise, such as with digits for letters."""
+"""Minimum number of letters of a secret's name that is also recognised in disguise, such as with digits in place of letters."""
 
 MIN_JOINED = 6
-"""Fewest letters of a secret's name of several words that is also recognised as one word (`apikey`)."""
+"""Minimum number of letters of a secret's name of several words ("api key") that is also recognised as a single word (`apikey`)."""
 
 LONG_NAME = 7
-"""Fewest letters of a word that is also recognised in pieces ("pas swo rd"); pieces of shorter words form other words."""
+"""Minimum number of letters of a secret's name that is also recognised in pieces ("pas swo rd"). Pieces of shorter names often occur in
+ordinary text."""
 
 _CJK_RUN = re.compile(f"[{CJK}]+")
 _OTHER_SCRIPT = re.compile(r"[\u0590-\u1cff\u2e80-\uffff]")
-"""Scripts without letters that look like Latin letters."""
+"""Matches a character of a script whose letters do not look like Latin letters."""
 
 _ARABIC_PREFIX = re.compile(r"^(?:[وف]?(?:ب?ال|لل|كال)|[وف](?=ال))(?=\w{3})")
 """Matches the Arabic article at the beginning of a word, with prepositions and conjunctions that are attached to it."""
@@ -38,19 +40,22 @@ _ARABIC_PREFIX = re.compile(r"^(?:[وف]?(?:ب?ال|لل|كال)|[وف](?=ال))
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An item of the word lists: a name of a secret, or an expression with a role in requests. It has one or more words."""
+    """An item of the word lists for forms, of one or more words: a name of a secret, or an expression with a role in requests."""
 
     words: tuple[str, ...]
     is_prefix: tuple[bool, ...]
     """For each of `words`, whether it also matches longer words that begin with it."""
     kind: str
-    """Meaning of the item: a kind of secret, a role, "not KIND" if it makes a secret's name harmless, or a side of a word pair."""
+    """Meaning of the item: a kind of secret, a role in requests, a side of a word pair (`form_word_pairs`), or "not KIND" if the item makes
+    the name of this kind of secret harmless."""
     is_secret: bool
+    """Whether the item is a name of a secret."""
     needs_capitals: bool
+    """Whether the item matches only words in capitals."""
 
 
 class EntryIndex:
-    """Finds the entries of the word lists that may begin at a word of a text, by the first word of each entry."""
+    """Index of word-list entries by their first word, to find the entries that may begin at a given word of a text."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._whole: dict[str, list[Entry]] = {}
@@ -63,7 +68,7 @@ class EntryIndex:
                 self._whole.setdefault(first, []).append(entry)
 
     def begin_with(self, word: str) -> list[Entry]:
-        """Return the entries whose first word is `word` or a beginning of it."""
+        """Return the entries whose first word is `word`, or matches the beginning of `word` if the entry allows longer words."""
         found = self._whole.get(word, [])
         some = [entry for entry in self._beginning.get(word[:2], ()) if word.startswith(entry.words[0])]
         return [*found, *some] if some else found
@@ -74,29 +79,30 @@ class Lexicon:
     """The word lists of `form_words`, `form_word_pairs` and `request_words`, in forms that are fast to search."""
 
     plain: EntryIndex
-    """All entries, found by their words as the lists spell them."""
+    """Index of all entries, by their words as the lists spell them."""
     spelled: EntryIndex
-    """Names of secrets, found by their words as `spell_letters` spells them, so that disguised names match."""
+    """Index of the names of secrets, by their words as `lookalikes.spell_letters` spells them, so that disguised names match."""
     small: frozenset[str]
-    """Words that may stand between the words of a secret's name, such as "of"."""
+    """Words that may occur between the words of a secret's name, such as "of"."""
     pieces: frozenset[str]
-    """Names of secrets, with doubled letters made single, that are recognised in pieces ("pas swo rd")."""
+    """Names of secrets that are recognised in pieces ("pas swo rd"), with doubled letters made single."""
     beginnings: frozenset[str]
-    """All beginnings of the names in `pieces`, so that the search stops early."""
+    """All beginnings of the names in `pieces`. The search for pieces stops at a text that is not among them."""
     run: re.Pattern[str]
-    """Names that are recognised inside a run of separated letters ("p l e a s e t y p e y o u r p a s s w o r d")."""
+    """Matches the names of secrets inside a run of separated letters ("p l e a s e t y p e y o u r p a s s w o r d")."""
     by_first_letter: dict[str, list[str]]
-    """First letter → known words of scripts without spaces that begin with it, longest first."""
+    """First letter → words of the lists in scripts without spaces that begin with this letter, longest first."""
     inside: re.Pattern[str]
-    """Matches a secret's name inside a longer word (`Benutzerpasswort`), and captures the name and the rest after it."""
+    """Matches a secret's name inside a longer word (`Benutzerpasswort`), and captures the name and the rest of the word."""
     inside_kinds: dict[str, str]
+    """Name of a secret that `inside` captures → kind of secret."""
     pairs: dict[str, tuple[str, str]]
-    """Side of a word pair (`form_word_pairs`) → the other side, and the kind of secret that both together name."""
+    """Side of a word pair (`form_word_pairs`) → the other side, and the kind of secret that both sides together name."""
     about: tuple[str, ...]
-    """Beginnings of the rest of a longer word that make the secret's name in the word harmless (`richtlinie` in `Passwortrichtlinie`)."""
+    """Word parts that make a secret's name harmless if they follow it inside a longer word (`richtlinie` in `Passwortrichtlinie`)."""
 
     def kind_inside(self, word: str) -> str | None:
-        """Return the kind of secret whose name is part of a longer `word`, or `None`."""
+        """Return the kind of secret whose name is a part of a longer `word` (`Benutzerpasswort`), or `None`."""
         found = self.inside.search(word) if len(word) >= MIN_JOINED else None
         if found is None:
             return None
@@ -105,13 +111,13 @@ class Lexicon:
 
 
 def without_article(word: str) -> str:
-    """Remove the article of an Arabic word; other words are returned unchanged."""
+    """Remove the article, and prepositions joined to it, from the beginning of an Arabic word. Other words are returned unchanged."""
     return _ARABIC_PREFIX.sub("", word)
 
 
 @cache
 def lexicon() -> Lexicon:
-    """Return the `Lexicon` of all word lists. The first call builds it; later calls return the same object, which is read-only."""
+    """Return the searchable form of all word lists for forms. The first call builds it; later calls return the same read-only object."""
     secrets = [(item, kind) for kind, text in SECRETS.items() for item in _items(text)]
     roles = [(item, role) for role, text in ROLES.items() for item in _items(text)]
     others = [(item, f"not {kind}") for kind, text in HARMLESS_BEFORE.items() for item in _items(text)]
@@ -148,7 +154,7 @@ def lexicon() -> Lexicon:
 
 
 def _items(text: str) -> list[str]:
-    """Split a word list, which is one text with commas and line ends, into its items, normalised by `read_plain`."""
+    """Split a word list, which is one text with commas and line ends, into its items, normalised by `lookalikes.read_plain`."""
     return [item for item in (part.strip() for part in read_plain(text).replace("\n", ",").split(",")) if item]
 
 
@@ -166,14 +172,17 @@ def _entries(pairs: Iterable[tuple[str, str]], *, is_secret: bool) -> Iterator[E
 
 
 def _parts_of(word: str) -> list[str]:
-    """Split a word of an item in the same way as `form_reading` splits text."""
+    """Split a word of a word-list item as `form_reading` splits text: at script changes, apostrophes, hyphens and trailing digits."""
     apart = _CJK_RUN.sub(lambda found: f" {found.group()} ", word.lower()).split()
     parts = [without_article(piece) for run in apart for piece in re.split(r"['\u2019-]", run) if piece]
     return [piece for part in parts for piece in re.split(r"(?<=[^\W\d_])(?=\d+\*?$)", part)]
 
 
 def _spelled(secrets: Iterable[tuple[str, str]]) -> Iterator[Entry]:
-    """Yield entries with the names of secrets as `spell_letters` spells them, also in capitals: a capital may look like another letter."""
+    """Yield the names of secrets in the spelling of `lookalikes.spell_letters`, which also finds disguised names.
+
+    Names with letters beyond ASCII are also yielded as spelled from capitals, because a capital may look like another letter.
+    """
     for item, kind in secrets:
         bare = item.removeprefix("*")
         if _OTHER_SCRIPT.search(item) is not None or (bare != item and len(bare) < LONG_NAME):

@@ -1,7 +1,7 @@
-"""Split a text of a form into words and find the names of secrets and the words of requests in it.
+"""Splits a text of an elicitation form into words, and finds the names of secrets and the words of requests among them.
 
-`secret_requests` decides from the resulting `Reading`. Words are compared as a person sees them (`lookalikes`). A name that is found only
-after replacing look-alike letters, digits or signs, or after joining pieces, is marked as disguised.
+From the resulting `Reading`, `secret_requests` decides whether the text asks for a secret. Words are compared as a person sees them
+(`lookalikes`). A name that is found only after replacing look-alike letters, digits or signs, or after joining pieces, counts as disguised.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ MAX_GAP = 4
 """Maximum number of small words between two words of a secret's name ("number of your card")."""
 
 MAX_CLAUSE_WORDS = 60
-"""Longest clause; longer ones are split, so that the time to judge a text is linear in its length."""
+"""Maximum number of words in a clause. Longer clauses are split, so that the time to judge a text is linear in its length."""
 
 MAX_PIECES = 24
-"""Maximum number of pieces that are joined to find a secret's name written in pieces."""
+"""Maximum number of words that are joined to find a secret's name that is written in pieces ("pas swo rd")."""
 
 _SIGNS = "@$!|+€£¢"
-"""Signs that are used in place of letters inside words (`p@ssword`)."""
+"""Signs that may replace letters inside words (`p@ssword`)."""
 
 _MARKED = r"\u0900-\u0963\u0966-\u0dff\u0e00-\u0eff"
-"""Character ranges of the letters and vowel signs of Indic scripts, Thai and Lao; `\\w` does not match the signs."""
+"""Character ranges of the letters and vowel signs of Indic scripts, Thai and Lao, because `\\w` does not match the vowel signs."""
 
 _LETTER = r"[^\W\d_\u0900-\u0eff]"
-"""A letter of a script without vowel signs."""
+"""Regular expression for one letter of a script without vowel signs."""
 
 _APART = re.compile(
     rf"(?<![^\W_\u0900-\u0eff])(?:{_LETTER}|\d)(?:(?:[^\w\n\u0900-\u0eff]{{1,2}}|_)(?:{_LETTER}|[$@](?!\w)|\d(?!\w))){{2,}}(?![^\W_]|[\u0900-\u0eff])"
 )
-"""At least three single letters with separators between them: `P I N`, `p.a.s.s`."""
+"""Matches at least three single letters with separators between them, such as `P I N` or `p.a.s.s`."""
 
 _BETWEEN_LETTERS = re.compile(r"[^\w$@]|_")
 
 _JOINED = "\u0950"
-"""Internal prefix that marks a word whose letters the text separates. It is the Om sign, with which no ordinary word begins."""
+"""Prefix that this module adds to a word whose letters are separated in the text (`P I N`): the Om sign, which begins no ordinary word."""
 
 _SEPARATED_CJK = re.compile(r"(?<=[\u3040-\u30ff\u3400-\u9fff])[\s._\u00b7\u2010\u30fb*/-]+(?=[\u3040-\u30ff\u3400-\u9fff])")
 _HAS_CJK = re.compile(f"[{CJK}]")
@@ -55,7 +55,10 @@ _TRAILING_DIGITS = re.compile(r"(?<=[^\W\d_])(?=\d+$)")
 _CLAUSE_END = re.compile(
     r"(?:[!?:;]|(?<![\s/])\.)(?:\s|$)|[\n\r\u3002\uff01\uff1f\uff1b\uff1a\u0964\u06d4\u061f\u2026\u2502\u2022\u2013\u2014]|\s-\s"
 )
-"""Sentence ends of all scripts, dashes, bullets, and the mark of quoted lines; not the dot that begins a file name (`~/.netrc`)."""
+"""Matches the end of a clause: sentence ends of all scripts, dashes, bullets, and `│`, the prefix of quoted lines.
+
+Does not match the dot that begins a file name (`~/.netrc`).
+"""
 
 _DOT_ENV = re.compile(r"(?i)(?<![\w.])\.env\b(?!\.(?:example|sample|template|dist)\b)")
 """Matches the file name `.env`, but not public templates such as `.env.example`. Without the dot, `env` is an ordinary word."""
@@ -68,7 +71,7 @@ _OPENING = "\u201e\u00ab\u300c\u300e\u201c"
 
 
 class Word(NamedTuple):
-    """One word of a text."""
+    """One word of a text of a form, in the spellings that are compared with the word lists, and its position."""
 
     plain: str
     """The word in lower case, without accents."""
@@ -78,28 +81,30 @@ class Word(NamedTuple):
     """Whether one of the `spelled` forms differs from `plain`, so that the word may be a disguised name."""
     is_capitals: bool
     is_joined: bool
-    """Whether the text separates the letters of the word, as in `P I N`."""
+    """Whether the letters of the word are separated in the text, as in `P I N`."""
     clause: int
+    """Number of the clause that contains the word."""
     segment: int
-    """Number of the part of the text that has the word: parts end at commas, brackets, quotation marks and ends of clauses."""
+    """Number of the segment that contains the word. Segments end at commas, brackets, quotation marks and ends of clauses."""
     is_quoted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A name of a secret that was found in a `Reading`: its words `start` to `end` (excluded), and the kind of secret."""
+    """A name of a secret that was found in a text: the indexes of its words, from `start` up to but not including `end`, and its kind."""
 
     start: int
     end: int
     kind: str
     is_disguised: bool = False
+    """Whether the name was found only after replacing look-alikes or joining pieces."""
     is_loose: bool = False
     """Whether the name alone is ambiguous (`secret`, `clave`)."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """A text split into words, with the names of secrets among them and the roles (`request_words`) of other expressions."""
+    """A text of a form, split into words, with the names of secrets in it and the roles of other expressions (`request_words.WordRole`)."""
 
     words: list[Word]
     roles: list[dict[str, int]]
@@ -108,7 +113,7 @@ class Reading:
     """Range of word indexes of each clause, in order."""
     hits: list[Hit] = field(default_factory=list[Hit])
     covered: set[int] = field(default_factory=set[int])
-    """Indexes of all words that belong to a hit."""
+    """Indexes of all words that belong to the name of a secret in `hits`."""
 
     def has(self, role: str, index: int) -> bool:
         """Return whether an expression with this role begins at word `index`."""
@@ -124,7 +129,11 @@ class Reading:
 
 
 def read_text(text: str) -> tuple[Reading, ...]:
-    """Return readings of a text: with `camelCase` split; if that or look-alikes occur, also unsplit and with look-alikes replaced."""
+    """Split a text into words in up to three ways, and return the words and findings of each as a `Reading`.
+
+    The first reading splits `camelCase`. If the text contains `camelCase`, a second reading does not split it. If the text contains
+    look-alikes of Latin letters, another reading has them replaced.
+    """
     plain = read_plain(text)
     readings = [_found(_words(plain, camel=True))]
     if _CAMEL.search(plain) is not None:
@@ -147,7 +156,7 @@ def _as_it_looks(found: re.Match[str]) -> str:
 
 
 def _words(plain: str, *, camel: bool) -> list[Word]:
-    """Split a text that `read_plain` has normalised into words; with `camel`, also inside `camelCase`."""
+    """Split a text into words; with `camel`, also inside `camelCase`. `plain` is the text as normalised by `lookalikes.read_plain`."""
     text = _APART.sub(_together, _DOT_ENV.sub("dotenv", plain))
     if _HAS_CJK.search(text) is not None:
         text = _SCRIPT_EDGE.sub(" ", _set_apart(_SEPARATED_CJK.sub("", text)))
@@ -174,7 +183,7 @@ def _words(plain: str, *, camel: bool) -> list[Word]:
 
 
 def _is_in_quotes(between: str, is_quoted: bool) -> bool:
-    """Return whether the word after the characters `between` is in quotation marks. `is_quoted`: the word before them was."""
+    """Return whether the word after the characters `between` is in quotation marks. `is_quoted`: the word before `between` is."""
     for mark in _QUOTATION.findall(between):
         is_quoted = mark in _OPENING or (mark == '"' and not is_quoted)
     return is_quoted
@@ -186,7 +195,7 @@ def _together(found: re.Match[str]) -> str:
 
 
 def _set_apart(text: str) -> str:
-    """Insert spaces around known words (of the word lists) in text of scripts that are written without spaces."""
+    """Insert spaces around words of the word lists in a text whose script has no spaces between words, such as Chinese."""
     table = lexicon().by_first_letter
     out: list[str] = []
     at = start = 0
@@ -204,7 +213,10 @@ def _set_apart(text: str) -> str:
 
 @lru_cache(maxsize=8192)
 def _parts(surface: str, camel: bool) -> tuple[tuple[str, tuple[str, ...], bool, bool, bool], ...]:
-    """Split one run of letters at camel case and trailing digits. Returns the first five fields of a `Word` for each part."""
+    """Split one word of the text before trailing digits and, with `camel`, inside `camelCase`.
+
+    Returns the first five fields of a `Word` for each part.
+    """
     is_joined, surface = surface.startswith(_JOINED), surface.removeprefix(_JOINED)
     latin = read_as_latin(surface)
     cuts = [0, *([found.start() for found in _CAMEL.finditer(latin)] if camel else ()), len(surface)]
@@ -227,7 +239,7 @@ def _parts(surface: str, camel: bool) -> tuple[tuple[str, tuple[str, ...], bool,
 
 
 def _found(words: list[Word]) -> Reading:
-    """Return a `Reading` of these words of a text, with the names of secrets and the roles that were found."""
+    """Find the names of secrets and the roles of expressions among the words of a text, and return them with the words."""
     known = lexicon()
     starts = [index for index, word in enumerate(words) if index == 0 or words[index - 1].clause != word.clause]
     reading = Reading(words, [{} for _ in words], [range(*edges) for edges in pairwise([*starts, len(words)])])
@@ -260,7 +272,10 @@ def _found(words: list[Word]) -> Reading:
 
 
 def _paired(reading: Reading, known: Lexicon) -> Iterator[Hit]:
-    """Yield names of secrets with one word from each list of a `PAIRS` item, in any order ("words of your wallet", "wallet words")."""
+    """Yield the names of secrets that consist of one expression from each list of a pair in `form_word_pairs.PAIRS`.
+
+    The order does not matter: "words of your wallet", "wallet words".
+    """
     for start, roles in enumerate(reading.roles):
         for role, at in roles.items():
             other, kind = known.pairs.get(role, ("", ""))
@@ -272,14 +287,17 @@ def _paired(reading: Reading, known: Lexicon) -> Iterator[Hit]:
 
 
 def _is_between(reading: Reading, index: int) -> bool:
-    """Return whether the word at `index` may stand between the two words of a pair (`PAIRS`)."""
+    """Return whether the word at `index` may occur between the two expressions of a pair in `form_word_pairs.PAIRS`."""
     if index in reading.covered or reading.words[index].plain[:1].isdigit():
         return True
     return not reading.roles[index].keys().isdisjoint(("small", "of", "any value"))
 
 
 def _end_of(entry: Entry, words: list[Word], index: int, known: Lexicon, *, spelled: bool = False) -> int | None:
-    """Return the index after the words of `entry`, the first at `index`; `None` if the others do not follow. Skips small words."""
+    """Return the index after the words of a word-list entry, the first of which is at `index`; `None` if its other words do not follow.
+
+    Small words such as "of", and numbers, may occur between the words of the entry. With `spelled`, disguised words match too.
+    """
     if entry.needs_capitals and not words[index].is_capitals:
         return None
     at, clause = index + 1, words[index].clause
@@ -301,7 +319,7 @@ def _end_of(entry: Entry, words: list[Word], index: int, known: Lexicon, *, spel
 
 
 def _hidden(words: list[Word], index: int, known: Lexicon, *, has_odd: bool) -> Hit | None:
-    """Return the name of a secret that is part of word `index` or disguised there, or `None`."""
+    """Return the name of a secret that is a part of the longer word at `index`, or begins there in disguise; otherwise `None`."""
     word = words[index]
     kind = known.kind_inside(word.plain)
     if kind is not None:
@@ -326,7 +344,7 @@ def _is_disguised(word: Word) -> bool:
 
 
 def _in_pieces(words: list[Word], covered: set[int], known: Lexicon) -> Iterator[Hit]:
-    """Yield long names of secrets that are written in pieces ("pas swo rd"), outside the words in `covered`."""
+    """Yield long names of secrets that are written in pieces ("pas swo rd"). Skips words in `covered`, which belong to other names."""
     for first in range(len(words) - 1):
         joined = undouble(words[first].spelled[0])
         last = first + 1

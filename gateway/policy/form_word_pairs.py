@@ -135,4 +135,7 @@ PAIRS: tuple[tuple[SecretKind, str, str], ...] = (
         "pem",
     ),
 )  # fmt: skip
-"""Kind of secret, and two word lists. A name has one word of each list, in any order; small words, numbers and "your" may stand between."""
+"""Pairs of word lists, each with the kind of secret that a name with one item from each list has.
+
+The two items may come in any order; small words, numbers and "your" may occur between them.
+"""

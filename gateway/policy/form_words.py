@@ -1,9 +1,9 @@
-"""Names of secrets in more than 30 languages, by kind of secret. `form_reading` finds them in the texts of a form.
+"""Names of secrets in more than 30 languages, by kind of secret. `form_reading` finds them in the texts of elicitation forms.
 
-Items are separated by commas or line ends. `word` is a whole word, `word*` its beginning, `*word` its end, `*word*` a part of it. The
-words of a longer item follow each other; small words (`of`, `de`, `your`) may stand between them. A word in capitals (`TAN`) is found in
-capitals only. Items are written with accents and in their own script: both sides are compared as `lookalikes` reads them. Scripts without
-spaces between words need no stars.
+Items are separated by commas or line ends. `word` matches a whole word, `word*` the beginning of a word, `*word` its end, `*word*` a part
+of it. The words of a longer item follow each other; small words (`of`, `de`, `your`) may occur between them. A word in capitals (`TAN`)
+matches only in capitals. Items are written with accents and in their own script: before the comparison, `lookalikes` normalises items and
+texts. Scripts without spaces between words need no stars.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mark untrusted text in prompts, so that no line of it can be mistaken for a line of the gateway.
+"""Marks untrusted text in prompts for people, so that nobody mistakes a line of it for a line of the gateway.
 
 Every line of text that a server, model or tool wrote begins with `│ `. The line above is the gateway's and names the author. Line ends,
 long lines and padding cannot produce a line without the mark. Used by every prompt for a person: relayed elicitations, approvals,
@@ -16,36 +16,40 @@ from gateway.json_types import JsonObject, JsonValue, items_of, mapped
 from gateway.policy.hidden_text import MAX_TEXT_DEPTH, strip_text
 
 BAR = "│ "
-"""Prefix of each untrusted line."""
+"""Prefix of each line of untrusted text in a prompt."""
 
 MAX_COLUMNS = 76
-"""Columns of a line after its prefix; a terminal of 80 columns does not wrap it, so no wrapped part lacks the prefix."""
+"""Maximum terminal columns of a line of untrusted text after its prefix. A terminal of 80 columns does not wrap such a line; the rest of a
+wrapped line would lack the prefix."""
 
 MAX_INDENT = 4
 """Maximum number of spaces that are kept at the beginning of an untrusted line."""
 
 MAX_MARKS = 4
-"""Maximum number of combining marks kept on one letter. More of them would cover the lines above."""
+"""Maximum number of combining marks that are kept on one letter, because more would cover the lines above."""
 
 MIN_COLUMNS = 20
-"""Smallest number of columns that `fit` wraps to."""
+"""Minimum number of terminal columns to which `fit` wraps lines."""
 
 _MARKS = re.compile("(?:│ ?){0,20}")
 
 _BLANKS = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u2800\u3000\u3164\u115f\u1160\uffa0]")
-"""Spaces, and letters that have no glyph."""
+"""Matches a space of any width, and characters that are letters but have no visible glyph."""
 
 _SHOWN_KEYS = frozenset({"title", "description", "enumNames"})
-"""Schema keywords that clients display and never send back."""
+"""Keywords of a form's schema whose texts clients only display. They are not part of the answer, so they may be changed."""
 
 
 def frame(ours: str, theirs: str) -> str:
-    """Return the gateway's line `ours`, followed by the untrusted text `theirs` with `BAR` before each line."""
+    """Return a prompt: the gateway's line `ours`, followed by the untrusted text `theirs` with the mark `│ ` before each line."""
     return "\n".join([ours, *quote(theirs)])
 
 
 def quote(text: str, *, indent: str = "") -> Iterator[str]:
-    """Yield the lines of an untrusted text, each with `BAR` before it. Continuations of a wrapped line begin with `indent` after `BAR`."""
+    """Yield the lines of an untrusted text, each with the mark `│ ` before it and wrapped to `MAX_COLUMNS` terminal columns.
+
+    The further parts of a wrapped line begin with `indent` after the mark. Several blank lines become a single blank line.
+    """
     was_blank = True
     for line in text.splitlines():
         visible = _visible(line)
@@ -61,13 +65,16 @@ def quote(text: str, *, indent: str = "") -> Iterator[str]:
 
 
 def shown(text: str, limit: int) -> str:
-    """Return `text` on one line, without hidden characters, cut to `limit` characters."""
+    """Return `text` on one line, without hidden characters and cut to `limit` characters. If it is cut, its length is added."""
     line = " ".join(_visible(" ".join(text[: limit * 4].splitlines())).split())
     return line if len(line) <= limit and len(text) <= limit * 4 else f"{line[:limit]}… ({len(text)} characters)"
 
 
 def fit(text: str, columns: int) -> Iterator[str]:
-    """Yield the lines of a text made by `frame`, wrapped to `columns`. Continuations repeat the `BAR` prefixes of their line."""
+    """Yield the lines of a prompt made by `frame`, wrapped to `columns` terminal columns.
+
+    Each part of a wrapped line begins with all the marks `│ ` of the line.
+    """
     for line in text.split("\n"):
         bars = _bars(line)
         for part in wrap_line(line[len(bars) :], max(MIN_COLUMNS, columns - len(bars) - 1)):
@@ -75,13 +82,17 @@ def fit(text: str, columns: int) -> Iterator[str]:
 
 
 def _bars(line: str) -> str:
-    """Return the `BAR` prefixes at the beginning of a line, which other gateways or the author of the text may have written."""
+    """Return all marks `│ ` at the beginning of a line. Other gateways, or the author of the text, may have written some of them."""
     found = _MARKS.match(line)
     return found.group() if found is not None else ""
 
 
 def one_line_texts(schema: JsonValue, depth: int = 0) -> JsonValue:
-    """Return a form's schema with one-line titles and descriptions, or the same object if nothing changes. Values are not changed."""
+    """Return a form's schema with its titles and descriptions on one line each, or the same object if nothing changes.
+
+    Values that the form offers or accepts are not changed. `depth` is the nesting of `schema` in the whole schema; a part that is nested
+    deeper than `MAX_TEXT_DEPTH` becomes `None`.
+    """
     if depth > MAX_TEXT_DEPTH:
         return None
     if isinstance(schema, list):

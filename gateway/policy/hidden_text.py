@@ -1,11 +1,11 @@
-r"""Detects and removes text that people do not see but a model reads, or that controls a terminal.
+r"""Detects and removes hidden text: characters that people do not see but a model reads, or that control a terminal.
 
-Hidden are control characters (except tab and line breaks), ANSI sequences, direction overrides and isolates, zero-width characters, tag
-characters, and variation selectors without effect. Characters that writing needs are kept: joiners in scripts that use them and in emoji,
-direction *marks* of right-to-left text, the flags of England, Scotland and Wales. Nothing is copied unless something is found. Encoded
-binary data (`blob`, image and audio `data`) is not searched.
+Hidden text is control characters (except tab and line breaks), ANSI sequences, direction overrides and isolates, zero-width characters,
+tag characters, and variation selectors without effect. Characters that writing needs are kept: joiners in scripts that use them and in
+emoji, direction *marks* of right-to-left text, the flags of England, Scotland and Wales. A value without hidden text is returned without
+a copy. Encoded binary data (`blob`, image and audio `data`) is not searched.
 
-Sources: Unicode TR36/TR39, "Trojan Source" (CVE-2021-42574), RGI tag sequences of UTS 51, ECMA-48 for sequences.
+Sources: Unicode TR36/TR39, "Trojan Source" (CVE-2021-42574), RGI tag sequences of UTS 51, ECMA-48 for ANSI sequences.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from gateway.json_types import JsonObject, JsonValue, items_of, mapped, members_
 from gateway.policy.decision import PASS, Pass, Reject, Rewrite
 
 RULE = "hiddenText"
-"""Rule id of a rejection because of hidden text."""
+"""Rule id in the rejection of a text with hidden characters."""
 
 CLEANED_META_KEY = "dev.moongate/hiddenText"
-"""Key in a result's `_meta` for hidden text that was removed; its value is `stripped`."""
+"""Key that the gateway adds to a result's `_meta`, with the value `stripped`, if it removed hidden text from the result."""
 
 HiddenText = Literal["strip", "refuse", "allow"]
 """Values of the setting `hiddenText`: remove hidden characters, reject texts that have any, or accept them."""
 
 MAX_TEXT_DEPTH = 200
-"""Maximum nesting that is searched; deeper text is rejected or dropped, because it was not searched."""
+"""Maximum nesting of JSON that is searched for hidden text. Deeper text is rejected or dropped, because it is not searched."""
 
 _JOINING = "\u0600-\u08ff\u0900-\u0dff\u0f00-\u109f\u1780-\u18af\ua840-\ua87f\ua8e0-\ua8ff\uaa60-\uaa7f\U00010a00-\U0001193f"
-"""Scripts in which U+200C and U+200D join or separate letters (Arabic to Mongolian, Brahmic scripts)."""
+"""Character ranges of scripts in which U+200C and U+200D join or separate letters (Arabic to Mongolian, Brahmic scripts)."""
 
 _EMOJI = "\u00a9\u00ae\u203c-\u3299\ufe0f\U0001f000-\U0001faff"
-"""Characters that may precede U+200D in an emoji."""
+"""Character ranges of the characters that may precede U+200D (zero width joiner) in an emoji."""
 
 _UNSPACED = "\u0e00-\u0eff\u0f00-\u109f\u1780-\u17ff\u1950-\u1aaf"
-"""South-east Asian scripts, which mark word boundaries with U+200B."""
+"""Character ranges of South-east Asian scripts, which mark word boundaries with U+200B (zero width space)."""
 
 _FLAGS = "|".join("\U0001f3f4" + "".join(chr(0xE0000 + ord(c)) for c in code) + "\U000e007f" for code in ("gbeng", "gbsct", "gbwls"))
 
@@ -44,23 +44,26 @@ _ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c
 
 _CONTROLS = bytes([*range(9), 0x0B, *range(0x0E, 0x20), 0x7F])
 _FREE_OF = _CONTROLS + b"\xc2\xe1\xe2\xef\xf0\xf3"
-"""A UTF-8 text with hidden characters contains at least one of these bytes. Deleting them to test this is 15 times faster than a search."""
+"""Bytes of which every UTF-8 text with hidden characters contains at least one.
+
+Deleting these bytes and comparing the lengths is 15 times faster than a regular expression.
+"""
 
 _CONTROL_CHARACTERS = _CONTROLS.decode()
 
 _DELETE, _BACKSLASH = b"\x7f\\"
 
 _LONG = 16_384
-"""Length from which one search per byte value is faster than one pass over the data for all of them (`_is_free_of`)."""
+"""Length, in bytes, from which one search per wanted byte is faster than one pass over the data for all wanted bytes."""
 
 _SLICE = 262_144
-"""Characters of a long text that are searched at once: about a millisecond, during which no other thread runs."""
+"""Number of characters of a long text that are searched at once. Takes about a millisecond, during which no other thread runs."""
 
 _SUSPECT = re.compile(
     r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\u180e\u200b-\u200d\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
     r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-"""Matches every character that is or begins hidden text. Three times faster than a search for the alternatives of `_ANY`."""
+"""Matches each character that may be or begin hidden text: a fast first test, three times faster than the exact pattern `_ANY`."""
 
 _ASCII = re.compile(_ANSI.partition(r"|\x9b")[0] + r"|[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _ANY = re.compile(
@@ -72,15 +75,15 @@ _ANY = re.compile(
     r"|(?<=[\ufe00-\ufe0f\U000e0100-\U000e01ef])[\ufe00-\ufe0f]"
     r"|(?<![\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])[\U000e0100-\U000e01ef]"  # ideographic variants stay
 )
-"""Matches all hidden text in one pass over a text with characters beyond ASCII. A match of group 1 is harmless and kept."""
+"""Matches all hidden text in a text with characters beyond ASCII. Group 1 matches the flags of UK countries, which are kept."""
 
 _BINARY_KINDS = ("image", "audio")
 
 
 def strip_text(text: str) -> str:
-    """Return `text` without hidden characters; the same object if it contains none."""
+    """Return `text` without hidden characters; the same object if it contains no hidden characters."""
     if len(text) > _SLICE and not any(_hides_in_slice(text, start) for start in range(0, len(text), _SLICE)):
-        return text  # other threads run between two slices
+        return text  # the search in slices lets other threads run in between
     if text.isascii():
         is_free = _is_free_of(_CONTROLS, text.encode()) if len(text) <= _LONG else not any(map(text.__contains__, _CONTROL_CHARACTERS))
         return text if is_free else _ASCII.sub("", text)
@@ -92,7 +95,10 @@ def strip_text(text: str) -> str:
 
 
 def _hides_in_slice(text: str, start: int) -> bool:
-    """Return whether a slice has a character that may be or begin hidden text. Whether it is hidden depends on the characters around it."""
+    """Return whether the slice of `text` from `start` has a character that may be or begin hidden text.
+
+    Whether such a character is really hidden depends on the characters around it, which are not examined here.
+    """
     part = text[start : start + _SLICE]
     if part.isascii():
         return not _is_free_of(_CONTROLS, part.encode())
@@ -100,7 +106,7 @@ def _hides_in_slice(text: str, start: int) -> bool:
 
 
 def _is_free_of(some: bytes, data: bytes) -> bool:
-    """Return whether `data` contains none of the bytes in `some`: one pass for short data, one search per byte for long data."""
+    """Return whether `data` contains no byte of `some`. Deletes the bytes from short data; searches long data for each byte."""
     if len(data) > _LONG:
         return not any(map(data.__contains__, some))
     return len(data.translate(None, some)) == len(data)
@@ -112,20 +118,20 @@ def is_hidden_free(text: str) -> bool:
 
 
 def may_hide(encoded: bytes) -> bool:
-    """Return whether a value decoded from this JSON may contain hidden characters. `False` is certain, `True` is not."""
-    # Searching for a number is direct, while `bytes in bytes` raises and catches an exception each time.
+    """Return whether the value of the JSON text `encoded` may contain hidden characters. `False` is certain, `True` is not."""
+    # `int in bytes` is fast, while `bytes in bytes` raises and catches an exception each time.
     is_escaping = _BACKSLASH in encoded
     if (is_escaping and len(encoded) > _LONG) or not encoded.isascii() or _DELETE in encoded:
         return True
-    # JSON writes a control character as an escape.
+    # In JSON text, a control character is always an escape such as `\u001b` or `\b`.
     return is_escaping and (encoded.find(b"\\u") >= 0 or encoded.find(b"\\b") >= 0)
 
 
 def strip_value(value: JsonValue, *, keys: bool = False, depth: int = 0) -> JsonValue:
-    """Return decoded JSON without hidden characters in its strings; the same object if nothing is hidden.
+    """Return decoded JSON without hidden characters in its strings; the same object if it contains no hidden characters.
 
     Member names of objects are cleaned only if `keys` is true, because they are often data. Encoded binary data of content blocks is not
-    changed.
+    changed. `depth` is the nesting of `value`; lists and objects nested deeper than `MAX_TEXT_DEPTH` become `None`.
     """
     if isinstance(value, str):
         return strip_text(value)
@@ -163,14 +169,15 @@ def _strip_object(node: JsonObject, keys: bool, depth: int) -> JsonObject | None
 
 
 def is_binary(key: str, node: JsonObject) -> bool:
-    """Return whether a member of a content block contains encoded binary data, which is not searched."""
+    """Return whether the member `key` of the content block `node` contains encoded binary data, which is not searched for hidden text."""
     return key == "blob" or (key == "data" and node.get("type") in _BINARY_KINDS)
 
 
 def strip_schema(schema: JsonObject) -> JsonObject:
-    """Return a tool's schema with texts cleaned. Patterns match the same as before, but contain no hidden characters.
+    """Return a tool's schema without hidden characters in its texts; the same object if it contains no hidden characters.
 
-    A property whose name contains hidden characters is removed, because a changed name would be another argument.
+    In patterns, hidden characters are written as escapes, so that each pattern matches the same as before. A property whose name contains
+    hidden characters is removed, because a changed name would be another argument.
     """
     return cast("JsonObject", _schema_node(schema, 0))
 
@@ -217,7 +224,10 @@ def _escaped(pattern: str) -> str:
 
 
 def judge_result_text(result: JsonObject, mode: HiddenText) -> Pass | Rewrite | Reject:
-    """Judge hidden text in the result of a tool or a read: accept it unchanged, return a copy without hidden text, or reject it."""
+    """Judge hidden text in the result of a tool or of a read, by the setting `mode` (`hiddenText` in the policy).
+
+    Returns `Pass` to accept the result unchanged, `Rewrite` with a copy without hidden text, or `Reject`.
+    """
     if mode == "allow":
         return PASS
     clean = strip_value(result)
@@ -230,7 +240,7 @@ def judge_result_text(result: JsonObject, mode: HiddenText) -> Pass | Rewrite | 
 
 
 def judge_hidden_text(value: JsonValue, subject: str) -> Pass | Reject:
-    """Reject `value` if it contains hidden characters, and say where; `subject` starts the sentence ("The result")."""
+    """Reject `value` if it contains hidden characters. The reason names the place; it begins with `subject` ("The result")."""
     for path, text in _texts(value, "", 0):
         if text is None:
             return Reject(RULE, f"{subject} is nested too deeply to be searched for hidden characters{_at(path)}.")
@@ -240,7 +250,7 @@ def judge_hidden_text(value: JsonValue, subject: str) -> Pass | Reject:
 
 
 def name_hidden(text: str) -> str:
-    """Describe the first hidden character in `text` for people: its kind and code point."""
+    """Return the kind and code point of the first hidden character in `text`, as words for people."""
     pattern = _ASCII if text.isascii() else _ANY
     for found in pattern.finditer(text):
         if pattern is _ANY and found.group(1):

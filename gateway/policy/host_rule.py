@@ -1,8 +1,9 @@
-"""Rule words `oneOfHosts` (with `schemes`) and `oneOfRecipients`: a text must be a URL on, or a mail address at, a listed host.
+"""Compiles and applies two keywords of argument rules: `oneOfHosts` (with `schemes`) for URLs, and `oneOfRecipients` for mail addresses.
 
-Pure; `policy.rule_words` compiles and uses them. URL parsers disagree: the WHATWG standard repairs URLs that RFC 3986 rejects, and
-libraries differ from both. A value passes only in the plain form that all parsers read alike. A rule judges only the text: it does not
-resolve the name and does not see redirects that the server follows.
+They are Moongate's own keywords ("rule words") inside the JSON Schema of a rule: a text must be a URL on, or a mail address at, a listed
+host. The functions are pure and used by `policy.rule_words`. URL parsers disagree: the WHATWG standard repairs URLs that RFC 3986 rejects,
+and libraries differ from both. A value passes only in the plain form that all parsers read alike. A rule judges only the text: it does
+not resolve the name and does not see redirects that the server follows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import cast
 from gateway.json_types import JsonValue
 
 SCHEMES = {"https": 443, "http": 80, "wss": 443, "ws": 80}
-"""Schemes that a rule may name, with their default ports. Parsers disagree about the host of other schemes."""
+"""Schemes of URLs that a rule may name, with their default ports. For other schemes, parsers disagree about the host."""
 
 MAX_URL_CHARACTERS = 8_192
 """Maximum length of a URL that servers commonly accept (RFC 9110 section 4.1 recommends 8,000)."""
@@ -29,22 +30,27 @@ _URL = re.compile(
     """,
     re.VERBOSE,
 )
-"""The form that all parsers read alike: no user, backslash, space or control character, an ASCII host, a port without leading zeros, and a
-`/` before any `?` or `#`, which old parsers read as part of the host or of a user name."""
+"""Matches a URL in the form that all parsers read alike.
+
+It has no user, backslash, space or control character, an ASCII host, a port without leading zeros, and a `/` before any `?` or `#`: without
+the `/`, old parsers read these as part of the host or of a user name.
+"""
 
 _ADDRESS = re.compile(r"(?P<local>[A-Za-z0-9_+][A-Za-z0-9_+'=-]*(?:\.[A-Za-z0-9_+'=-]+)*)@(?P<host>[A-Za-z0-9_.-]+)")
-"""A single mail address without display name, comment, quoted part or route. `%` and `!` route through other hosts; mail programs read a
-leading `-` as an option."""
+"""Matches a single mail address without display name, comment, quoted part or route.
+
+The local part must not contain `%` or `!`, which route through other hosts, or begin with `-`, which mail programs read as an option.
+"""
 
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
 _NUMERIC = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
-"""A last label (part of a host name after the last dot) that makes the WHATWG parser read the host as an IPv4 address."""
+"""Matches a last label (the part of a host name after the last dot) with which the WHATWG parser reads the host as an IPv4 address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host that a rule allows."""
+    """One host, or wildcard for hosts, that a rule with `oneOfHosts` or `oneOfRecipients` allows."""
 
     name: str
     """Host name in lower case, or IP address in canonical spelling. For a wildcard, the part after `*`; `""` for `*` alone."""
@@ -86,10 +92,10 @@ def _any_of(written: tuple[str, ...]) -> str:
 
 
 def read_host_rule(written: JsonValue, schemes: JsonValue) -> HostRule:
-    """Compile the values of `oneOfHosts` and `schemes` (`None`: https only).
+    """Compile the values of the keywords `oneOfHosts` and `schemes` of an argument rule. `None` for `schemes` allows https only.
 
     Raises:
-        ValueError: A value names no host or an unsupported scheme; the message is the end of a sentence.
+        ValueError: A value is not a host, or a scheme is unsupported; the message is the end of a sentence whose subject is the rule.
     """
     names = _texts(written, "oneOfHosts", '["api.example.com", "*.example.org"]')
     allowed = ("https",) if schemes is None else _texts(schemes, "schemes", '["https", "http"]')
@@ -100,10 +106,10 @@ def read_host_rule(written: JsonValue, schemes: JsonValue) -> HostRule:
 
 
 def read_recipient_rule(written: JsonValue) -> RecipientRule:
-    """Compile the value of `oneOfRecipients`: domains, `*.` domains, whole addresses, or `*` for any domain.
+    """Compile the value of the rule keyword `oneOfRecipients`: domains, `*.` domains, whole mail addresses, or `*` for any domain.
 
     Raises:
-        ValueError: A value has none of these forms; the message is the end of a sentence.
+        ValueError: A value has another form; the message is the end of a sentence whose subject is the rule.
     """
     names = _texts(written, "oneOfRecipients", '["example.com", "ops@example.org"]')
     domains: list[Host] = []
@@ -146,7 +152,7 @@ def _read_host(written: str, word: str = "oneOfHosts") -> Host:
 
 
 def _literal(host: str) -> str | None:
-    """Return the canonical spelling of a literal IP address, or `None`."""
+    """Return the canonical spelling of the literal IP address `host`, or `None` if it is not an address or maps IPv4 to IPv6."""
     try:
         if not host.startswith("["):
             return str(IPv4Address(host))
@@ -160,7 +166,10 @@ def _literal(host: str) -> str | None:
 
 
 def judge_url(value: str, rule: HostRule) -> str | None:
-    """Return why `value` is not certainly a URL on one of the rule's hosts; `None` if it is. Never repeats the value."""
+    """Return why `value` is rejected, or `None` if every parser reads it as a URL on one of the rule's hosts.
+
+    The reason is the end of a sentence whose subject is the value. It never contains the value.
+    """
     if len(value) > MAX_URL_CHARACTERS:
         return f"has more than {MAX_URL_CHARACTERS} characters"
     found = _URL.fullmatch(value)
@@ -181,7 +190,10 @@ def judge_url(value: str, rule: HostRule) -> str | None:
 
 
 def judge_recipient(value: str, rule: RecipientRule) -> str | None:
-    """Return why `value` is not certainly one mail address that the rule allows; `None` if it is. Never repeats the value."""
+    """Return why `value` is rejected, or `None` if it is certainly a single mail address that the rule allows.
+
+    The reason is the end of a sentence whose subject is the value. It never contains the value.
+    """
     found = _ADDRESS.fullmatch(value) if len(value) <= 254 else None
     if found is None or not _is_name(found["host"]):
         return "is not exactly one mail address such as name@example.com"
@@ -198,7 +210,7 @@ def _matches(host: str, allowed: Host, *, is_name: bool) -> bool:
 
 
 def _is_name(host: str) -> bool:
-    """Return whether `host` consists of plain labels without a trailing dot, which no parser reads as an address."""
+    """Return whether `host` is a host name of ordinary labels, without a trailing dot, that no parser reads as an IP address."""
     if len(host) > 253:
         return False
     labels = host.split(".")

@@ -1,6 +1,7 @@
-"""Validates answers to requests for input. `answer_problem` checks the shape of an answer, `judge_answer` also the fields of a form.
+"""Validates answers to requests for input: results of elicitations, sampling requests and `roots/list`.
 
-Every component that receives an answer calls one of these before it stores or uses the answer.
+`answer_problem` checks the shape of an answer, `judge_answer` also the fields of a form. Every component that receives an answer calls one
+of these functions before it stores or uses the answer.
 """
 
 from __future__ import annotations
@@ -14,24 +15,27 @@ from gateway.policy.framing import BAR, shown
 from gateway.policy.schema_check import SchemaCheck, measure
 
 _ARGUMENT = re.compile(r"(^|; )argument(?= ')")
-"""How `SchemaCheck` names a field in its messages ("argument 'x'"); replaced, because a form's field is not an argument."""
+"""Matches the word "argument" in messages of `schema_check.SchemaCheck` ("argument 'x' …"), which is replaced by "field" for forms."""
 
 _UNKNOWN = re.compile(r"the content: Additional properties are not allowed \((.+) (?:was|were) unexpected\)")
-"""The message of `SchemaCheck` about fields that the form does not have."""
+"""Matches the message of `schema_check.SchemaCheck` about fields that the form does not have."""
 
 _ACTIONS = ("accept", "decline", "cancel")
 
 JSON_FOR = "JSON for "
-"""Prefix of the description of a text field in which the user enters JSON, because forms have no fields for objects and free lists."""
+"""Prefix of a form field's description if the user enters JSON there, because forms have no fields for objects and free lists."""
 
 _CANNOT = " cannot be used: "
 
 _AGAIN = f"Your last answer{_CANNOT}"
-"""Prefix of the line in a repeated question that says why the last answer was rejected."""
+"""Prefix of the line that is added to a question if it is asked again: the line says why the last answer was rejected."""
 
 
 def answer_problem(method: str, answer: JsonMapping) -> str | None:
-    """Return what is wrong with the shape of an answer to a request `method`, or `None`. Unknown keys are accepted."""
+    """Return what is wrong with the shape of an answer to a request for input, or `None`. Unknown keys are accepted.
+
+    `method` is the method of the request, such as `elicitation/create`.
+    """
     match method:
         case "sampling/createMessage":
             return _sampling_problem(answer)
@@ -53,7 +57,7 @@ def _sampling_problem(answer: JsonMapping) -> str | None:
     content: JsonValue = answer.get("content")
     if not _are_objects(content if isinstance(content, list) else [content], "type"):
         return "`content` must be a content block, or a list of them"
-    return None if isinstance(answer.get("model", ""), str) else "`model` must be a string"  # some clients omit it
+    return None if isinstance(answer.get("model", ""), str) else "`model` must be a string"  # some clients omit `model`
 
 
 def _are_objects(value: JsonValue, key: str) -> bool:
@@ -62,17 +66,17 @@ def _are_objects(value: JsonValue, key: str) -> bool:
 
 
 MAX_REASON = 600
-"""Maximum length of the reason for rejecting an answer, inside the question that is asked again."""
+"""Maximum number of characters of the reason for rejecting an answer that is added to the question when it is asked again."""
 
 MAX_QUESTION = 200
-"""Maximum length to which a question is quoted in the text that rejects its answer."""
+"""Maximum number of characters of a question that are quoted in the text that rejects an answer to it."""
 
 
 def judge_answer(request: JsonMapping, answer: JsonValue, *, judges_fields: bool = True) -> str | None:
-    """Return why an answer to `request` is invalid, or `None`. The text names the question, its fields, and the problem.
+    """Return why the answer to a request for input is invalid, or `None`. The text names the question, its fields and the problem.
 
-    With `judges_fields`, which is for the gateway's own questions, the fields of a form and their formats are checked too. Fields that
-    the form does not have are rejected if the form names its fields. An unusable schema rejects nothing.
+    With `judges_fields`, which is for questions of the gateway itself, the values of a form's fields and their formats are checked too.
+    Fields that the form does not have are rejected if the form's schema has `properties`. A schema that cannot be compiled rejects nothing.
     """
     method = str(request.get("method"))
     if not isinstance(answer, dict):
@@ -86,7 +90,7 @@ def judge_answer(request: JsonMapping, answer: JsonValue, *, judges_fields: bool
     form = cast("JsonObject", schema)
     closed: JsonObject = {"additionalProperties": False, **form} if "properties" in form else form
     check = SchemaCheck(closed, is_rule=True)
-    if check.problem is not None:  # an unknown format
+    if check.problem is not None:  # probably an unknown `format`, which is ignored without `is_rule`
         check = SchemaCheck(closed)
     content: JsonObject = given.get("content") or {}
     if check.problem is not None or (problem := check.find(content, measure(content))) is None:
@@ -96,25 +100,31 @@ def judge_answer(request: JsonMapping, answer: JsonValue, *, judges_fields: bool
 
 
 def refused_answer(request: JsonMapping, problem: str) -> str:
-    """Return the text that rejects an answer: the question, what is wrong, and what the form accepts."""
+    """Return the text that rejects an answer: the question, the problem, and, for an elicitation form, its fields."""
     takes = f" It takes {fields}." if (fields := fields_of(request)) else ""
     return f"The answer to {question_text(request)!r}{_CANNOT}{problem.rstrip('.')}.{takes}"
 
 
 def fields_of(request: JsonMapping) -> str:
-    """Return a form's fields, such as `count (integer), size (one of "small", "large")`; empty for other requests."""
+    """Return the fields of an elicitation form in words, such as `count (integer), size (one of "small", "large")`.
+
+    At most 20 fields; empty for other requests.
+    """
     properties = members_of(members_of(_params(request).get("requestedSchema")).get("properties"))
     return ", ".join(f"{shown(name, 60)} ({_kind(kind)})" for name, kind in list(properties.items())[:20])
 
 
 def question_text(request: JsonMapping) -> str:
-    """Return a question on one line, without the line that `again` added about an earlier answer."""
+    """Return the message of a request for input on one line, without the line that `again` may have added about a rejected answer."""
     text = str(_params(request).get("message") or request.get("method"))
     return shown(text.partition(_AGAIN)[0].rstrip(f"{BAR}\n"), MAX_QUESTION)
 
 
 def again(request: JsonObject, refusal: str) -> JsonObject:
-    """Return the question with a line added that says why the last answer was rejected. `refusal` is a text of `judge_answer`."""
+    """Return the request to ask a question again, with a line in its message that says why the last answer was rejected.
+
+    `refusal` is the text that `judge_answer` returned.
+    """
     params: JsonObject = dict(_params(request))
     reason = shown(refusal.partition(_CANNOT)[2] or refusal, MAX_REASON)
     return {**request, "params": {**params, "message": f"{params.get('message', '')}\n{_AGAIN}{reason}"}}
@@ -130,7 +140,7 @@ def _kind(kind: JsonValue) -> str:
 
 
 def _limits(kind: JsonMapping) -> list[str]:
-    """Return the format and the limits of a form's field in words, such as `1 to 10` or `at most 80 characters`."""
+    """Return the format and the limits of a form's field in words, such as `1 to 10` or `at most 80 characters`. `kind` is its schema."""
     found: list[str] = [str(kind["format"])] if "format" in kind else []
     for least, most, unit in (("minimum", "maximum", ""), ("minLength", "maxLength", " characters")):
         low, high = kind.get(least), kind.get(most)

@@ -1,7 +1,7 @@
-"""Decides what a server may request from the connected client: a model's answer, a person's input, the workspace folders.
+"""Decides what a server may request from the connected client: sampling (a model's response), elicitation (a person's input), and roots.
 
-The same rules apply to requests of 2025 servers and to those that 2026 servers embed in `input_required` results. `upstream.input_guard`
-counts and sends the requests; this module has no state.
+The same rules apply to requests that servers of protocol version 2025 send, and to requests that servers of version 2026 embed in
+`input_required` results. `upstream.input_guard` counts and relays the requests; this module has no state.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from gateway.policy.decision import PASS, Pass, Reject, Rewrite
 from gateway.policy.framing import frame, one_line_texts
 
 MAX_PAGE_MESSAGE = 4_000
-"""Maximum length of the message of an elicitation in URL mode."""
+"""Maximum number of characters in the message of an elicitation in URL mode."""
 
 
 def judge_input(request: JsonMapping, source_policy: SourcePolicy, used_requests: int, *, origin: str = "") -> Pass | Rewrite | Reject:
-    """Judge one request for input (`{"method", "params"}`, wire form) of a source.
+    """Judge one request for input of a server: relay it unchanged, relay a changed request (`Rewrite`), or reject it.
 
-    `used_requests` is the number of sampling requests that already count towards this caller's budget. `origin` is the operator's name
-    for the server. The first line of a prompt is the gateway's and names `origin` and the host of a link. The server's message follows,
-    with `│` before each line (`framing`). A `Rewrite` contains the whole request to relay.
+    `request` has the members `method` and `params` as in JSON-RPC. `used_requests` is the number of sampling requests that already count
+    towards the caller's budget. `origin` is the server's name in the configuration. If it is given, the message of an elicitation gets a
+    first line of the gateway, which names `origin` and the host of a link; the server's message follows with `│` before each line.
     """
     method = request.get("method")
     params = members_of(request.get("params"))
@@ -38,7 +38,7 @@ def judge_input(request: JsonMapping, source_policy: SourcePolicy, used_requests
 
 
 def _judge_sampling(request: JsonMapping, params: JsonMapping, policy: SamplingPolicy, used: int) -> Pass | Rewrite | Reject:
-    """Judge a sampling request by the caller's budget, then the mode, the request's form, and the token limit."""
+    """Judge a sampling request by, in this order, the caller's budget, the configured mode, the request's shape, and the token limit."""
     if policy.max_requests is not None and used >= policy.max_requests:
         return Reject("sampling.maxRequests", f"The budget of {policy.max_requests} model requests per caller and hour is spent.")
     if policy.mode == "deny":
@@ -59,7 +59,7 @@ def _judge_sampling(request: JsonMapping, params: JsonMapping, policy: SamplingP
 
 
 def _sampling_problem(params: JsonMapping) -> str | None:
-    """Return what is wrong with the form of a sampling request, or `None`; its content is not judged."""
+    """Return what is wrong with the shape of a sampling request's parameters, or `None`. Texts are not judged."""
     if not _are_objects(params.get("messages", [])) or not _are_objects(params.get("tools") or []):
         return "`messages` and `tools` must be lists of objects."
     for message in cast("list[JsonMapping]", params.get("messages", [])):
@@ -102,7 +102,7 @@ def _judge_elicitation(request: JsonMapping, params: JsonMapping, policy: Elicit
 
 def _judge_page(request: JsonMapping, params: JsonMapping, message: str, policy: ElicitationPolicy, origin: str) -> Pass | Rewrite | Reject:
     """Judge an elicitation in URL mode. Its message may mention passwords, because the page behind the URL may ask for one."""
-    from gateway.policy.link_policy import judge_link  # loaded on first use, like the judgement of forms
+    from gateway.policy.link_policy import judge_link  # loaded on first use, to keep the start fast
 
     link = judge_link(params.get("url"), policy.url_hosts)
     if isinstance(link, str):

@@ -1,8 +1,8 @@
-"""Labels on content: how far it is trusted, and who may see it; and the decisions that follow from labels. Pure.
+"""Labels for content, which say whether it is trusted and who may see it, and the decisions about tool calls that follow from labels.
 
 After outside content has reached a model, the model's calls may follow that content instead of the user (indirect prompt injection). So
-everything that a conversation has received is summarised in one label, which can only become stricter, and calls of tools that act on the
-world (sinks) are judged by it. `gateway.security` contains the middleware.
+one label summarises everything that a conversation has received. It can only become stricter, and it decides whether the model may call
+tools that act on the world (sinks). The functions are pure; `gateway.security` contains the middleware that uses them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gateway.policy.decision import Reject
 
 
 class IntegrityLabel(StrEnum):
-    """Whether an outsider (anybody but the user and trusted authors) can have written content."""
+    """Label that says whether an outsider (anybody but the user and trusted authors) can have written the content."""
 
     TRUSTED = "trusted"
     UNTRUSTED = "untrusted"
 
 
 class ConfidentialityLabel(StrEnum):
-    """Who may see content, from least to most restricted."""
+    """Label that says who may see the content, from least to most restricted."""
 
     PUBLIC = "public"
     PRIVATE = "private"
@@ -38,7 +38,7 @@ _RANK = {ConfidentialityLabel.PUBLIC: 0, ConfidentialityLabel.PRIVATE: 1, Confid
 
 @dataclass(frozen=True, slots=True)
 class ContentLabel:
-    """Integrity and confidentiality of one content, or of everything that a conversation has received."""
+    """Integrity and confidentiality of one piece of content, or of everything that a conversation has received."""
 
     integrity: IntegrityLabel = IntegrityLabel.TRUSTED
     confidentiality: ConfidentialityLabel = ConfidentialityLabel.PUBLIC
@@ -49,11 +49,11 @@ class ContentLabel:
         object.__setattr__(self, "confidentiality", ConfidentialityLabel(self.confidentiality))
 
     def is_trusted(self) -> bool:
-        """Whether the content is trusted: no outsider can have written it."""
+        """Return whether the content is trusted: no outsider can have written it."""
         return self.integrity is IntegrityLabel.TRUSTED
 
     def is_public(self) -> bool:
-        """Whether everybody may see the content."""
+        """Return whether everybody may see the content."""
         return self.confidentiality is ConfidentialityLabel.PUBLIC
 
     def to_dict(self) -> JsonObject:
@@ -66,14 +66,17 @@ class ContentLabel:
         """Create a label from the JSON object `data` that `to_dict` returned.
 
         Raises:
-            ValueError: A value is not a label.
+            ValueError: `integrity` or `confidentiality` has an unknown value.
         """
         integrity, confidentiality = data.get("integrity", "trusted"), data.get("confidentiality", "public")
         return cls(IntegrityLabel(integrity), ConfidentialityLabel(confidentiality), data.get("metadata") or {})
 
 
 def combine_labels(*labels: ContentLabel) -> ContentLabel:
-    """Combine labels: trusted only if all are, and as confidential as the most confidential."""
+    """Combine labels into one: trusted only if all `labels` are trusted, and as confidential as the most confidential label.
+
+    The metadata of all labels is merged; later labels take precedence.
+    """
     metadata: JsonObject = {}
     for label in labels:
         metadata.update(label.metadata)
@@ -86,13 +89,16 @@ def combine_labels(*labels: ContentLabel) -> ContentLabel:
 
 
 def check_confidentiality_allowed(context_label: ContentLabel, max_allowed: ConfidentialityLabel) -> bool:
-    """Return whether content with this label may be sent to a place that accepts content up to the confidentiality `max_allowed`."""
+    """Return whether content with the label `context_label` may be sent to a tool or place that accepts at most `max_allowed`."""
     return _RANK[context_label.confidentiality] <= _RANK[max_allowed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowRules:
-    """Rules about tools' results and effects, by globs over `<source>/<tool>` or tool names. Defaults apply to other tools."""
+    """Rules that say which tools return untrusted or confidential results, and which tools may run after such content.
+
+    Each list contains globs over tool names or `<source>/<tool>`. The defaults apply to tools that no glob matches.
+    """
 
     trusted: Sequence[str] = ()
     """Tools whose results no outsider can have written."""
@@ -101,18 +107,20 @@ class FlowRules:
     private: Sequence[str] = ()
     """Tools whose results are confidential."""
     sinks: Sequence[str] | None = None
-    """Tools that act on the world. `None`: all tools that do not declare `accepts_untrusted`."""
+    """Tools that act on the world, which may not be called after untrusted content unless they accept it. `None`: all tools."""
     accepts_untrusted: Sequence[str] = ()
-    """Tools that may be called after untrusted content."""
+    """Tools that may be called after untrusted content although they act on the world, besides those whose author declares this."""
     public_sinks: Sequence[str] = ()
-    """Tools that may send out only public content."""
+    """Tools that may not be called after content that is not public, because they may send it out."""
     default_integrity: IntegrityLabel = IntegrityLabel.UNTRUSTED
+    """Integrity of the results of tools about which neither a list nor the tool's author says anything."""
     default_confidentiality: ConfidentialityLabel = ConfidentialityLabel.PUBLIC
+    """Confidentiality of the results of tools about which neither a list nor the tool's author says anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowTool:
-    """The properties of a tool by which `label_result` and `judge_flow` decide."""
+    """The facts about a tool that decide about its calls and the label of its results: its names, and declarations of its author."""
 
     name: str
     source: str | None = None
@@ -129,7 +137,7 @@ class FlowTool:
 
 
 def label_result(tool: FlowTool, rules: FlowRules) -> ContentLabel:
-    """Return the label of a tool's result that has no label of its own."""
+    """Return the label for a tool's result by the rules and the tool's declarations. Used for results without a label of their own."""
     if tool.fits(rules.untrusted):
         integrity = IntegrityLabel.UNTRUSTED
     elif tool.fits(rules.trusted):
@@ -141,7 +149,7 @@ def label_result(tool: FlowTool, rules: FlowRules) -> ContentLabel:
 
 
 def judge_flow(tool: FlowTool, rules: FlowRules, context: ContentLabel) -> Reject | None:
-    """Return why a tool may not be called in a conversation with this label, or `None`."""
+    """Return why a tool may not be called in a conversation whose content has the label `context`, or `None` if it may."""
     accepts = tool.fits(rules.accepts_untrusted) or bool(tool.properties.get("accepts_untrusted"))
     is_sink = True if rules.sinks is None else tool.fits(rules.sinks) or bool(tool.properties.get("sink"))
     if not context.is_trusted() and is_sink and not accepts:

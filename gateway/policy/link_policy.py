@@ -1,9 +1,9 @@
-"""Decide which links a server may ask a person to open.
+"""Decides which links a server may ask a person to open (elicitation in URL mode).
 
 A link must use https and a public host name. Loopback hosts, IP addresses and names of private networks are refused. The link is relayed
 with its host in ASCII, lower case and without a final dot, so that the client opens the host that was judged. Names are not resolved: a
-public name that resolves to a private address is refused only if the name itself shows it (`127.0.0.1.nip.io`, `localtest.me`). Pure
-functions; `input_requests` calls `judge_link`. The operator allows further hosts with `elicitation.urlHosts`.
+public name that resolves to a private address is refused only if the name itself shows it (`127.0.0.1.nip.io`, `localtest.me`). The
+operator allows further hosts with `elicitation.urlHosts`. The functions are pure; `input_requests` calls `judge_link`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.policy.lookalikes import looks_latin
 
 _CONTROLS = re.compile(r"[\x00-\x20\x7f-\xa0\\\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _DEVIATIONS = re.compile("[ßς]")
-"""Letters that IDNA 2003 and IDNA 2008 map to different names (UTS #46); `_CONTROLS` has the invisible ones."""
+"""Matches letters with which IDNA 2003 and IDNA 2008 map a host to different names (UTS #46). Invisible ones are in `_CONTROLS`."""
 
 _HOST = re.compile(r"(?=.{1,253}$)(?:[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER = re.compile(r"(?:\d+|0x[0-9a-f]*)")
@@ -29,7 +29,7 @@ _PRIVATE_ENDINGS = frozenset({
     "localhost", "localdomain", "local", "internal", "intranet", "private", "corp", "home", "lan", "arpa", "onion", "test", "invalid",
     "alt", "consul", "intra", "svc", "workgroup", "lxd", "lxc", "docker", "kube", "localnet", "priv", "vpn", "mesh",
 })  # fmt: skip
-"""Top-level labels that public names do not have (RFC 6761, RFC 6762, RFC 9476, ICANN's reserved `.internal`, common private use)."""
+"""Top-level domains that exist only in private networks (RFC 6761, RFC 6762, RFC 9476, ICANN's reserved `.internal`, common use)."""
 
 _PRIVATE_DOMAINS = (
     ".fritz.box", ".easy.box", ".ts.net", ".tailscale.net",
@@ -51,7 +51,7 @@ Hexadecimal addresses are recognised by these domains only: eight hexadecimal di
 _ADDRESS_IN_NAME = re.compile(r"(?<![0-9])(?=((?:[0-9]{1,3}[.-]){3}[0-9]{1,3})(?![0-9]))")
 
 MAX_LINK_CHARS = 8_192
-"""Maximum length of a link; a longer link is refused."""
+"""Maximum number of characters of a link; a longer link is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,16 @@ class Link:
     """A link that may be shown to a person."""
 
     url: str
-    """The link with the host that was judged."""
+    """The URL to open. Its host is written as in `host`."""
     host: str
-    """Host of the link in ASCII (IDNA), lower case."""
+    """Host of the URL in ASCII (IDNA), lower case, without a final dot."""
 
 
 def judge_link(url: object, allowed: Sequence[str] = ()) -> Link | str:
-    """Return the link to relay, or the reason for refusing it. Hosts that match a glob in `allowed` need not be public names."""
+    """Return the link to relay to the client, or the reason for refusing it as text.
+
+    `url` is the server's value. A host that matches a glob in `allowed` need not be a public name; on this machine, it may use http.
+    """
     if not isinstance(url, str) or not url or _CONTROLS.search(url) or len(url) > MAX_LINK_CHARS:
         return "The URL is missing, too long, or has characters that are invalid in a URL."
     try:
@@ -87,7 +90,12 @@ def judge_link(url: object, allowed: Sequence[str] = ()) -> Link | str:
 
 
 def _ascii_host(parts: SplitResult) -> str:
-    """Return a host name in the ASCII form (IDNA) that a browser looks up."""
+    """Return the host of a URL in the ASCII form (IDNA) that a browser looks up.
+
+    Raises:
+        ValueError: The host has letters that versions of IDNA map to different names.
+        UnicodeError: The host has no ASCII form.
+    """
     host = (parts.hostname or "").removesuffix(".")
     if _DEVIATIONS.search(host):
         raise ValueError("two versions of IDNA look this host up under different names")
@@ -95,7 +103,7 @@ def _ascii_host(parts: SplitResult) -> str:
 
 
 def _problem(host: str) -> str | None:
-    """Return why a host is not a public name, or `None`."""
+    """Return why a host is not a public name, or `None` if it is. The text is the end of a sentence whose subject is the host."""
     if ":" in host or _NUMBER.fullmatch(host.rpartition(".")[2]):
         return "is an address instead of a name"
     if _HOST.fullmatch(host) is None:

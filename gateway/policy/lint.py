@@ -1,7 +1,7 @@
-"""Finds rules that have no effect, accept what they should reject, or cannot be applied. Never judges a call.
+"""Finds mistakes in policies: rules that have no effect, accept values that they should reject, or cannot be applied.
 
-For `moongate policy lint`, `doctor` and the log at the start. This module compares patterns, names and overrides with the tools that a
-source lists; `policy.open_rules` examines single value rules.
+Used by `moongate policy lint`, `moongate doctor` and the log at the start; it never judges a call. This module compares patterns, names and
+overrides with the tools that a source lists; `policy.open_rules` examines single rules for the values of arguments.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from gateway.policy.tool_policy import judge_tool
 from gateway.policy.tool_schemas import declared_names
 
 FindingKind = Literal["dead", "open", "unusable", "conflict", "note"]
-"""`dead`: has no effect; `open`: accepts what it should reject; `unusable`: rejects everything; `conflict`: contradicts another rule or the
-server; `note`: worth knowing, not a mistake."""
+"""Kind of a remark about a rule of a policy.
+
+`dead`: the rule has no effect; `open`: it accepts values that it should reject; `unusable`: it rejects every value; `conflict`: it
+contradicts another rule or the server; `note`: worth knowing, not a mistake.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +38,15 @@ class Finding:
     """A remark about one rule of a policy: its place, its kind, and a text for the operator."""
 
     path: str
-    """JSON path below `policies.<source>`; empty for the source itself."""
+    """Path of the rule below `policies.<source>`, such as `tools.deny[0]`; empty for the policy itself."""
     kind: FindingKind
     text: str
 
 def lint_names(names: Iterable[str], servers: Iterable[str], own: Iterable[str] = ()) -> dict[str, tuple[Finding, ...]]:
-    """Return findings about policies that match no source.
+    """Return findings about policies whose name is not the name of a source, by name of the policy.
 
-    `names` are the keys of `policies`, `servers` those of `mcpServers`, and `own` the sources `agent/<name>` and `workflow/<name>` of all
-    agents and workflows.
+    `names` are the keys of `policies` in the configuration, `servers` the keys of `mcpServers`, and `own` the sources `agent/<name>` and
+    `workflow/<name>` of all agents and workflows.
     """
     own = frozenset(own)
     problems = {name: judge_policy_name(name, servers) for name in names}
@@ -55,9 +58,9 @@ def lint_names(names: Iterable[str], servers: Iterable[str], own: Iterable[str] 
 
 
 def lint_unlisted(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> tuple[Finding, ...]:
-    """Return findings about the argument rules of a source whose tools are known only while it runs (`agent/<name>`).
+    """Return findings about the argument rules of a source such as `agent/<name>`, whose tools are not all known before it runs.
 
-    `schemas` are the input schemas of the tools that are already known, such as file tools.
+    `schemas` are the input schemas of the tools that are already known, such as file tools, by tool name.
     """
     found: list[Finding] = []
     for tool, rules in policy.arguments.items():
@@ -68,9 +71,10 @@ def lint_unlisted(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> tup
 
 
 def lint_policy(policy: SourcePolicy, schemas: Mapping[str, JsonValue], *, is_local: bool = False) -> tuple[Finding, ...]:
-    """Return all findings about a source's rules.
+    """Return all findings about the policy of one source.
 
-    `schemas` are the input schemas of all tools of the source, by native name, including hidden tools.
+    `schemas` are the input schemas of all tools of the source, including tools that are not served, by name at the source. `is_local`: the
+    source is not a remote server, so its tools may use argument names that agent frameworks use.
     """
     denied = NO_NAMES if is_local else FRAMEWORK_NAMES
     return (
@@ -169,7 +173,7 @@ def _rule(path: str, name: str, rule: JsonObject, policy: SourcePolicy, concerne
 
 
 def _admits_nothing(name: str, rule: JsonObject, schema: JsonObject, tool: str) -> Iterator[str]:
-    """Yield a finding if the types that a rule accepts and the types that the tool accepts for the argument have none in common."""
+    """Yield a text if a rule and the tool's schema accept no common type for the argument `name`, so that every value is rejected."""
     confined = confine(name, rule, schema).judged
     ruled, taken = types_of(confined, confined), types_of(declared_schema(schema, name), schema)
     if not ruled & taken:
@@ -181,11 +185,15 @@ def _admits_nothing(name: str, rule: JsonObject, schema: JsonObject, tool: str) 
 
 
 def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str]) -> Iterator[Finding]:
-    """Yield a finding for each argument without a rule, if a rule restricts such arguments of another tool: a way around that rule."""
+    """Yield a finding for each argument without a rule if a rule restricts arguments of the same kind of another tool.
+
+    For example, a rule restricts the paths that one tool reads, and another tool accepts any path. `denied` are argument names that are
+    never sent to the source.
+    """
     if not policy.arguments:
         return
     held: dict[str, str] = {}
-    """Kind of argument (or `argument NAME`, for a rule with a rule word) → path of a rule that restricts such arguments."""
+    """Kind of argument, or `argument NAME` if the rule has a rule word such as `within` → path of a rule that restricts such arguments."""
     loose: list[tuple[str, str, frozenset[ArgumentKind]]] = []
     for tool in sorted(schemas):
         schema = as_object(schemas[tool])
@@ -213,7 +221,7 @@ def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozen
 
 
 def _unjudged(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str], place: str) -> Iterator[Finding]:
-    """Yield a finding for each file-reading tool that can run without a path argument, although the rule at `place` restricts paths."""
+    """Yield a finding for each tool that reads files and can run without a path, although the rule at `place` restricts the paths."""
     for tool in sorted(schemas):
         schema = as_object(schemas[tool])
         if schema is None or not _exists(tool, policy):
@@ -231,20 +239,24 @@ def _unjudged(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: fr
 
 
 def _is_judged(tool: str, name: str, schema: JsonObject, policy: SourcePolicy) -> bool:
-    """Return whether a rule judges argument `name` in every call. Also true if `_gaps` reports the argument or the rule allows any path."""
+    """Return whether a rule judges the argument `name` in every call of the tool, so that no finding is needed.
+
+    Also true if the argument needs no finding for another reason: its schema lists all values, no rule restricts it (which `_gaps`
+    reports), or the rule allows any path.
+    """
     override = policy.overrides.get(tool)
     rules = [rule for key in (ANY_TOOL, tool) if (rule := policy.arguments.get(key, {}).get(name)) is not None]
     if is_closed(name, schema) or not any(rule_problem(rule) is None and is_confining(rule) for rule in rules):
         return True
     if any("." in (folders if isinstance(folders := rule.get("within"), list) else [folders]) for rule in rules):
-        return True  # deliberately left open
+        return True  # the operator allows any path
     given = name in items_of(schema.get("required")) or (override is not None and name in override.defaults)
     judged = [types_of(confined, confined) for rule in rules if (confined := confine(name, rule, schema).judged)]
     return given and "null" not in types_of(declared_schema(schema, name), schema).intersection(*judged)
 
 
 def _callers_arguments(tool: str, schema: JsonObject, policy: SourcePolicy, denied: frozenset[str]) -> frozenset[str]:
-    """Return the arguments of a tool that a caller chooses."""
+    """Return the names of a tool's arguments that a caller may pass. `denied` are argument names that are never sent to the source."""
     extras = extra_names(tool, policy.additional_arguments)
     return plan_arguments(tool, declared_names(schema), extras, denied, policy.overrides.get(tool)).accepted
 

@@ -1,7 +1,7 @@
-"""Normalise text to what a person sees: look-alike letters, accents, invisible characters, and digits used as letters.
+"""Normalises text for comparison, so that texts that look alike to a person become equal.
 
-`read_plain` keeps the script of the text; `read_as_latin` also replaces every letter that looks like a Latin letter. The results are for
-comparison with word lists (`form_words`) and names, never for display.
+`read_plain` removes accents and invisible characters; `read_as_latin` also replaces every letter that looks like a Latin letter; further
+functions replace digits that are used as letters. The results are compared with word lists (`form_words`) and names, and never displayed.
 
 The table of look-alike letters is derived from the Unicode confusables data (UTS #39, version 17.0.0, https://www.unicode.org/Public/security/).
 It has the single letters whose skeleton is one Latin letter. Letters with a compatibility decomposition are left out because NFKD handles
@@ -16,7 +16,7 @@ import unicodedata
 from functools import cache, lru_cache
 
 SHORT = 4
-"""Words of at most this many letters keep doubled letters (`cvv`) when other words lose them for comparison."""
+"""Maximum length of words that keep doubled letters (`cvv`) in a comparison; in longer words, doubled letters become single letters."""
 
 _LOOK_ALIKES = """
 a 1d00 251 391 3b1 410 430 13aa 15c5 237a 2c6d a4ee ab7a 102a0 16f40
@@ -56,27 +56,39 @@ y a5 194 1b3 1b4 24e 24f 263 28f 393 3a5 3b3 423 427 443 447 4ae 4af 4b0 4b1 10e
   ab5a ab79 ab8d 102b2 118a4 118dc 16f43
 z 1b5 1b6 224 225 290 396 3b6 13c3 1d22 1d76 a4dc ab93 118a9 118c4 118c9
 """
-"""A Latin letter and the code points that look like it. Upper-case code points map to the capital letter."""
+"""A Latin letter, then the hexadecimal code points of characters that look like it; more of them in indented lines.
+
+Characters in upper case map to the capital letter.
+"""
 
 _INVISIBLE_RANGES = (
     (0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x640, 0x640), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x200B, 0x200F),
     (0x202A, 0x202E), (0x2060, 0x206F), (0x2800, 0x2800), (0x3164, 0x3164), (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF), (0xFFA0, 0xFFA0),
     (0xFFF0, 0xFFFB), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF),
 )  # fmt: skip
-"""Characters without a glyph (Default_Ignorable_Code_Point), blank letters, and the Arabic tatweel."""
+"""First and last code points of ranges of invisible characters: without a glyph (Default_Ignorable_Code_Point), or blank letters.
+
+Includes the Arabic tatweel, which only stretches words.
+"""
 
 _MARK_RANGES = (
     (0x300, 0x36F), (0x483, 0x489), (0x591, 0x5C7), (0x610, 0x61A), (0x64B, 0x65F), (0x670, 0x670), (0x6D6, 0x6DC), (0x6DF, 0x6E4),
     (0x6E7, 0x6E8), (0x6EA, 0x6ED), (0x8D3, 0x8FF), (0x93C, 0x93C), (0x9BC, 0x9BC), (0x1AB0, 0x1AFF), (0x1DC0, 0x1DFF), (0x20D0, 0x20F0),
     (0x2DE0, 0x2DFF), (0x302A, 0x302F), (0x3099, 0x309A), (0xA66F, 0xA67D), (0xFE20, 0xFE2F),
 )  # fmt: skip
-"""Accents and other combining marks. Vowel signs of Indic scripts and Thai are kept because they are letters."""
+"""First and last code points of ranges of accents and other combining marks, which are removed.
+
+Vowel signs of Indic scripts and Thai are not included because they are letters.
+"""
 
 _SAME_LETTERS = {
     **{0x649: 0x64A, 0x6CC: 0x64A, 0x6A9: 0x643, 0x6C1: 0x647, 0x6BE: 0x647, 0x629: 0x647, 0x6D5: 0x647},
     **dict(zip(map(ord, "łŁøØđĐıħĦ"), map(ord, "lLoOdDihH"), strict=True)),
 }
-"""Arabic letters with another code point in Persian and Urdu, and Latin letters with a stroke, which NFKD does not decompose."""
+"""Code point → code point of the same letter: Persian and Urdu forms of Arabic letters, and Latin letters with a stroke.
+
+NFKD does not decompose these letters.
+"""
 
 _ENCLOSED_LETTERS = (0x1F150, 0x1F170, 0x1F1E6)
 """First code points of three sets of 26 letters that NFKD does not decompose: negative circled, negative squared, regional indicators."""
@@ -88,7 +100,7 @@ _SAME_LOOKS = frozenset(map(chr, (
 """Lower-case Cyrillic, Greek and Armenian letters that are indistinguishable from Latin letters."""
 
 _DIGITS_AS_LETTERS = str.maketrans("0345789@$!|+€£¢", "oeastbgasiitelc")
-"""Digit or sign → the letter for which it stands inside a word. `1` is not included, because it stands for `i` or `l`."""
+"""Digit or sign → the letter that it replaces inside a word. Without `1`, which can replace `i` or `l`."""
 
 _REPEATED = re.compile(r"(.)\1+")
 _LOWER_L_AMONG_CAPITALS = re.compile(r"(?<=[A-Z])l(?=[A-Z]|\b)")
@@ -96,7 +108,10 @@ _CAPITAL_I_AMONG_SMALL = re.compile(r"(?<=[a-z])I(?=[a-z]|\b)")
 
 
 def read_plain(text: str) -> str:
-    """Return `text` in compatibility form without accents, invisible characters and HTML entities; case and line ends are kept."""
+    """Return `text` in Unicode compatibility form, without accents and invisible characters, and with HTML entities decoded.
+
+    The script, case and line ends are kept.
+    """
     if "&" in text:
         text = html.unescape(text)
     if text.isascii():
@@ -112,7 +127,10 @@ def read_as_latin(plain: str) -> str:
 
 
 def looks_latin(name: str) -> bool:
-    """Return whether a name mixes Latin letters with look-alikes, or consists of indistinguishable letters only."""
+    """Return whether a name can be mistaken for another one in Latin letters.
+
+    It can if it mixes Latin letters with look-alikes, or if all letters beyond ASCII are indistinguishable from Latin letters.
+    """
     plain = read_plain(name)
     others = {letter for letter in plain if not letter.isascii() and letter.isalpha()}
     has_latin = any(letter.isascii() and letter.isalpha() for letter in plain)
@@ -125,7 +143,10 @@ def read_letters(word: str) -> str:
 
 
 def spell_letters(word: str) -> tuple[str, ...]:
-    """Return the spellings of a lower-case word with letters for digits and signs, and without doubled letters."""
+    """Return the spellings of a lower-case word with letters in place of digits and signs, and without doubled letters.
+
+    There are two spellings if the word contains `1`, which can replace `i` or `l`.
+    """
     if word.isalpha() or word.isdigit():
         return (_single(word),)
     spelled = word.translate(_DIGITS_AS_LETTERS)
@@ -136,7 +157,7 @@ def spell_letters(word: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8192)
 def undouble(word: str) -> str:
-    """Remove doubled letters, and replace pairs that look like one letter (`vv`, `rn`)."""
+    """Return a word with single letters in place of doubled letters, and `w` and `m` in place of `vv` and `rn`, which look like them."""
     return _REPEATED.sub(r"\1", word.replace("vv", "w").replace("rn", "m"))
 
 

@@ -1,7 +1,8 @@
-"""`_meta`: which keys the gateway accepts in a client's request and in a server's response, and which keys are well-formed.
+"""Decides which keys of `_meta` the gateway accepts in a client's request and in a server's response, and which keys are well-formed.
 
-Plain data only. `server` applies `request_meta` to every request; `upstream` applies `peer_meta` to everything that a server sends, before
-anything reads it. `upstream.delivery` applies `judge_meta` before a request is sent, so a malformed key stops the call in time.
+Also defines Moongate's own `_meta` keys, several of which carry facts between gateways if one gateway is a server of another. The package
+`server` applies `request_meta` to every request; `upstream` applies `peer_meta` to everything that a server sends, before other code reads
+it. `upstream.delivery` applies `judge_meta` before it sends a request, so that a malformed key stops the call in time.
 """
 
 from __future__ import annotations
@@ -16,43 +17,52 @@ from gateway.policy.decision import PASS, Pass, Reject
 from gateway.policy.hidden_text import strip_text
 
 RULE = "_meta"
-"""Rule id of a rejection because of malformed metadata."""
+"""Rule id in the rejection of a request with malformed `_meta`."""
 
 OWN_PREFIX = "dev.moongate/"
-"""Prefix of keys that gateways use among each other."""
+"""Prefix of Moongate's own `_meta` keys, which gateways send to each other."""
 
 VIA_KEY = "dev.moongate/via"
-"""Request `_meta`: ids of the gateways that forwarded the request, oldest first."""
+"""Key in a request's `_meta`: ids of the gateways that forwarded the request, oldest first."""
 
 IDEMPOTENCY_KEY = "dev.moongate/idempotencyKey"
-"""Request `_meta`: a text that stays the same when a call is sent again, so that the receiver can recognise the repetition."""
+"""Key in a request's `_meta`: a text that stays the same if a call is sent again, so that the receiver can recognise the repetition."""
 
 HOPS_KEY = "dev.moongate/hops"
-"""`_meta` of listed entries between gateways: ids of the gateways that forwarded an entry, nearest first."""
+"""Key in the `_meta` of a tool or other item that one gateway lists for another: ids of the gateways that forwarded it, nearest first."""
 
 GATEWAY_KEY = "dev.moongate/gateway"
-"""Result `_meta` of a listing between gateways: id of the answering gateway."""
+"""Key in the `_meta` of a listing that one gateway sends to another: id of the gateway that lists."""
 
 ASK_KEY = "dev.moongate/askKey"
-"""`_meta` of a request for input: the key that its server gave it. A gateway in front uses the same key for its 2026 clients."""
+"""Key in the `_meta` of a request for input that one gateway relays to another: the key that the server gave to the request.
+
+The gateway that receives it uses the same key for its own clients of protocol version 2026.
+"""
 
 HELD_KEY = "dev.moongate/held"
-"""`_meta` of an `input_required` result between gateways: `true` if the call stays in flight until the client retries with answers."""
+"""Key in the `_meta` of an `input_required` result that one gateway sends to another: `true` if the call stays in flight.
+
+It then continues when the client retries the call with answers.
+"""
 
 WITHDRAWN_KEY = "dev.moongate/withdrawn"
-"""`_meta` of the retry of a call with `HELD_KEY`: `true` if nobody will answer, so that the gateway behind ends the call."""
+"""Key in the `_meta` of a retried call that is in flight at another gateway and waits for answers there: `true` if no answer will come.
+
+The other gateway then ends the call.
+"""
 
 TASK_META_KEY = "dev.moongate/task"
-"""Result `_meta` of a call that continues in the background: the task that runs the call."""
+"""Key in the `_meta` of the result of a call that continues in the background: facts about the task that runs the call."""
 
 AGENT_META_KEY = "dev.moongate/agent"
-"""Result `_meta` of an agent: model, token usage, citations and how the run ended."""
+"""Key in the `_meta` of the result of an agent's run: model, token usage, citations, and how the run ended."""
 
 SESSION_META_KEY = "dev.moongate/sessionId"
-"""Result `_meta` of an agent: the session to which the call belongs."""
+"""Key in the `_meta` of the result of an agent's run: id of the session to which the call belongs."""
 
 PART_META_KEY = "dev.moongate/part"
-"""Result `_meta` of `read_result`: which part of which result it contains."""
+"""Key in the `_meta` of the result of the tool `read_result`, which returns parts of stored results: which part of which result it is."""
 
 CONNECTION_KEYS = frozenset(
     {
@@ -66,27 +76,27 @@ CONNECTION_KEYS = frozenset(
         "io.modelcontextprotocol/serverInfo",
     }
 )
-"""Keys that belong to one connection and never cross a gateway, unlike trace context and vendor keys."""
+"""Keys of MCP in `_meta` that belong to one connection. A gateway does not forward them, unlike trace context and vendor keys."""
 
 MAX_ID_CHARS = 64
-"""Maximum length of the id of a gateway in `via` and `hops`. Ids of Moongate have 32 characters."""
+"""Maximum number of characters of a gateway's id in the `_meta` keys `via` and `hops`. Ids of Moongate have 32 characters."""
 
 MAX_PEER_ID_CHARS = 200
-"""Maximum length of an id of any kind in `_meta` from a gateway behind this one (closer to the server)."""
+"""Maximum number of characters of an id in `_meta` that comes from a server which is itself a gateway."""
 
 MAX_IDEMPOTENCY_CHARS = 1_000
-"""A longer idempotency key is replaced by its SHA-256 digest, which identifies the same call."""
+"""Maximum number of characters of an idempotency key. A longer key is replaced by its SHA-256 digest, which identifies the same call."""
 
 _LABEL = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _KEY = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*/)?(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?")
-"""MCP 2026-07-28, basic: an optional prefix of dotted labels and a slash, then a name that may be empty."""
+"""Matches a `_meta` key by MCP 2026-07-28, basic: an optional prefix of dotted labels and a slash, then a name that may be empty."""
 
 MAX_KEY_LENGTH = 256
-"""Maximum length of a key; the longest in use has about 50 characters."""
+"""Maximum number of characters of a `_meta` key; the longest in use has about 50."""
 
 
 def is_meta_key(key: object) -> bool:
-    """Return whether `key` is a well-formed `_meta` key."""
+    """Return whether `key` is a well-formed key of `_meta` by the MCP specification."""
     return isinstance(key, str) and 0 < len(key) <= MAX_KEY_LENGTH and _KEY.fullmatch(key) is not None
 
 
@@ -102,15 +112,15 @@ def judge_meta(meta: object) -> Pass | Reject:
 
 
 def gateway_ids(value: JsonValue) -> list[str]:
-    """Return the ids in a list of gateways (`via`, `hops`), in order. Items that cannot be an id are dropped."""
+    """Return the gateway ids in the value of the `_meta` key `via` or `hops`, in order. Items that cannot be an id are dropped."""
     return [item for item in items_of(value) if isinstance(item, str) and 0 < len(item) <= MAX_ID_CHARS]
 
 
 def request_meta(meta: JsonMapping | None) -> JsonObject:
     """Return the part of a client's `_meta` that the gateway accepts, as a new dict.
 
-    Dropped are keys of the connection, and all keys with `OWN_PREFIX` except `via`, `idempotencyKey` and `withdrawn`: a client cannot set
-    facts that the gateway decides by. Malformed values of these three count as absent.
+    Keys that belong to the connection are dropped, and all keys with the prefix `dev.moongate/` except `via`, `idempotencyKey` and
+    `withdrawn`, so that a client cannot set facts by which the gateway decides. Malformed values of these three keys are dropped too.
     """
     taken: JsonObject = {}
     if meta:
@@ -126,7 +136,7 @@ def request_meta(meta: JsonMapping | None) -> JsonObject:
 
 
 def _own_request_value(key: str, value: JsonValue) -> JsonValue:
-    """Return the accepted value of a `dev.moongate/` key of a request; empty or `None` if the key or value is not accepted."""
+    """Return the accepted value of a `dev.moongate/` key in a request's `_meta`; a false value if the key or the value is not accepted."""
     if key == VIA_KEY:
         return gateway_ids(value)
     if key == WITHDRAWN_KEY:
@@ -139,7 +149,7 @@ def _own_request_value(key: str, value: JsonValue) -> JsonValue:
 
 
 def is_own_key(key: str) -> bool:
-    """Return whether a key has `OWN_PREFIX`, also after hidden characters are removed."""
+    """Return whether a `_meta` key has the prefix `dev.moongate/`, also after hidden characters are removed."""
     return (key if key.isascii() and key.isprintable() else strip_text(key)).startswith(OWN_PREFIX)
 
 
@@ -151,8 +161,8 @@ def via_of(meta: JsonMapping) -> tuple[str, ...]:
 def peer_meta(meta: JsonMapping) -> JsonMapping:
     """Return the part of a server's `_meta` that the gateway accepts; `meta` itself if all of it is accepted.
 
-    Dropped are keys of the connection, and keys with `OWN_PREFIX` that a gateway behind this one does not need to send. Accepted keys
-    only describe the server's response and grant no rights.
+    Keys that belong to the connection are dropped, and keys with the prefix `dev.moongate/` that a server which is itself a gateway does
+    not need to send. Accepted keys only describe the server's response and grant no rights.
     """
     for key in meta:
         if key in CONNECTION_KEYS or is_own_key(key):
@@ -195,12 +205,12 @@ _PEER_VALUES: Mapping[str, Callable[[JsonValue], JsonValue]] = {
     SESSION_META_KEY: _id,
     PART_META_KEY: as_object,
 }
-"""Key that a gateway behind this one may send → function that returns the accepted value, or an empty value if it is malformed."""
+"""`_meta` key that a server may send if it is itself a gateway → function that returns the accepted value, a false value if malformed."""
 
 
 def listed_meta(meta: JsonValue) -> JsonObject:
-    """Return the keys of a listed tool's `_meta` that are sent with every call of it: well-formed keys without `OWN_PREFIX`.
+    """Return the part of a listed tool's `_meta` that the gateway sends with every call of the tool.
 
-    They override the values that the caller sends under the same keys.
+    It contains the well-formed keys without the prefix `dev.moongate/`. They override the values that the caller sends under the same keys.
     """
     return {key: value for key, value in members_of(meta).items() if is_meta_key(key) and not key.startswith(OWN_PREFIX)}

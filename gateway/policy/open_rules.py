@@ -1,7 +1,7 @@
-"""Finds value rules that accept more than their author probably intended. Used only by `policy.lint`.
+"""Finds rules for values of arguments that accept more than the operator who wrote them probably intended. Used only by `policy.lint`.
 
-A pattern judges one spelling of a text. A pattern without anchors, or one for paths, URLs or mail addresses, usually accepts other
-spellings too; for these kinds of arguments, samples of known bypasses are tested against the rule.
+A pattern (regular expression) judges one spelling of a text. A pattern without anchors, or a pattern for paths, URLs or mail addresses,
+usually accepts other spellings too. For these kinds of arguments, samples of known bypasses are tested against the rule.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _BYPASSES: dict[ArgumentKind, tuple[str, ...]] = {
     "url": ("https://evil.example/", "evil.example/", ".evil.example/", "@evil.example/", ":1@evil.example/", "http://evil.example/"),
     "recipient": ("x@evil.example", ".evil.example", ",x@evil.example", "\nBcc: x@evil.example", "@evil.example"),
 }  # fmt: skip
-"""Kind of argument → texts that get around careless patterns. Tested between the literal start and end of a pattern."""
+"""Kind of argument → texts that careless patterns accept. They are tested alone, and between the literal start and end of a pattern."""
 
 
 def left_open(name: str, rule: JsonObject, schema: JsonObject, *, is_confined: bool = False) -> Iterator[str]:
-    """Yield the ways in which a usable `rule` for argument `name` of a tool with input `schema` fails open, one sentence each.
+    """Yield the reasons why a rule for the argument `name` of a tool accepts values that it should reject, one sentence each.
 
-    `is_confined`: another rule restricts the values of the argument as well.
+    `rule` must be usable; `schema` is the tool's input schema. `is_confined`: another rule also restricts the values of the argument.
     """
     if DEMANDING.isdisjoint(rule):
         yield "the rule requires nothing, so it accepts every value."
@@ -70,12 +70,15 @@ def left_open(name: str, rule: JsonObject, schema: JsonObject, *, is_confined: b
 
 
 def holds_by_word(rule: JsonObject) -> bool:
-    """Return whether a rule, or a part of it, restricts text by a rule word such as `within`."""
+    """Return whether a rule for an argument, or a part of the rule, uses one of Moongate's own keywords (rule words), such as `within`."""
     return any(not WORDS.isdisjoint(node) for node in _nodes(rule))
 
 
 def is_confining(rule: JsonObject) -> bool:
-    """Return whether a rule says which texts are accepted (`pattern`, `enum`, `const`, a rule word), not only e.g. their length."""
+    """Return whether a rule for an argument says which texts are accepted, not only, for example, how long they may be.
+
+    It does if it uses `pattern`, `enum`, `const`, or one of Moongate's own keywords (rule words), such as `within`.
+    """
     return any(not _CONFINING.isdisjoint(node) for node in _nodes(rule))
 
 
@@ -84,11 +87,11 @@ _CONFINING = WORDS | {"pattern", "enum", "const"}
 _BOUNDS = (KEYWORDS_OF_TYPES["number"] | KEYWORDS_OF_TYPES["array"] | KEYWORDS_OF_TYPES["object"]) - {
     "items", "prefixItems", "properties", "patternProperties", "additionalProperties",
 }  # fmt: skip
-"""Keywords about numbers, lists and objects as a whole, such as the length of a list."""
+"""JSON Schema keywords that judge a number, or a list or object as a whole, such as the length of a list."""
 
 
 def _is_about_texts(rule: JsonObject) -> bool:
-    """Return whether a rule has no keywords about numbers, lists or objects, such as `maxItems`."""
+    """Return whether a rule for an argument judges texts only: it has no keyword about numbers, lists or objects, such as `maxItems`."""
     return all(_BOUNDS.isdisjoint(node) for node in _nodes(rule))
 
 
@@ -119,7 +122,10 @@ def _has_negated_pattern(rule: JsonObject) -> bool:
 
 
 def _other_types(name: str, rule: JsonMapping, schema: JsonObject) -> Iterator[str]:
-    """Yield a finding for each type that the `type` of a rule accepts, but that no other keyword of the rule restricts."""
+    """Yield a sentence for each type that the `type` of a rule accepts but no other keyword of the rule restricts.
+
+    Example: a rule with `type: [string, array]` and a `pattern` accepts every list.
+    """
     if "type" not in rule or not ANY_TYPE_KEYWORDS.isdisjoint(rule.keys() - {"type"}):
         return
     possible = types_of({"type": rule["type"]}, schema) & types_of(declared_schema(schema, name), schema) - {"null"}
@@ -135,7 +141,7 @@ def _other_types(name: str, rule: JsonMapping, schema: JsonObject) -> Iterator[s
 
 
 def pattern_faults(pattern: str) -> Iterator[str]:
-    """Yield the reasons why a pattern accepts more than it seems to, one sentence each."""
+    """Yield the reasons why a regular expression accepts more texts than it seems to, one sentence each. Example: it has no `^`."""
     branches = _branches(pattern)
     bare = [re.sub(r"\A\(\?[a-z-]+\)", "", branch) for branch in branches]
     starts = [branch.startswith(("^", "\\A")) for branch in bare]
@@ -154,7 +160,10 @@ def pattern_faults(pattern: str) -> Iterator[str]:
 
 
 def worth_knowing(name: str, schema: JsonObject, *, always_given: bool) -> Iterator[str]:
-    """Yield notes for the author of a rule about facts that are easy to overlook. `always_given`: an override always sends the argument."""
+    """Yield notes for the author of a rule for the argument `name`: facts that are easy to overlook, such as that it is optional.
+
+    `always_given`: an override always sends the argument.
+    """
     if not always_given and name not in items_of(schema.get("required")):
         yield "the argument is optional, and this rule does not judge a call without it; an override can set a default."
 
@@ -185,7 +194,7 @@ def _branches(pattern: str) -> list[str]:
 
 
 def _bypass(kind: ArgumentKind, rule: JsonObject, patterns: list[str]) -> str | None:
-    """Return a known bypass that the rule accepts for an argument of this kind, or `None`."""
+    """Return a text that gets around the purpose of `rule`, such as `../x` for a path, and that the rule accepts; otherwise `None`."""
     check = SchemaCheck(confine("value", rule, {"properties": {"value": {"type": "string"}}}).judged, is_rule=True)
     for sample in (sample for pattern in patterns for sample in _samples(kind, pattern)):
         if check.find(sample, measure(sample)) is None:

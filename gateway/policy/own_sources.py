@@ -1,7 +1,7 @@
-"""Rules for tools that belong to one agent or workflow, under the sources `agent/<name>` and `workflow/<name>`.
+"""Policies for tools that only one agent or workflow can call. Such tools form the source `agent/<name>` or `workflow/<name>`.
 
-Examples are the file tools of an agent's `files` key and the `python:` steps of a workflow. They pass the same gate as a server's tools.
-API key scopes and globs of `tools` lists never match these sources. Used by `gate`, `catalog` and `agents`.
+Examples are the file tools of an agent's `files` key and the `python:` steps of a workflow. Their calls are judged like calls of a server's
+tools. API key scopes and globs of `tools` lists never match these sources. Used by `gate`, `catalog` and `agents`.
 """
 
 from __future__ import annotations
@@ -17,41 +17,44 @@ from gateway.policy.decision import Reject
 from gateway.policy.tool_policy import judge_tool
 
 UNLIMITED_BYTES = 2**62
-"""Default for limits on the results of these tools: no limit, because the results stay inside the gateway."""
+"""Default limit for results of tools that belong to one agent or workflow: no limit, because the results stay inside the gateway."""
 
 _LIMITS = {"timeout_seconds": math.inf, "max_result_bytes": UNLIMITED_BYTES, "max_kept_bytes": UNLIMITED_BYTES}
 
 
 def is_own_source(source: str) -> bool:
-    """Return whether a source contains the tools of one agent or workflow."""
+    """Return whether a source is `agent/<name>` or `workflow/<name>`, which contain the tools of one agent or workflow."""
     return source.partition("/")[0] in OWN_SOURCE_KINDS and "/" in source
 
 
 def own_policy(written: SourcePolicy | None) -> SourcePolicy:
-    """Return the policy of a source `agent/<name>` or `workflow/<name>`: as `written`, and without limits that it does not set."""
+    """Return the policy of a source `agent/<name>` or `workflow/<name>`.
+
+    It is the configured policy `written` (`None`: all defaults), without the default limits on time and size of results.
+    """
     policy = written or SourcePolicy()
     return policy.model_copy(update={key: limit for key, limit in _LIMITS.items() if key not in policy.model_fields_set})
 
 
 def may_change_something(annotations: JsonMapping | None) -> bool:
-    """Return whether a call counts as a side effect; it does unless the tool's author declares it read-only."""
+    """Return whether a call of a tool counts as a side effect. It does unless the tool's annotations have `readOnlyHint: true`."""
     return (annotations or {}).get("readOnlyHint") is not True
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionNames:
-    """Names of a Python function that an agent's or workflow's file refers to."""
+    """All names of a Python function that the file of an agent or workflow uses, by which policies may deny the function."""
 
     name: str
-    """The name that rules use: the name of the tool if the function is served as a tool, otherwise the name of the function."""
+    """The name that policies use: the name of the tool if the function is served as a tool, otherwise the name of the function."""
     aliases: Sequence[str] = ()
-    """Other names of the function: the attribute that the file refers to, and names under which it is served."""
+    """Other names of the function: the attribute's name in the file, and further names under which the function is served."""
 
 
 def judge_function(function: FunctionNames, policy: SourcePolicy, source: str) -> Reject | None:
-    """Return why the policy of `source` forbids a file to run this function, or `None`.
+    """Return why the policy of `source` forbids the file of an agent or workflow to run this function, or `None` if it may run.
 
-    A denied name counts under whichever name the file refers to the function. `allow` must match the function's own name.
+    The function is denied if the policy denies any of its names. If the policy has `tools.allow`, that must match `function.name`.
     """
     for known in (function.name, *function.aliases):
         rule = _denied_by(known, policy)

@@ -1,7 +1,7 @@
-"""Finds packages that a start command fetches from a registry without a fixed version.
+"""Finds packages without a fixed version that the start command of a server fetches from a registry (npm, PyPI).
 
 `npx -y some-server@latest` runs whatever its registry serves on the day of the start, so an unchanged configuration may run another
-program. Pure; `doctor` and `lock` report it, and nothing rejects it.
+program. `moongate doctor` and `moongate lock` report such packages; nothing rejects them. The functions are pure.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ Registry = Literal["npm", "PyPI"]
 _NPM = re.compile(r"(?P<name>(@[\w.~-]+/)?[\w.~-]+)(@(?P<version>.*))?")
 _PYPI = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)(\[[^\]]*\])?\s*(@|==)?\s*(?P<version>.*)")
 _EXACT = re.compile(r"v?\d+(\.\d+)*([-.+]?[\w.+-]+)?")
-"""Matches an exact version, but no range, tag or wildcard."""
+"""Matches an exact version of a package, but not a range, tag or wildcard."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Starter:
-    """A program such as `npx` that fetches packages and runs one of them, with its options that take a value."""
+    """The command line of a program such as `npx`, which fetches packages and runs one of them."""
 
     registry: Registry
     verbs: tuple[str, ...] = ()
-    """First arguments that make the program run a package, such as `dlx`; empty for a program that always runs one."""
+    """First arguments that make the program run a package, such as `dlx`; empty for a program that always runs a package."""
     packages: frozenset[str] = frozenset()
     """Options whose value is a package to fetch."""
     instead: frozenset[str] = frozenset()
-    """Options with which the first plain argument is the command to run, not the name of a package."""
+    """Options with which the first argument that is not an option is the command to run, instead of the name of a package."""
     others: frozenset[str] = frozenset()
-    """Further options with a value, which names no package."""
+    """Further options with a value. The value is not a package."""
     asks: bool = False
-    """Whether the program runs an installed package if the name has no version, unless `-y` is given (`npx`)."""
+    """Whether the program prefers an installed package if the name has no version and `-y` is not given, as `npx` does."""
 
 
 _NPX = _Starter(
@@ -72,7 +72,7 @@ _STARTERS: Mapping[str, tuple[_Starter, ...]] = {
 
 
 def floating_packages(command: str, args: Sequence[str]) -> list[str]:
-    """Return the packages of a start command without a fixed version, each with the reason, as text for a person."""
+    """Return the packages without a fixed version that a start command fetches, each with the reason, as text for a person."""
     words = [command, *args]
     name = _program(words)
     if name == "cmd":  # `cmd /c npx …`, common on Windows
@@ -95,7 +95,7 @@ def _program(words: Sequence[str]) -> str:
 
 
 def _specs(starter: _Starter, words: Sequence[str]) -> Iterator[str]:
-    """Yield the packages that the arguments of `starter` name. Stops at the arguments of the started command."""
+    """Yield the packages in the arguments `words` of the program `starter`, such as `npx`. Stops where the started command begins."""
     names_command = False
     rest = iter(words)
     for word in rest:
@@ -115,7 +115,10 @@ def _specs(starter: _Starter, words: Sequence[str]) -> Iterator[str]:
 
 
 def _judge(registry: Registry, spec: str, is_sure: bool) -> str | None:
-    """Return why a package may change, or `None` if its version is fixed or it is not from the registry (a path, a repository)."""
+    """Return why the registry may serve another version of a package, or `None` if `spec` fixes the version.
+
+    `None` also if the package is not from the registry but a path or a repository. `is_sure`: without a version, it is certainly fetched.
+    """
     spec = spec.strip()
     match = (_NPM if registry == "npm" else _PYPI).fullmatch(spec)
     if match is None or spec.startswith((".", "/")) or "://" in spec:

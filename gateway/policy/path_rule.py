@@ -1,9 +1,10 @@
-"""Rule word `within`: a text must be a path inside a folder; and `judge_uri`: the spelling of URIs that patterns judge. Pure.
+"""Decides whether a text is certainly a path inside given folders, and whether a URI certainly means the place that its text suggests.
 
-`policy.rule_words` compiles and uses the rule word; `policy.scopes` and `policy.skill_policy` call `judge_uri`.
+The first decision is `within`, one of Moongate's own keywords ("rule words") in rules for arguments: `policy.rule_words` compiles and uses
+it. `judge_uri` makes the second for `policy.scopes` and `policy.skill_policy`. All functions are pure.
 
 A server reads a path by rules that the gateway cannot see: POSIX or Windows, percent-encoded or not, expanded by a shell or normalised by
-a file system. A value passes only if every such reading stays inside the folder; an ambiguous spelling is rejected. Symbolic links, hard
+a file system. A path passes only if every such reading stays inside the folder; an ambiguous spelling is rejected. Symbolic links, hard
 links and mount points are on the server's disk and are not visible here.
 
 Decided: `..` is rejected even if it stays inside, because `docs/link/../x` leaves the folder if `link` is a symbolic link.
@@ -20,10 +21,10 @@ from urllib.parse import unquote
 from gateway.json_types import JsonValue
 
 MAX_PATH_CHARACTERS = 4_096
-"""`PATH_MAX` of Linux; longer paths cannot be opened by name."""
+"""Maximum number of characters of a path or URI: `PATH_MAX` of Linux, because longer paths cannot be opened by name."""
 
 _RESERVED = re.compile(r"""[\x00-\x1f\x7f-\x9f\\:*?<>|"{}`]""")
-"""Characters that separate, expand or end a path on some platform."""
+"""Matches a character that separates, expands or ends a path on some platform."""
 
 _INVISIBLE = "has a control or invisible character"
 _RESERVED_REASONS = {
@@ -37,16 +38,16 @@ _ENCODED = re.compile(r"%(?:[0-9A-Fa-f]{2}|[uU][0-9A-Fa-f]{4})")
 _WIDE_ENCODED = re.compile(r"%[uU][0-9A-Fa-f]{4}")
 
 _SHORT = re.compile(r"~[0-9]+(?:\.|\Z)")
-"""The end of a Windows 8.3 name (`PROGRA~1`), which is a second name of a file with a longer name."""
+"""Matches the end of a Windows 8.3 name (`PROGRA~1`), which is a second name of a file with a longer name."""
 
 _QUOTED_DOTS = ".'!^,[]()-@+$"
-"""Shells reduce a segment that consists only of these characters, such as `'..'` or `.[.]`, to `..`."""
+"""Characters of which a path segment can consist that a shell reduces to `..`, such as `'..'` or `.[.]`."""
 
 _DOT_PATTERN = re.compile(r"\.[^/]*[\[(]")
-"""A name that starts with a dot and matches `..` as a shell pattern, e.g. `.[!a]`."""
+"""Matches a path segment that starts with a dot and may match `..` as a shell pattern, such as `.[!a]`."""
 
 _DEVICES = frozenset({"con", "prn", "aux", "nul", "conin$", "conout$", "clock$", *(f"{n}{i}" for n in ("com", "lpt") for i in range(10))})
-"""Names that Windows opens as a device in every folder, with any extension."""
+"""File names that Windows opens as a device in every folder, with any extension."""
 
 _LOOK_ALIKES = str.maketrans({
     **dict.fromkeys("\u1735\u2041\u2044\u2215\u2571\u27cb\u29f8\u2afb\u2afd\u3033\u31d3\U0001d23a", "/"),
@@ -57,27 +58,32 @@ _LOOK_ALIKES = str.maketrans({
     **dict.fromkeys("\u02dc\u223c", "~"),
     **{chr(code): None for code in (0x34F, *range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))},
 })  # fmt: skip
-"""Characters that code pages or readers interpret as a path character and that NFKC does not change (UTS 39, without letters and digits of
-scripts in use), and variation selectors, which file systems may drop. The yen and won signs are the backslash of the Japanese and Korean
-code pages; the ideographic full stop separates labels of host names like a dot (UTS 46)."""
+"""Character → path character (`/`, `\\`, `.`, `:` or `~`) that a code page or a reader may take it for; `None` if it may be dropped.
+
+Contains the characters of UTS 39 that NFKC does not change, without letters and digits of scripts in use, and variation selectors, which
+file systems may drop. The yen and won signs are the backslash of the Japanese and Korean code pages; the ideographic full stop separates
+labels of host names like a dot (UTS 46).
+"""
 
 _DRIVE = re.compile(r"([A-Za-z]):(?=[\\/])")
-"""The start of an absolute Windows path."""
+"""Matches the start of an absolute Windows path, such as `C:/`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """One folder that the rule word `within` names."""
+    """One folder in the value of the rule keyword `within`, which requires that an argument is a path inside this folder."""
 
     written: str
+    """The folder as the operator wrote it."""
     segments: list[str]
+    """Names of the folders on the path, outermost first, without `.`."""
     root: str
-    """`""` for a relative folder, `"/"`, or the lower-case letter of a Windows drive."""
+    """Root of the path: `""` for a relative path, `"/"`, or the lower-case letter of a Windows drive."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathRule:
-    """A compiled `within`, the rule word that an argument must be a path inside one of these folders."""
+    """The compiled value of the rule keyword `within`, which requires that an argument is a path inside one of these folders."""
 
     folders: tuple[Folder, ...]
 
@@ -86,10 +92,10 @@ class PathRule:
 
 
 def read_path_rule(written: JsonValue) -> PathRule:
-    """Compile the value of the rule word `within`: a folder, or a list of folders.
+    """Compile the value of the rule keyword `within`: a folder, or a list of folders.
 
     Raises:
-        ValueError: The value names no folder; the message is the end of a sentence.
+        ValueError: The value has another form, or a folder is ambiguous; the message is the end of a sentence whose subject is the rule.
     """
     names = [written] if isinstance(written, str) else written
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in cast("list[JsonValue]", names)):
@@ -107,7 +113,10 @@ def _read_folder(name: str) -> Folder:
 
 
 def judge_path(value: str, rule: PathRule) -> str | None:
-    """Return why `value` is not certainly a path inside the rule's folders; `None` if it is. Never repeats the value."""
+    """Return why a path is rejected, or `None` if it is inside one of the rule's folders, however a server reads it.
+
+    The reason is the end of a sentence whose subject is the path. It never contains the path.
+    """
     if len(value) > MAX_PATH_CHARACTERS:
         return f"has more than {MAX_PATH_CHARACTERS} characters"
     problem = _judge_reading(value, rule)
@@ -133,7 +142,10 @@ def _judge_reading(value: str, rule: PathRule) -> str | None:
 
 
 def _split(path: str) -> tuple[str, str, list[str]]:
-    """Split a path into its root, the rest with `/` as separator, and the segments. Backslashes separate only after a drive letter."""
+    """Split a path into its root, the rest with `/` as separator, and the names between the separators, without `.`.
+
+    The root is `""`, `"/"` or a drive letter. Backslashes are separators only after a drive letter.
+    """
     drive = _DRIVE.match(path)
     if drive is not None:
         root, rest = drive.group(1).lower(), path[2:].replace("\\", "/")
@@ -143,7 +155,10 @@ def _split(path: str) -> tuple[str, str, list[str]]:
 
 
 def _unclear(root: str, rest: str, segments: list[str]) -> str | None:
-    """Return why a path can be read in more than one way, as the end of a sentence that starts with the path, or `None`."""
+    """Return why programs may read a path differently, or `None`. The text is the end of a sentence whose subject is the path.
+
+    `root`, `rest` and `segments` are the parts of the path that `_split` returns.
+    """
     if not rest:
         return "is empty"
     reserved = _RESERVED.search(rest)
@@ -173,19 +188,20 @@ def _is_dots(segment: str) -> bool:
 # -- URIs ----------------------------------------------------------------------------------------------------------
 
 MAX_URI_DECODINGS = 8
-"""Maximum levels of percent-encoding in a URI; a URI with more is rejected."""
+"""Maximum number of times that a URI is percent-decoded; a URI with more levels of encoding is rejected."""
 
 _URI_SEPARATORS = re.compile(r"[/\\?#;&=,]")
-"""Characters that end a segment for some servers: a backslash, a parameter (`..;v=1`), or a query that names a path."""
+"""Matches a character that ends a path segment for some servers: a slash or backslash, or the start of a parameter (`..;v=1`) or query."""
 
 _EMPTY_SEGMENT = re.compile(r"(?<!:)//")
-"""Two slashes: a server that joins the text after the first slash to a folder gets an absolute path. The `://` of a URI does not match."""
+"""Matches two slashes, but not in `://`. A server that joins the text after the first slash to a folder gets an absolute path."""
 
 
 def judge_uri(uri: str) -> str | None:
-    """Return why a server may resolve `uri` to another place than its text suggests, or `None`.
+    """Return why a server may resolve a URI to another place than its text suggests, or `None`.
 
-    A pattern such as `file:///docs/*` compares the text, but a server resolves it: `file:///docs/../secret.txt`, in any encoding.
+    A rule with a glob such as `file:///docs/*` compares texts and so accepts `file:///docs/../secret.txt`, but a server resolves the `..`,
+    in any encoding. The reason is the end of a sentence whose subject is the URI.
     """
     if len(uri) > MAX_PATH_CHARACTERS:
         return f"has more than {MAX_PATH_CHARACTERS} characters"

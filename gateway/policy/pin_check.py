@@ -1,7 +1,7 @@
-"""Pins: decides whether a remote tool still has the accepted definition, and what happens to a changed one.
+"""Decides whether a remote server's tools still have the accepted (pinned) definitions, and whether a changed tool is still served.
 
-Plain data in, plain data out. A tool's pinned form contains everything that a model or our argument rules use. `upstream.pins` reads
-the pin file; `upstream.pinning` calls this module after every listing.
+A pin is the digest of the parts of a tool's definition that a model or argument rules use. The functions are pure: `upstream.pins` reads
+the file of pins, and `upstream.pinning` calls this module after every listing of a server's tools.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Literal
 from gateway.json_types import JsonMapping, JsonObject
 
 PINS_RULE = "pins"
-"""Rule id of a rejection of a quarantined tool."""
+"""Rule id in the rejection of a call whose tool is quarantined, because its definition differs from the accepted one."""
 
 PinMode = Literal["quarantine", "warn", "off"]
 PinChange = Literal["changed", "added", "removed"]
 
 PINNED_KEYS = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
-"""Pinned members of a listed tool. Icons and `_meta` are not pinned, because no rule uses them."""
+"""Members of a listed tool from which its pin is computed. Icons and `_meta` are left out, because no rule uses them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PinFinding:
-    """A tool that differs from its pin, which is the digest of the accepted definition."""
+    """How a tool differs from its pin, which is the digest of the accepted definition, and whether the tool is still served."""
 
     change: PinChange
     is_served: bool
@@ -34,12 +34,15 @@ class PinFinding:
 
 
 def pinned_form(wire: JsonMapping) -> JsonObject:
-    """Return the pinned part of a listed tool, in a fixed order of keys; `null` counts as absent."""
+    """Return the members of a listed tool from which its pin is computed, in a fixed order; members with `null` are left out."""
     return {key: wire[key] for key in PINNED_KEYS if wire.get(key) is not None}
 
 
 def pin_digest(form: JsonMapping) -> str:
-    """Return `sha256:` and the SHA-256 of a pinned form as canonical JSON: sorted keys, no spaces, ASCII with escapes."""
+    """Return the pin of a tool: `sha256:` and the SHA-256 of canonical JSON (sorted keys, no spaces, ASCII with escapes).
+
+    `form` contains the pinned members of the tool, from `pinned_form`.
+    """
     text = json.dumps(form, sort_keys=True, separators=(",", ":"))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
@@ -47,10 +50,12 @@ def pin_digest(form: JsonMapping) -> str:
 def judge_pins(
     listed: Mapping[str, str], pinned: Mapping[str, str] | None, mode: PinMode, *, first_use: bool = False
 ) -> dict[str, PinFinding]:
-    """Return the differences between a server's listed tools and its pins, by native name; both arguments map names to digests.
+    """Return the differences between the tools that a server lists and their pins, by the server's name of the tool.
 
-    `pinned` is `None` for a server without pins, so nothing differs. With `first_use`, only a changed tool is a difference: a new tool is
-    pinned when it is first listed, and a missing tool may come back. Otherwise new and missing tools are differences too.
+    `listed` and `pinned` map these names to digests of definitions. `pinned` is `None` for a server without pins: nothing differs. With
+    `first_use`, only a changed tool is a difference, because a new tool is pinned when it is first listed, and a missing tool may come
+    back. Otherwise new and missing tools are differences too. With `mode` `warn`, differing tools are still served; with `off`, nothing
+    is compared.
     """
     if pinned is None or mode == "off":
         return {}

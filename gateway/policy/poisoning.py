@@ -1,6 +1,6 @@
-"""Recognises definitions that give orders to a model instead of describing a tool, prompt or resource.
+"""Recognises tool poisoning: definitions of tools, prompts or resources whose texts give orders to a model instead of describing the item.
 
-Pure. The result is a warning for a person and hides nothing, because honest servers also write "always call this first". `tests/policy`
+The result is a warning for a person. Nothing is hidden, because honest servers also write "always call this first". `tests/policy`
 measures recall and false positives on a labelled sample; the figures are in `docs/trust.md`. Used by `upstream` for each listing.
 
 Decided: English phrases with weights. Because: a wrong warning costs a person a look, while a model that judges texts costs a call and
@@ -23,13 +23,13 @@ from typing import cast
 from gateway.json_types import JsonMapping, JsonValue, members_of, objects_in
 
 THRESHOLD = 2
-"""Sum of weights from which a definition is reported. Phrases of weight 1 also occur in honest definitions."""
+"""Sum of the weights of suspicious phrases from which a definition is reported. Phrases of weight 1 also occur in honest definitions."""
 
 MAX_TEXT_CHARS = 50_000
-"""Maximum number of characters of a definition that are examined."""
+"""Maximum number of characters of a tool's, prompt's or resource's definition that are examined."""
 
 _TEXT_KEYS = frozenset({"title", "description", "default", "const", "enum", "examples", "pattern", "format", "$comment"})
-"""Members of a schema whose strings a model reads."""
+"""Keywords of a tool's schema whose strings a model reads."""
 
 _SENSITIVE = (
     r"~/\.\w+|/root/\.|\$home/\.|\.ssh\b|\bid_(?:rsa|ed25519)|\.aws/|\.netrc|\.npmrc|\.pypirc|\.kube/|\.gnupg|\.env\b"
@@ -68,8 +68,9 @@ class _Rule:
     weight: int
     reason: str
     parts: tuple[str | int, ...]
-    """Patterns, and between two patterns the maximum number of characters that may separate them."""
+    """Regular expressions that must match in order, and between two of them the maximum number of characters between their matches."""
     in_sentence: bool = True
+    """Whether all matches must be in one sentence."""
 
 
 _OVERRIDES = "tells a model to ignore other instructions"
@@ -356,9 +357,9 @@ _WRAPPED = re.compile(r"(?<!\n)\n(?!\n)")
 
 
 def poisoning_signs(definition: JsonMapping) -> tuple[str, ...]:
-    """Return why a listed tool, prompt or resource reads like orders to a model; empty if it does not.
+    """Return the reasons why the definition of a tool, prompt or resource reads like orders to a model; empty if it does not.
 
-    `definition` is the object from the listing. Every text in it that a model reads is judged, including names of parameters.
+    `definition` is the object from a server's listing. Every text in it that a model reads is judged, including names of parameters.
     """
     text = "\n\n".join(_texts(definition))[:MAX_TEXT_CHARS]
     found: dict[str, int] = {}
@@ -367,7 +368,7 @@ def poisoning_signs(definition: JsonMapping) -> tuple[str, ...]:
     if _GAP.search(text):
         found["hides text behind empty space"] = 2
     lines = _plain(text)[:MAX_TEXT_CHARS]
-    # Lines may be wrapped anywhere; only an empty line ends a sentence.
+    # A text may be wrapped anywhere, so a line break does not end a sentence; an empty line does.
     flat = _WRAPPED.sub(" ", lines)
     ends = [match.start() for match in _SENTENCE_END.finditer(flat)]
     for rule, patterns, gaps in _chains():
@@ -380,7 +381,10 @@ def poisoning_signs(definition: JsonMapping) -> tuple[str, ...]:
 
 @cache
 def _chains() -> tuple[tuple[_Rule, list[re.Pattern[str]], list[int]], ...]:
-    """Return the rules with their compiled patterns. The first call compiles them, because that takes tens of milliseconds."""
+    """Return each rule with its compiled regular expressions and the maximum distances between their matches.
+
+    The first call compiles them, not the import, because that takes tens of milliseconds.
+    """
     return tuple(
         (
             rule,
@@ -392,7 +396,10 @@ def _chains() -> tuple[tuple[_Rule, list[re.Pattern[str]], list[int]], ...]:
 
 
 def _is_in(text: str, patterns: Sequence[re.Pattern[str]], gaps: Sequence[int], sentence_ends: Sequence[int] | None) -> bool:
-    """Return whether the patterns occur in order, at most `gaps` characters apart; in one sentence if `sentence_ends` is given."""
+    """Return whether the patterns match in order in `text`, with at most `gaps` characters between each match and the next.
+
+    If the sorted positions `sentence_ends` are given, all matches must be in one sentence.
+    """
     reached = [match.end() for match in patterns[0].finditer(text)]
     for pattern, gap in zip(patterns[1:], gaps, strict=True):
         if not reached:
@@ -419,14 +426,14 @@ def _is_one_sentence(end: int, start: int, sentence_ends: Sequence[int] | None) 
 
 
 def _plain(text: str) -> str:
-    """Return the text with compatible letters unified, invisible characters removed and runs of spaces shortened; line ends stay."""
+    """Return the text in Unicode compatibility form, without invisible characters, and with single spaces. Line ends are kept."""
     shown = "".join(c for c in unicodedata.normalize("NFKC", text) if c == "\n" or unicodedata.category(c) not in ("Cf", "Cc", "Mn"))
     shown = shown.replace("\u2019", "'").replace("\u2018", "'")
     return _EMPTY_LINES.sub("\n\n", _INDENTED.sub("\n", _SPACES.sub(" ", shown)))
 
 
 def _has_blob(text: str) -> bool:
-    """Return whether the text has a long run that can be base64: digits and both cases, with few separators."""
+    """Return whether the text contains a long run of characters that may be base64: digits and letters of both cases, few separators."""
     for match in _BLOB.finditer(text):
         run = match.group()
         kinds = (any(c.isdigit() for c in run), any(c.islower() for c in run), any(c.isupper() for c in run))
@@ -436,7 +443,7 @@ def _has_blob(text: str) -> bool:
 
 
 def _texts(definition: JsonMapping) -> Iterator[str]:
-    """Yield the strings of a definition that a model reads, in order."""
+    """Yield the strings of a tool's, prompt's or resource's definition that a model reads, in order."""
     for key in ("title", "description"):
         if isinstance(value := definition.get(key), str):
             yield value

@@ -1,6 +1,6 @@
-"""Quotas on what one address or one caller may use of a shared gateway over HTTP, and the decision about them.
+"""Quotas on what one network address or one caller may use of a gateway over HTTP, such as open streams, and the decision about them.
 
-Nothing is counted here: `server.connections` counts connections and incomplete requests, `server.usage` what callers have in progress.
+The functions are pure: `server.connections` counts connections and incomplete requests, `server.usage` counts what callers use.
 """
 
 from __future__ import annotations
@@ -16,54 +16,62 @@ if TYPE_CHECKING:
 NO_LIMIT = 1 << 62
 
 REQUEST_BYTES = 268_435_456
-"""Default limit on bytes of request bodies in progress."""
+"""Default limit on the total bytes of the bodies of all requests in progress."""
 
 UNREAD_BYTES = 268_435_456
-"""Default limit on bytes of responses that clients have not read."""
+"""Default limit on the total bytes of responses that the gateway stores because clients have not read them."""
 
 UNREAD_EXCESS = 2
-"""Multiple of a quota of unread bytes at which connections are closed. From the quota itself on, only new calls are rejected."""
+"""Multiple of the quota of unread response bytes at which connections are closed. At the quota itself, only new calls are rejected."""
 
 INCOMPLETE_BYTES = 67_108_864
-"""Default limit on bytes of requests that are still arriving."""
+"""Default limit on the total bytes of all requests that have only partly arrived."""
 
 RESERVE = 16
-"""Minimum number of connections that are reserved, beyond `server.http.maxConnections`, for health checks and administrators."""
+"""Minimum number of connections beyond `server.http.maxConnections` that are reserved for health checks and administrators."""
 
 RESERVED_SHARE = 64
-"""One in this many connections is reserved for health checks and administrators, if that is more than `RESERVE`."""
+"""Divisor of `server.http.maxConnections` that gives the number of connections reserved for health checks and administrators.
+
+`RESERVE` is the minimum.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Limits on a resource that requests use, such as open streams: for one caller, and for all callers together."""
+    """Limits on a resource that callers use, such as open streams: for one caller, and for all callers together."""
 
     of: str
-    """Name for people, such as "open streams"."""
+    """Name of the resource for people, such as "open streams"."""
     caller_key: str
-    """Setting that limits one caller; rejections name it."""
+    """Key of the configuration that limits one caller; rejections name the key."""
     total_key: str
-    """Setting that limits all callers together."""
+    """Key of the configuration that limits all callers together; rejections name the key."""
     per_caller: int = NO_LIMIT
+    """Maximum amount that one caller may use."""
     total: int = NO_LIMIT
+    """Maximum amount that all callers together may use."""
     reserve: int = 0
     """Amount beyond `total` that only administrators may use."""
 
     def unshared(self) -> Quota:
-        """Return this quota for a gateway without API keys, whose only caller may use the whole total."""
+        """Return a copy for a gateway without API keys: its only caller may use the total of all callers."""
         return replace(self, per_caller=self.total)
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaReached(Reject):
-    """A quota is exhausted; `rule` is the setting that limits it."""
+    """Rejection because a quota is exhausted. `rule` is the key of the configuration that sets the quota."""
 
     is_own_share: bool = False
-    """Whether the caller has used its own share; otherwise all callers together have used the total."""
+    """Whether the caller has reached its own limit. Otherwise all callers together have reached the total."""
 
 
 def judge_quota(quota: Quota, *, own: int, total: int, wanted: int = 1, is_admin: bool = False) -> Pass | QuotaReached:
-    """Judge whether a caller that uses the amount `own` may use `wanted` more, while all callers together use `total`."""
+    """Decide whether a caller may use the amount `wanted` more of a resource.
+
+    The caller already uses the amount `own`, and all callers together use `total`.
+    """
     if own + wanted > quota.per_caller:
         text = f"This caller has too many {quota.of}: {quota.per_caller} at most (`{quota.caller_key}`). Try again when there are fewer."
         return QuotaReached(quota.caller_key, text, is_own_share=True)
@@ -75,11 +83,12 @@ def judge_quota(quota: Quota, *, own: int, total: int, wanted: int = 1, is_admin
 
 @dataclass(frozen=True, slots=True)
 class CallerQuotas:
-    """Limits on calls, streams, request bytes and unread response bytes, each for one caller and for all callers together."""
+    """The quotas of callers, one per resource: calls, requests, streams, sessions, request bytes, and unread response bytes."""
 
     calls: Quota = Quota("calls in progress", "server.limits.callsPerCaller", "server.http.maxConnections")
     requests: Quota = Quota("requests in progress", "server.limits.callsPerCaller", "server.http.maxConnections")
-    """HTTP requests of all kinds. The limit is above that of `calls`, so that a caller with many calls can still cancel or answer."""
+    """Quota of HTTP requests of all kinds. It is higher than `calls`, so that a caller with many calls can still send cancellations and
+    answers."""
     streams: Quota = Quota("open streams", "server.limits.streamsPerCaller", "server.limits.streams")
     sessions: Quota = Quota("open sessions", "server.limits.sessionsPerCaller", "server.limits.sessions")
     request_bytes: Quota = Quota("bytes of requests in progress", "server.limits.requestBytesPerCaller", "server.limits.requestBytes")
@@ -87,13 +96,16 @@ class CallerQuotas:
     unread: Quota = Quota("bytes of unread answers", "server.limits.unreadBytesPerCaller", "server.limits.unreadBytes")
 
     def unshared(self) -> CallerQuotas:
-        """Return these limits for a gateway without API keys, whose only caller may use the whole totals."""
+        """Return a copy for a gateway without API keys: its only caller may use the totals of all callers."""
         quotas = (self.calls, self.requests, self.streams, self.sessions, self.request_bytes, self.unread)
         return CallerQuotas(*(quota.unshared() for quota in quotas))
 
 
 def caller_quotas(limits: LimitSettings, connections: int, max_request_bytes: int) -> CallerQuotas:
-    """Return the limits of callers in a process with this many `connections`. Limits that are left out get defaults."""
+    """Return the quotas of callers from the configured `limits`. Limits that are not configured get defaults.
+
+    The defaults depend on the maximum number of `connections` of the process and the maximum size of one request, in bytes.
+    """
     calls = limits.calls_per_caller or max(1, connections // 4)
     streams = limits.streams or max(1, connections // 2)
     reserve = max(RESERVE, connections // RESERVED_SHARE)
@@ -124,32 +136,46 @@ def caller_quotas(limits: LimitSettings, connections: int, max_request_bytes: in
 
 @dataclass(frozen=True, slots=True)
 class ConnectionQuotas:
-    """Limits on connections and on requests that are still arriving (incomplete)."""
+    """Limits of one process on connections, and on incomplete requests, which have only partly arrived."""
 
     connections: int
+    """Maximum number of connections."""
     reserve: int
+    """Number of connections beyond `connections` that are reserved for health checks and administrators."""
     connections_per_address: int | None
     """Maximum connections of one address; `None` for half of all connections, and no limit for addresses of this machine."""
     incomplete_bytes: int
+    """Maximum bytes of all incomplete requests together."""
     max_request_bytes: int
+    """Maximum bytes of one request."""
 
     def per_address(self, *, is_local: bool) -> int:
-        """Return the limit of connections of one address. Local programs and a local reverse proxy are limited only if configured."""
+        """Return the maximum number of connections of one network address.
+
+        `is_local`: the address is of this machine. Local programs and a local reverse proxy are limited only if a limit is configured.
+        """
         if self.connections_per_address is not None:
             return self.connections_per_address
         return NO_LIMIT if is_local else max(1, self.connections // 2)
 
     def incomplete_of_one(self, *, is_local: bool) -> int:
-        """Return the limit of incomplete requests of one address or caller."""
+        """Return the maximum number of incomplete requests of one address or caller. `is_local` (an address of this machine): no limit."""
         return NO_LIMIT if is_local else max(1, self.connections // 8)
 
     def incomplete_bytes_of_one(self, *, is_local: bool) -> int:
-        """Return the limit of bytes of incomplete requests: a quarter of all, and at least one whole request."""
+        """Return the maximum bytes of all incomplete requests of one address or caller.
+
+        A quarter of the limit for all together, but at least one request of maximum size. `is_local`: no limit, for addresses of this
+        machine.
+        """
         return NO_LIMIT if is_local else max(self.incomplete_bytes // 4, self.max_request_bytes)
 
 
 def connection_quotas(limits: LimitSettings, connections: int, max_request_bytes: int) -> ConnectionQuotas:
-    """Return the limits on connections and incomplete requests for a process with this many `connections`."""
+    """Return the limits on connections and incomplete requests of a process that accepts up to `connections` connections.
+
+    Limits that are not configured in `limits` get defaults. `max_request_bytes` is the maximum size of one request.
+    """
     reserve = max(RESERVE, connections // RESERVED_SHARE)
     incomplete = limits.incomplete_bytes or max(INCOMPLETE_BYTES, 16 * max_request_bytes)
     return ConnectionQuotas(connections, reserve, limits.connections_per_address, incomplete, max_request_bytes)

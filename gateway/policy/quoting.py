@@ -1,7 +1,7 @@
-"""Quotes a server's text inside a text of the gateway, so that no quoted line can be mistaken for the gateway's.
+"""Quotes a server's text inside a text of the gateway for models, so that no quoted line can be mistaken for a line of the gateway.
 
-Every quoted line starts with `MARK`: a text cannot produce a heading, a code fence or a copy of our sentences without it. Pure; used
-wherever the gateway's texts include a server's.
+Every quoted line starts with `| `, so a server's text cannot produce a heading, a code fence or a copy of the gateway's sentences without
+this mark. Used wherever a text of the gateway includes a text of a server.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import re
 from gateway.policy.hidden_text import strip_text
 
 MARK = "| "
-"""Prefix of every quoted line."""
+"""Prefix of every line of a quoted text."""
 
 _PADDING = re.compile(r"(?<=\S)[^\S\n]{4,}(?=\S)")
-"""Whitespace within a line that could push the following text out of view."""
+"""Matches whitespace within a line that is long enough to push the following text out of view."""
 
 _BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
-"""Characters other than a line feed that a reader may treat as a line break."""
+"""Matches a character, other than a line feed, that a reader may treat as a line break."""
 
 
 def quote_text(text: str, *, max_chars: int, max_lines: int) -> str:
-    """Return `text` with `MARK` before every line, without hidden characters and padding, cut at either limit.
+    """Return `text` as a quotation: with `| ` before every line, without hidden characters and padding, cut at both limits.
 
-    Runs of empty lines become one empty line; a last line reports that text was cut.
+    Runs of empty lines become one empty line. If the text was cut, a last line says so.
     """
     lines: list[str] = []
     for line in strip_text(_BREAKS.sub("\n", text[:max_chars])).split("\n"):

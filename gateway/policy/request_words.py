@@ -1,7 +1,7 @@
-"""Words that distinguish a request for a secret from a mention of one, in the languages of `form_words`.
+"""Words around the name of a secret that distinguish a request for the secret from a mention of it, in the languages of `form_words`.
 
-"Enter your password" asks; "the password policy", "we never ask for your password" and "reset the password of Alice?" do not. Items are
-written as in `form_words`.
+"Enter your password" is a request; "the password policy", "we never ask for your password" and "reset the password of Alice?" only mention
+a password. Items are written as in `form_words`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ WordRole = Literal[
     "courtesy", "loose", "after loose", "code name", "code channel", "address", "card", "company", "holder", "infinitive",
     "header name", "quantity", "small",
 ]  # fmt: skip
-"""Function of a word in a request, described at `ROLES`."""
+"""Function of a word or expression in the text of a form, such as `ask` ("enter") or `own` ("your"). Comments in `ROLES` describe each."""
 
 ROLES: dict[WordRole, str] = {
-    # A verb that asks for its object, before the object.
+    # A verb before its object that asks for the object ("enter").
     "ask": """
         weka, andika, enter, give, re enter, reenter, type, retype, re type, type in, input, key in, provide, supply, paste, submit,
         tell, disclose, reveal, fill in, specify, state, reply with,
@@ -54,7 +54,7 @@ ROLES: dict[WordRole, str] = {
         masukkan, masukan, ketik, ketikkan, isi, isikan, tempel, berikan, kirim, tuliskan, nhập, điền, cung cấp, gửi, dán, cho biết,
         กรอก, ป้อน, ใส่, พิมพ์, ระบุ, แจ้ง, วาง, ส่ง
     """,
-    # The same, before or after the object (verb-final languages).
+    # A verb that asks for its object, before or after the object (languages with the verb at the end).
     "ask last": """
         eingeben, einzugeben, angeben, eintragen, eintippen, einfügen, mitteilen, hinterlegen, übermitteln, invoeren, invullen,
         opgeven, plakken, podanie,
@@ -79,7 +79,7 @@ ROLES: dict[WordRole, str] = {
         compartilhe, envie, conferma, confermare, invia, scegli, ripeti,
         подтвердите, придумайте, повторите, проверьте, 确认, 確認, 设置, 설정, 확인, 設定
     """,
-    # A verb that asks to say several values one after the other; only a recovery phrase is asked for with it ("list your tokens" is not).
+    # A verb that asks to say several values one after the other. Counts only for a recovery phrase: "list your tokens" asks for no token.
     "recite": """
         list, list out, name, spell out, write out, write down, recite, enumerate, copy out, aufzählen, zählen, zähle, notieren,
         notiere,
@@ -103,7 +103,7 @@ ROLES: dict[WordRole, str] = {
         kirim, kirimkan, bagikan, salin, isi, 粘贴, 貼上, 发送, 发给, 发给我, 发我, 复制, 分享, 内容, 貼り付け, 送信, コピー, 共有,
         붙여, 보내, 복사, 내용
     """,
-    # A word that turns the name before it into a request, and says where the value goes ("password here").
+    # A word that makes a request of the secret's name before it and says where to enter the value ("password here").
     "after": """
         be entered, be typed, be provided, be supplied, be pasted, be given, here, below, goes here, please,
         in the box, into the box, in the field, in the comment, in the chat,
@@ -118,7 +118,7 @@ ROLES: dict[WordRole, str] = {
         обязательно, обязателен, требуется, необходим, مطلوب, مطلوبه, ضروري, ضروری, आवश्यक, जरूरी, ज़रूरी, প্রয়োজন, diperlukan,
         bắt buộc, 必填, 必须, 必需, 必須, 必要, 필수, 필요
     """,
-    # A possessive for the reader.
+    # A possessive that refers to the reader ("your").
     "own": """
         your, yours, ur, my, our, ihr, ihre, ihrer, ihrem, ihren, ihres, dein, deine, deiner, deinem, deinen, deines, mein, meine,
         meinem, meiner, euer, eure, votre, vos, ton, ta, tes, mon, ma, mes,
@@ -146,12 +146,12 @@ ROLES: dict[WordRole, str] = {
         forget, hesitate, fail, mind, worry, miss, skip, only, why, delay, vergessen, zögern, nur, olvides, olvide, dudes, dude,
         oubliez, hésitez, esqueça, hesite, dimenticare, esitare, забудьте, стесняйтесь, 忘记, 忘れ
     """,
-    # A sign that the request is not for the reader.
+    # A sign that the request is addressed to somebody other than the reader.
     "others": """
         do you need, do we need, brauchen sie, benötigen sie, brauchst du, how to, where to, when to, whether to, what to, how do i,
         how can i, their, his, her, its, someone's, somebody's, wie man, wo man, deren, dessen, leur, leurs, их, его, её
     """,
-    # A word between a verb and a name that makes the verb ask for something else.
+    # A word between a verb and the name of a secret that makes the verb ask for something else.
     "elsewhere": """
         whose, who, that, which, where, when, why, how, whether, if, because, about, regarding, concerning, do you, does, did,
         is there, are there, are you, named, called, titled,
@@ -166,7 +166,7 @@ ROLES: dict[WordRole, str] = {
         of, for, behind, von, des, der, für, de, du, d, del, da, do, dos, dei, della, delle, dello, di, pour, para, per, voor,
         van, для, от, til, untuk, cho
     """,
-    # Another preposition ("a comment on the token").
+    # A preposition other than those of "of" ("a comment on the token").
     "near": "from, on, at, into, about, regarding, aus, auf, an, sur, sobre, su, из, на, uit, op",
     # A word for the value of a secret, or for an input field: asking for it asks for the secret.
     "any value": """
@@ -181,7 +181,7 @@ ROLES: dict[WordRole, str] = {
         conteúdo, palavras, valore, testo, contenuto, caratteri, cifre, lettere, значение, текст, символы, символов, цифры, цифр,
         буквы, слова, слов, поле
     """,
-    # A word after the name of a secret that makes a harmless name ("password policy").
+    # A word after the name of a secret that makes the name harmless ("password policy").
     "about after": """
         reset e mail, reset email, reset mail, reset link, reset page, reset request, reset requests, reset flow, change request,
         change date, changes, updates, resets,
@@ -212,7 +212,7 @@ ROLES: dict[WordRole, str] = {
         数, 管理器, 重置, 强度, 货币, 保护, ポリシー, の最小, の最大, の有効期限, 文字数, 管理, を忘れ, リセット, 保護, マネージャ,
         の長さ, 有効期限, 화폐, 화, 화를, 자산, 정책, 최소, 최대, 길이, 유효, 수, 개수, 관리, 재설정, 를 잊, 을 잊, 강도, 보호
     """,
-    # A word before the name of a secret that makes a harmless name ("number of tokens").
+    # A word before the name of a secret that makes the name harmless ("number of tokens").
     "about before": """
         path to, path of, location of, number of, amount of, count of, max, maximum, min, minimum, total, length of, name of,
         names of, title of, id of,
@@ -242,7 +242,7 @@ ROLES: dict[WordRole, str] = {
         unuttum, vergeten, نسي*, تغيير, اعاده تعيين, 忘记, 忘記, 重置, 修改, 更改, 找回, 撤销, 删除, 过期, 错误, 忘れ, 変更,
         リセット, 削除, 無効, 잊, 변경, 재설정, 삭제, 만료, भूल, बदलें, रीसेट, ভুলে, পরিবর্তন, بھول, تبدیل, فراموش
     """,
-    # An event after the name of a secret in the name of a field ("password changed at").
+    # A word for an event after the name of a secret in the name of a field ("password changed at").
     "event": "changed, changes, expires, expired, expire, created, updated, rotated, revoked, leaked, reset, resets, change, update",
     # A word for a number of digits.
     "digits": """
@@ -255,7 +255,7 @@ ROLES: dict[WordRole, str] = {
         which, what, welche*, wie, quel, quelle, quels, qué, cuál, qual, quale, какой, какая, каков, який, 什么, 何, どの, 어떤,
         무엇, क्या, कौन, কী, کیا, کون, ما, hangi, welk, welke, wat, jaki, jakie, jaké, milyen, vilket, vilken, hvad, hvilken, apa, gì
     """,
-    # A sign that a message arrived, or how.
+    # A word that says that a message arrived, or how it arrived.
     "arrived": """
         sent, got, get, text you, received, receive, texted, from, by, arrived, in, generated, shown, show, displays, shows,
         e mailed, emailed,
@@ -265,7 +265,7 @@ ROLES: dict[WordRole, str] = {
         आया, आए, भेजा, প্রাপ্ত, পাঠানো, আসা, موصول, آیا, بھیجا, المرسل, وصل, ارسلنا, gelen, gönder*, ontvangen, uit, z, ze, fra, från,
         dari, dikirim, đã gửi
     """,
-    # A sign that the gateway's user just got a code, without the way that it came.
+    # An expression that says that the reader was just sent a code, without naming the channel.
     "sent to you": """
         sent you, sent to you, just sent, we sent, emailed you, e mailed you, you received, just received, just got, texted you,
         just texted, ihnen geschickt, ihnen gesendet, ihnen gesandt, dir geschickt,
@@ -280,9 +280,9 @@ ROLES: dict[WordRole, str] = {
         পাঠানো, بھیجے گئے, بھیجا گیا, آپ کو بھیج*, kirim kepada anda, kirimkan kepada anda, kami kirim, kami kirimkan, 发给您,
         发给你, 发送给您, 发送给你, 刚收到, 刚刚收到, 您收到, お送りした, 送信した, 送られた, 보내 드린, 보내드린
     """,
-    # A pronoun for a secret in an earlier clause ("type it below").
+    # A pronoun that refers to a secret in an earlier clause ("type it below").
     "pointing": "it, them, that, this, those, es, ihn, sie, das, le, la, les, lo, los, las, a, o, ele, ela, его, её, их, 它",
-    # A word that does not change the meaning of a short text.
+    # A polite or neutral word that does not change the meaning of a short text.
     "courtesy": """
         please, kindly, pls, plz, sir, madam, hi, hello, dear, now, again, once, more, current, old, new, existing, full, complete,
         valid, bitte, jetzt, nochmals, aktuelles, aktuelle, neues, altes, s'il vous plaît, veuillez, svp, actuel, nouveau, ancien,
@@ -291,12 +291,12 @@ ROLES: dict[WordRole, str] = {
         proszę, prosím, kérem, account, user, username, user name, and, or, und, oder, et, ou, y, и, choose, confirm, repeat,
         verify, quick check, personal, personnel, personale, pessoal, pribadi, lama, baru, e
     """,
-    # An ambiguous name of a secret; it counts as the whole name of a field, or with a possessive.
+    # An ambiguous name of a secret ("secret"). It counts only if it is the whole name of a field, or follows a possessive.
     "loose": """
         secret, secrets, pass, pw, geheimnis, geheim, clave, claves, secreto, segreto, segredo, parola, parole, parolei, parolele,
         sekret, hemlighet, секрет, シークレット
     """,
-    # A word after an ambiguous name that says which ordinary thing it names ("clave del producto").
+    # A word after an ambiguous name that says which ordinary thing the name means ("clave del producto").
     "after loose": """
         producto, productos, artículo, pedido, cliente, proveedor, asignatura, materia, curso, catastral, sol, fa, of success,
         del producto, de producto, del artículo, de artículo, del pedido, de pedido, de cliente, del cliente, del proveedor,
@@ -316,14 +316,14 @@ ROLES: dict[WordRole, str] = {
         telefoon, телефон*, смс, почт*, correo, courriel, 手机, 手機, 短信, 邮件, 携帯, 携帯電話, スマホ, メール, 휴대폰, 휴대전화,
         핸드폰, 문자, 이메일, फ़ोन, फोन, मोबाइल, ফোন*, মোবাইল*, فون, موبائل, هاتف*, جوال*, موبايل, ponsel, điện thoại, โทรศัพท์
     """,
-    # A part of a postal address; beside two of them an Indian PIN code is a postal code.
+    # A part of a postal address. In a form with two such fields, an Indian PIN code is a postal code.
     "address": "address, city, town, district, state, street, locality, village, landmark, पता, शहर, राज्य, ঠিকানা, শহর, پتہ, شہر",
-    # A word for a card; it explains a pattern of sixteen digits.
+    # A word for a card. With it, a field whose pattern is sixteen digits asks for a card number.
     "card": """
         card, cards, karte, kreditkarte, carte, tarjeta, cartão, carta, karta, karty, kart, kort, карта, карты, карт, بطاقه, کارڈ,
         कार्ड, কার্ড, 卡, カード, 카드
     """,
-    # What a secret belongs to; it may stand beside the name in a text that consists of a name ("PIN of the card").
+    # A thing to which a secret belongs. A text of the secret's name and this word still consists of the name only ("PIN of the card").
     "holder": """
         bank, account, wallet, card, back of card, rückseite, kartenrückseite, verso, reverso, dorso, retro, au dos, derrière,
         al dorso, atrás, detrás, trás, parte de trás, обороте, banco, conta, cuenta, cartera, tarjeta, carteira, cartão, compte,
@@ -331,7 +331,7 @@ ROLES: dict[WordRole, str] = {
         karte, akun, kartu, dompet, карты, карте, кошелька, банка, بطاقه, بطاقتك, لبطاقتك, حساب, حسابك, محفظه, बैंक, खाते, कार्ड, वॉलेट,
         ব্যাংকের, অ্যাকাউন্টের, কার্ডের, ওয়ালেটের, بینک, اکاؤنٹ, کارڈ, والٹ, 账户, 帐户, 卡片, アカウント, カード, 銀行
     """,
-    # A company; beside it a tax number is a public one.
+    # A word for a company. The tax number of a company is public.
     "company": """
         company, companies, business, businesses, organisation, organization, supplier, vendor, empresa, proveedor, fornecedor,
         entreprise, société, fournisseur, firma, firmy, unternehmen, lieferant, компани*, организаци*, поставщик*, شركه, कंपनी,
@@ -339,15 +339,15 @@ ROLES: dict[WordRole, str] = {
     """,
     # A word before "pin" that makes it a verb ("emoji to pin").
     "infinitive": "to, shall i, shall we, should i, should we, should the bot",
-    # A name of a header that carries a secret; it counts as the whole name of a field.
+    # A name of an HTTP header that carries a secret. It counts only if it is the whole name of a field.
     "header name": "authorization, authorisation, proxy authorization, bearer",
-    # A quantity; it explains a numeric field.
+    # A word for a quantity. With it, a numeric field asks for an amount, such as of tokens.
     "quantity": """
         length, min, max, minimum, maximum, count, number of, days, hours, minutes, seconds, expiry, age, ttl, lifetime, attempts,
         history, tokens, limit, budget, longueur, longitud, comprimento, tamanho, lunghezza, länge*, mindestlänge*, ablauf, lengte,
         uzunluğu, длина, 长度, 最小, 最大, 길이, 수, 数, लंबाई, طول
     """,
-    # A word that may stand between the words of a name.
+    # A word that may occur between the words of a secret's name ("of").
     "small": """
         mm, yy, yyyy, shown, a, an, the, of, for, on, in, at, to, from, by, via, with, is, are, was, were, be, been, has, have, had,
         just, ang, ng, mga, wir, ihnen, dir, nous, vous, lhe,

@@ -1,4 +1,7 @@
-"""Limits on the size of results. Every result of a tool or read is judged, so the size is estimated in one cheap walk."""
+"""Estimates the size of results and decides whether a result is returned whole, shortened or rejected.
+
+Every result of a tool call or read is judged, so the size is estimated in one walk over the decoded JSON, without encoding it.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,17 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of, o
 from gateway.policy.decision import PASS, Pass, Reject
 
 _SCALAR_BYTES = 5
-"""Estimated size of a number, boolean or null; accurate enough without encoding it."""
+"""Estimated bytes of a number, boolean or null as JSON."""
 
 MOST_COUNTED = 3
-"""Upper bound of `measure_bytes` per byte of JSON: `1,` has two bytes and counts as a scalar (5) and a separator (1)."""
+"""Maximum that `measure_bytes` counts per byte of JSON: `1,` has two bytes and counts as a scalar (5) and a separator (1)."""
 
 _MEDIA = frozenset({"image", "audio"})
-"""Content blocks whose `data` is not text."""
+"""Types of content blocks whose `data` is base64, not text."""
 
 
 def measure_bytes(value: JsonValue, limit: int) -> int:
-    """Estimate the size of `value` as compact JSON in bytes; stop counting above `limit`.
+    """Return the estimated size, in bytes, of `value` as compact JSON. The count stops once it exceeds `limit`.
 
     Strings count their UTF-8 length without escapes, so the estimate is slightly low for text with many quotes or line breaks. It is
     accurate enough for a limit and much cheaper than encoding.
@@ -47,18 +50,18 @@ def measure_bytes(value: JsonValue, limit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shorten:
-    """Verdict that text and data of a result exceed the limit: return the beginning of the result and store the whole."""
+    """Verdict that a result exceeds the limit for models: return only the beginning of its text and data, and store the whole result."""
 
     max_bytes: int
-    """Size to which the text and data of the result are shortened."""
+    """Number of bytes to which the text and data of the result are shortened."""
 
 
 def judge_result(result: JsonObject, max_bytes: int, max_kept_bytes: int, encoded_bytes: int | None = None) -> Pass | Shorten | Reject:
-    """Decide whether a result is returned whole, shortened with the whole stored, or rejected.
+    """Decide by its size whether a result is returned whole (`Pass`), shortened while the whole is stored (`Shorten`), or rejected.
 
-    `max_bytes` limits what a model reads as text: images, audio and binary resources do not count, because cutting would destroy them.
-    Everything counts towards `max_kept_bytes`. A result within `max_bytes` costs one walk. It costs none if `encoded_bytes`, the size
-    of the JSON from which the result was decoded, is known and small enough.
+    `max_bytes` limits the part that a model reads as text: images, audio and binary resources do not count, because cutting would destroy
+    them. A larger result is stored, unless it exceeds `max_kept_bytes`, towards which everything counts. `encoded_bytes` is the size of
+    the JSON from which the result was decoded, if known: a small size makes it unnecessary to walk over the result.
     """
     if encoded_bytes is not None and encoded_bytes * MOST_COUNTED <= max_bytes:
         return PASS
@@ -77,7 +80,10 @@ def judge_result(result: JsonObject, max_bytes: int, max_kept_bytes: int, encode
 
 
 def media_bytes(result: JsonMapping) -> int:
-    """Return the size of base64 data in a result's images, audio and binary resources, as far as the protocol defines them."""
+    """Return the number of characters of base64 data in a result's images, audio and binary resources.
+
+    Only data at the places that MCP defines counts: `content`, `contents`, and the `content` of `messages`.
+    """
     blocks = objects_in(result.get("content") or result.get("contents"))
     blocks += [members_of(message.get("content")) for message in objects_in(result.get("messages"))]
     return sum(len(_media_of(block)) for block in blocks)
@@ -95,7 +101,10 @@ def _media_of(block: JsonMapping) -> str:
 
 
 def judge_input_request(requests: JsonObject, max_bytes: int) -> Pass | Reject:
-    """Accept requests for input of up to about `max_bytes`: a person sees them, so they cannot be shortened."""
+    """Accept the requests for input of a call if their size is at most about `max_bytes`; otherwise reject them.
+
+    They cannot be shortened, because a person must see them whole.
+    """
     if measure_bytes(requests, max_bytes) <= max_bytes:
         return PASS
     return Reject("maxResultBytes", f"The questions are larger than the {max_bytes} bytes allowed here (`maxResultBytes`).")

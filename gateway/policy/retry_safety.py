@@ -1,6 +1,7 @@
-"""Decides what may run a second time: a tool (`is_idempotent`), and a request that failed (`may_resend`).
+"""Decides whether a tool may be called again with the same arguments, and whether a failed request may be sent again.
 
-Used by `gate.tool_rules` for a step that was in flight when its process died, by agents' retries, and by `upstream.delivery`.
+`is_idempotent` is used by `gate.tool_rules`, for a task's step that was in flight when its process died, and by the middleware that retries
+an agent's tool calls; `may_resend` is used by `upstream.delivery`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from gateway.json_types import JsonMapping
 
 
 def is_idempotent(name: str, annotations: JsonMapping | None, *, idempotent: Sequence[str], trust_annotations: bool) -> bool:
-    """Return whether a second call of this tool (native name) with the same arguments has no further effect.
+    """Return whether a second call of a tool with the same arguments has no further effect. `name` is the tool's name at its source.
 
-    That is assumed if the operator listed the tool (`idempotent`, globs), or if its annotations (`readOnlyHint`, `idempotentHint`) say so
-    and are trusted. Annotations of our own tools are trusted, those of a remote server only with `trustAnnotations`.
+    That is assumed if a glob of the operator's list `idempotent` matches the name, or if the tool's annotations (`readOnlyHint`,
+    `idempotentHint`) say so and `trust_annotations` is true. Annotations of the gateway's own tools are trusted; annotations of a remote
+    server only if its policy sets `trustAnnotations`.
     """
     if any(fnmatchcase(name, pattern) for pattern in idempotent):
         return True
@@ -33,10 +35,10 @@ def may_resend(
     idempotent: Sequence[str],
     trust_annotations: bool,
 ) -> bool:
-    """Return whether to send a failed request once more, on a new session. `annotations` are those of the tool that it calls.
+    """Return whether to send a failed request to a server once more, on a new session. `annotations` belong to the tool that it calls.
 
-    A request that a lost session did not accept may be sent again. One that may have run may be sent again only if it is a plain call of
-    an idempotent tool; a call that asked for a task is not plain. After any other failure the second attempt would fail the same way.
+    A request that was not accepted because the session no longer exists may be sent again. A request that may have run may be sent again
+    only if it is a call of an idempotent tool and did not request a task. After any other failure, a second attempt would fail too.
     """
     match failure:
         case SessionGone():

@@ -1,6 +1,6 @@
-"""Decides which folders a model may use: none in which it could change what the gateway runs, or read the gateway's secrets.
+"""Decides which folders may be given to a model: none in which it could change programs of the gateway or read the gateway's secrets.
 
-Plain data in, plain data out: `storage.path_identity` identifies folders, and `gate.root_rules` lists the protected ones.
+The functions are pure: `storage.path_identity` identifies folders, and `gate.root_rules` lists the protected files and folders.
 """
 
 from __future__ import annotations
@@ -12,30 +12,33 @@ from typing import Literal
 from gateway.policy.decision import PASS, Pass, Reject
 
 RULE = "files.root"
-"""Rule id of a rejected folder."""
+"""Rule id in the rejection of a folder that a model may not use."""
 
 Access = Literal["read", "write", "delete"]
 
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """A file or folder of the gateway to which a model must not get access through a folder that it may use."""
+    """A protected file or folder of the gateway. A folder that gives a model access to it is rejected."""
 
     what: str
-    """Name for people, such as `the configuration file`."""
+    """Name of the file or folder for people, such as `the configuration file`."""
     path: str
     place: tuple[str, ...]
-    """Identities of the folders above this file or folder, outermost first, and its own identity at the end."""
+    """Identities of the folders above the protected file or folder, outermost first, and its own identity at the end."""
     refuses: Literal["writing", "reading"] = "writing"
-    """`writing`: rejects folders that a model may write; `reading`: also folders that it may only read."""
+    """Which access is refused. `writing`: a model's folder is rejected if the model may write it; `reading`: also if it may only read."""
     reach: Literal["both", "around"] = "both"
-    """`both`: rejects folders that contain this one and folders inside it; `around`: only folders that contain it."""
+    """Which folders are rejected. `around`: folders that contain the protected one; `both`: also folders inside it."""
     is_remarked: bool = False
-    """Whether to warn the operator if a model may read a folder that contains this one, or lies inside it."""
+    """Whether to warn the operator if a model may read a folder that contains the protected one, or is inside it."""
 
 
 def judge_root(root: str, place: Sequence[str], access: Access, protected: Sequence[Protected]) -> Pass | Reject:
-    """Decide whether a model may use the folder `root`. `place` are the identities of the folders above it and its own, outermost first."""
+    """Decide whether a model may use the folder `root`, which must not give access to the `protected` files and folders.
+
+    `place` are the identities of the folders above `root`, outermost first, and of `root` itself.
+    """
     for item in protected:
         if access == "read" and item.refuses != "reading":
             continue
@@ -49,7 +52,10 @@ def judge_root(root: str, place: Sequence[str], access: Access, protected: Seque
 
 
 def remark_root(root: str, place: Sequence[str], protected: Sequence[Protected]) -> str | None:
-    """Return a warning for the operator if a model may read the folder `root`, which contains a protected place; else `None`."""
+    """Return a warning for the operator if a model that reads the folder `root` also reads a protected file or folder; else `None`.
+
+    Only protected items with `is_remarked` count. `place` are the identities of the folders above `root`, and of `root` itself.
+    """
     for item in protected:
         if item.is_remarked and (relation := _relation(place, item)) is not None:
             return f"{root!r} {relation} {item.what} {item.path!r}: the model can read it, and what it reads goes to the model's provider."

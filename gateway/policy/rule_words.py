@@ -1,11 +1,12 @@
-"""Rule words: keywords of value rules that extend JSON Schema: `within`, `oneOfHosts` with `schemes`, and `oneOfRecipients`.
+"""Rule words: the keywords with which Moongate extends JSON Schema in rules for the values of arguments.
+
+They are `within` (paths), `oneOfHosts` with `schemes` (URLs), and `oneOfRecipients` (mail addresses). Each is a custom keyword of the JSON
+Schema validator, so it applies wherever a rule's schema applies. `policy.schema_check` compiles rule words, and `policy.confinement`
+publishes them to clients.
 
 Decided: few rule words, each for a kind of text with several spellings, which regular expressions cannot restrict. Choices use `enum`,
-plain text an anchored `pattern`, sizes `maxLength` and `maxItems`. SQL and shell commands have no rule word, because their meaning depends
-on the program that reads them. Revisit when a kind of text has one grammar that all its readers share.
-
-A word is a keyword of the validator, so it applies wherever a rule's schema reaches. `policy.schema_check` compiles words and
-`policy.confinement` publishes them.
+other text an anchored `pattern`, sizes `maxLength` and `maxItems`. SQL and shell commands have no rule word, because their meaning depends
+on the program that reads them. Revisit when: a kind of text has one grammar that all its readers share.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from gateway.policy.host_rule import judge_recipient, judge_url, read_host_rule,
 from gateway.policy.path_rule import judge_path, read_path_rule
 
 SCHEMES_WORD = "schemes"
-"""Keyword beside `oneOfHosts` that lists the accepted URL schemes; without `oneOfHosts` it has no effect."""
+"""Keyword of argument rules that lists the accepted URL schemes, beside `oneOfHosts`. Without `oneOfHosts` it has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A rule word (`within`, `oneOfHosts`, `oneOfRecipients`) with its value, compiled."""
+    """A rule word (Moongate's keyword `within`, `oneOfHosts` or `oneOfRecipients` of argument rules), compiled with its value."""
 
     judge: Callable[[str], str | None]
-    """Returns why a text is rejected, as the end of a sentence that starts with the argument; or `None`."""
+    """Function that returns why a text is rejected, as the end of a sentence whose subject is the argument, or `None` if accepted."""
     wanted: str
-    """Description of accepted values for models: a noun phrase."""
+    """Noun phrase that describes the accepted values to models, such as "one mail address at example.com"."""
 
 
 def _within(node: JsonMapping) -> Word:
@@ -55,17 +56,20 @@ _READERS: dict[str, Callable[[JsonMapping], Word]] = {
 }
 
 MAX_WORD_VALUES = 10_000
-"""Maximum number of values in an argument to which a rule with rule words is applied: about 50 ms, because they run in Python."""
+"""Maximum number of values in an argument whose rule contains rule words such as `within`.
+
+Rule words are judged in Python, which takes about 50 ms for this many values.
+"""
 
 WORDS = frozenset(_READERS)
-"""All rule words: keywords of Moongate in value rules.
+"""All rule words: the keywords with which Moongate extends JSON Schema in rules for arguments.
 
-Each judges text and rejects every other value except a `null` that the rule's `type` accepts.
+Each judges text. It rejects all other values, except `null` if the rule's `type` accepts `null`.
 """
 
 
 def has_words(rule: JsonMapping) -> bool:
-    """Return whether any part of `rule` has a rule word."""
+    """Return whether any part of a rule for an argument contains one of Moongate's own keywords (rule words), such as `within`."""
     waiting: list[JsonValue] = [rule]
     while waiting:
         part = waiting.pop()
@@ -76,16 +80,16 @@ def has_words(rule: JsonMapping) -> bool:
 
 
 def read_word(word: str, node: JsonMapping) -> Word:
-    """Compile the rule word `word`, whose value is in the rule (or part of a rule) `node`.
+    """Compile the rule word `word` (such as `within`), which is a key of the argument rule, or part of a rule, `node`.
 
     Raises:
-        ValueError: The value of the word is invalid; the message is the end of a sentence that starts with the rule.
+        ValueError: The value of the keyword is invalid; the message is the end of a sentence whose subject is the rule.
     """
     return _READERS[word](node)
 
 
 class _Keyword:
-    """A rule word as a custom keyword of `jsonschema-rs`, which calls `validate`."""
+    """A rule word (such as `within`) as a custom keyword of the validator `jsonschema-rs`, which calls `validate` for each value."""
 
     __slots__ = ("_judge", "_null_passes", "_wanted")
 
@@ -105,4 +109,4 @@ class _Keyword:
 
 
 KEYWORDS: dict[str, Callable[..., _Keyword]] = {word: partial(_Keyword, word) for word in _READERS}
-"""Rule word → class of its custom keyword, for the option `keywords` of `jsonschema-rs`."""
+"""Rule word (such as `within`) → factory of its custom keyword, for the option `keywords` of `jsonschema-rs`."""

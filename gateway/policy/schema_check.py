@@ -1,8 +1,8 @@
-"""`SchemaCheck`: one JSON Schema, compiled on first use, and the explanation of what does not match.
+"""`SchemaCheck`: checks values against one JSON Schema, and explains to a model what does not match.
 
-The only module that uses the validator. Schemas and values are both untrusted: nothing is fetched, regular expressions run in linear time
-(look-around: with a small backtracking limit), and schema and value are measured first. `policy.argument_policy` uses it for whole tools
-and for single value rules.
+This is the only module that uses the validator, `jsonschema-rs`. Schemas and values are both untrusted: no reference is fetched, regular
+expressions run in linear time (patterns with look-around: with a small backtracking limit), and sizes of schema and value are measured
+first. `policy.argument_policy` uses it for the schemas of tools and for the operator's rules for single arguments.
 """
 
 from __future__ import annotations
@@ -22,60 +22,69 @@ if TYPE_CHECKING:
     import jsonschema_rs
 
 MAX_VALUE_DEPTH = 64
-"""Maximum nesting of a call's arguments; deeper arguments are rejected."""
+"""Maximum nesting of lists and objects in a call's arguments; deeper arguments are rejected."""
 
 MAX_INTEGER_BITS = 4_096
-"""Maximum size of an integer in arguments (about 1,200 digits); the validator misreads integers beyond 4,300 digits."""
+"""Maximum size, in bits, of an integer in arguments (about 1,200 digits); the validator misreads integers beyond 4,300 digits."""
 
 MAX_WORK = 100_000_000
-"""Maximum product of schema cost and number of values: at most about one second of checking."""
+"""Maximum product of the schema's cost (values, with references expanded) and the number of values in the arguments.
+
+At this limit, a check takes about one second.
+"""
 
 MAX_PATTERN_TEXT = 1_048_576
-"""Maximum characters of text in arguments that are checked by a schema with patterns."""
+"""Maximum total characters of the texts in arguments that are checked by a schema with regular expressions."""
 
 MAX_LARGE_PATTERN_TEXT = 65_536
-"""Used in place of `MAX_PATTERN_TEXT` if a pattern needs a large automaton (`\\p{L}{1,200}`)."""
+"""Maximum total characters of the texts in arguments if the schema has an expensive regular expression.
+
+A regular expression is expensive if it needs a large automaton (`\\p{L}{1,200}`) or backtracking.
+"""
 
 MAX_REASON_LENGTH = 500
-"""Maximum length of a rejection's text, which a model reads before it tries again."""
+"""Maximum number of characters of the text that says why arguments are rejected. A model reads the text before it tries again."""
 
 _TYPES = {
     "null": "null", "boolean": "a boolean", "string": "a string", "number": "a number", "array": "an array", "object": "an object",
 }  # fmt: skip
-"""Words for the types of JSON."""
+"""JSON type → words for a value of this type in a text for models."""
 
 _MAX_ERRORS = 3
 """Maximum number of problems named in one rejection. A model can fix all of them in one retry."""
 
 _MAX_LISTED_WORK = 1_000_000
-"""Above this product of schema cost and number of values only the first problem is named, because the validator lists all at once."""
+"""Maximum product of the schema's cost and the number of values for which a rejection names several problems.
+
+Above it, only the first problem is named, because the validator can list problems only all at once.
+"""
 
 _AUTOMATON_BYTES = (131_072, 4_194_304)
-"""Size limits of a compiled pattern: the usual one, and one for patterns that need more."""
+"""Maximum bytes of a compiled regular expression: the usual limit, and the limit for expressions that need more."""
 
 _PREDICATES = frozenset({"anyOf", "oneOf", "const", "falseSchema"}) | WORDS
-"""Keywords whose problem text continues the sentence "argument 'x' …". Other texts follow after a colon."""
+"""Keywords for which the text of a problem is a predicate to "argument 'x' …". For other keywords, the text follows after a colon."""
 
 _BACKTRACKS = 10_000
-"""Maximum steps of a pattern with look-around or back-references."""
+"""Maximum number of backtracking steps of a regular expression with look-around or back-references."""
 
 
-@dataclass(slots=True)  # not frozen, because a frozen one costs three times as much and every call creates one
+@dataclass(slots=True)  # not frozen: creating a frozen instance takes three times as long, and every call creates an instance
 class ValueSize:
-    """Size of a value, measured before the value is checked against a schema."""
+    """Size of a decoded JSON value, measured before the value is checked against a schema."""
 
     nodes: int
     """Number of values inside the value, lists and objects included."""
     characters: int
     """Total length of all strings in the value."""
     problem: str | None = None
-    """Why measuring stopped: nested too deeply, or a number that JSON does not have."""
+    """Why the value cannot be checked, as a clause for the rejection: it is nested too deeply, or has an infinite or huge number."""
 
 
 def measure(value: JsonValue) -> ValueSize:
-    """Measure a decoded JSON value; stop at `MAX_VALUE_DEPTH`."""
+    """Return the number of values and characters in a decoded JSON value. Measuring stops at the nesting `MAX_VALUE_DEPTH`."""
     nodes, characters, depth = 0, 0, 0
-    texts: JsonMapping | None = value  # usual case: all values are strings
+    texts: JsonMapping | None = value  # fast case: an object whose members are all strings, as most arguments are
     if isinstance(texts, dict):
         for text in texts.values():
             if type(text) is not str:
@@ -113,18 +122,19 @@ class _Compiled:
     cost: int
     max_characters: int | None
     max_values: int | None = None
-    """Maximum number of values in an argument to which a rule with rule words is applied; `None` for other schemas."""
+    """Maximum number of values in a checked argument if the schema is a rule with Moongate's keywords such as `within`; else `None`."""
 
 
 class SchemaCheck:
-    """A JSON Schema to check values against, compiled by the first `find`. A schema that does not compile rejects every value."""
+    """Checks values against one JSON Schema, which the first check compiles. A schema that does not compile rejects every value."""
 
     __slots__ = ("_compiled", "_is_rule", "_problem", "_refusal", "_schema")
 
     def __init__(self, schema: JsonObject, *, is_rule: bool = False, refusal: str | None = None) -> None:
-        """`schema` is used without a copy. An operator's rule (`is_rule`) is 2020-12, may use rule words, and its `format` is checked.
+        """Store `schema` without copying it.
 
-        With a `refusal`, every value is rejected with this text. Used for a schema that is known to be unusable.
+        `is_rule`: the schema is an operator's rule. It has the dialect 2020-12, may use Moongate's own keywords (rule words, such as
+        `within`), and its `format` is checked. `refusal`: reject every value with this text, for a schema that is known to be unusable.
         """
         self._schema = schema
         self._refusal = refusal
@@ -134,13 +144,20 @@ class SchemaCheck:
 
     @property
     def problem(self) -> str | None:
-        """Why this schema is unusable (the end of a sentence that starts with it), or `None`. Compiles it."""
+        """Why this schema cannot be used, or `None` if it can; compiles the schema.
+
+        The text is the end of a sentence whose subject is the schema.
+        """
         if self._compiled is None and self._problem is None:
             self._compile()
         return self._problem
 
     def find(self, value: JsonValue, size: ValueSize, *, root: str = "") -> str | None:
-        """Return what is wrong with `value`, as text for a model, or `None`. `root` is the argument that contains `value`, if any."""
+        """Return why `value` does not match the schema, as text for a model, or `None` if it matches.
+
+        `size` is the measured size of the arguments of the call. `root` is the argument that contains `value`, if `value` is not all
+        arguments.
+        """
         compiled = self._compiled
         if compiled is None:
             if self._refusal is not None:
@@ -186,7 +203,10 @@ class SchemaCheck:
 
 
 def _build(schema: JsonObject, cost: int, patterns: int, *, is_rule: bool) -> tuple[_Compiled | None, str | None]:
-    """Return the compiled schema, or why it does not compile. A server's schema without `$schema` may be of an older dialect."""
+    """Compile a schema. Returns the compiled schema and `None`, or `None` and why the schema does not compile.
+
+    An operator's rule (`is_rule`) has the dialect 2020-12; a server's schema without `$schema` may be of an older dialect.
+    """
     import jsonschema_rs as engine  # loaded by the first call: 40 ms that listing tools does not need
 
     small, large = _AUTOMATON_BYTES
@@ -233,7 +253,10 @@ def _why_unusable(error: Exception | None) -> str:
 
 
 def describe(error: jsonschema_rs.ValidationError, value: JsonValue, root: str = "") -> str:
-    """Describe one problem: which argument, what is wrong, what is expected. Never contains the value."""
+    """Describe an error of the validator to a model: which argument, what is wrong, what is expected. Never contains the value.
+
+    `value` is the checked value; `root` is the argument that contains it, if it is not all arguments.
+    """
     from jsonschema_rs import ValidationErrorKind as kinds  # short for the class of each kind of error
 
     path = _path(error.instance_path, root)
@@ -292,5 +315,5 @@ def _cut(text: str, limit: int) -> str:
 
 
 def sentence(parts: Iterator[str] | Sequence[str]) -> str:
-    """Join parts into sentences, cut to `MAX_REASON_LENGTH`."""
+    """Return the parts as sentences, each with a capital and a full stop, joined and cut to `MAX_REASON_LENGTH` characters."""
     return _cut(" ".join(f"{part[:1].upper()}{part[1:]}." for part in parts if part), MAX_REASON_LENGTH)

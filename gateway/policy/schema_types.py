@@ -1,6 +1,7 @@
-"""Determines which types of values a schema accepts. Used by `policy.confinement`, `policy.lint` and its helpers.
+"""Determines which JSON types a JSON Schema accepts. Used to complete and examine the operator's rules for arguments.
 
-Schemas come from peers: every walk is bounded, and an unreadable part accepts every type.
+The users are `policy.confinement`, `policy.lint`, `policy.open_rules` and `policy.argument_kinds`. Schemas come from remote servers: every
+walk over a schema is bounded, and a part that cannot be read counts as accepting every type.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from gateway.json_types import JsonObject, JsonValue, as_object, items_of, membe
 from gateway.policy.tool_schemas import nodes_in_place, resolve_local
 
 ALL_TYPES = frozenset({"string", "number", "array", "object", "boolean", "null"})
-"""The types of JSON; an integer counts as a number."""
+"""All JSON types, as named in JSON Schema; an integer counts as a number."""
 
 _MAX_DEPTH = 8
-"""Maximum nesting of combinators and references that is followed."""
+"""Maximum nesting of `allOf`, `anyOf`, `oneOf` and `$ref` that is followed; a deeper part counts as accepting every type."""
 
 
 def declared_schema(schema: JsonObject, name: str) -> JsonValue:
-    """Return the schema of argument `name` of a tool, from every place that declares it; `True` for an undeclared argument."""
+    """Return the schema of the argument `name` from a tool's input schema; `True` if the argument is not declared.
+
+    If several parts of the input schema declare it, such as branches of `anyOf`, the result is an `anyOf` of their schemas.
+    """
     found = [part[name] for node in nodes_in_place(schema) if name in (part := members_of(node.get("properties")))]
     if not found:
         return True
@@ -26,18 +30,21 @@ def declared_schema(schema: JsonObject, name: str) -> JsonValue:
 
 
 def types_of(schema: JsonValue, root: JsonObject) -> frozenset[str]:
-    """Return the types that `schema`, a part of the document `root`, accepts."""
+    """Return the JSON types that `schema` accepts. `root` is the document that contains it, in which `$ref` is resolved."""
     return _types(schema, root, {}, 0)
 
 
 def _types(schema: JsonValue, root: JsonObject, known: dict[int, frozenset[str]], depth: int) -> frozenset[str]:
-    """Return the types that `schema` accepts. `known` caches them by `id` of the part, so that a part with many references is read once."""
+    """Return the JSON types that `schema` accepts.
+
+    `known` caches the types by `id` of the schema's part, so that a part to which many references point is read once.
+    """
     node = as_object(schema)
     if node is None or depth > _MAX_DEPTH:
         return ALL_TYPES
     if id(node) in known:
         return known[id(node)]
-    known[id(node)] = ALL_TYPES  # for a reference back to this part
+    known[id(node)] = ALL_TYPES  # result for a reference from inside this part back to it
     admitted = ALL_TYPES
     written = node.get("type")
     if isinstance(written, str | list):
@@ -59,7 +66,10 @@ def _types(schema: JsonValue, root: JsonObject, known: dict[int, frozenset[str]]
 
 
 def element_types(schema: JsonValue, root: JsonObject) -> frozenset[str]:
-    """Return the types of a list's elements: every type if `schema` does not restrict them, an empty set if it accepts no list."""
+    """Return the JSON types that `schema` accepts for the elements of a list; an empty set if it accepts no list.
+
+    `root` is the document that contains `schema`, in which `$ref` is resolved.
+    """
     if "array" not in types_of(schema, root):
         return frozenset()
     known: dict[int, frozenset[str]] = {}
@@ -68,7 +78,7 @@ def element_types(schema: JsonValue, root: JsonObject) -> frozenset[str]:
 
 
 def _item_schemas(schema: JsonValue, root: JsonObject) -> Iterator[JsonValue]:
-    """Yield the schemas for elements of a list, from `schema` and from its subschemas for the same value (`allOf`, `$ref` and others)."""
+    """Yield the schemas for the elements of a list: `items` of `schema`, and of its subschemas for the same list (`allOf`, `$ref`, …)."""
     waiting, seen = [schema], set[int]()
     while waiting:
         node = as_object(waiting.pop())

@@ -1,10 +1,10 @@
-"""Scopes of API keys: one decision about tools, resources and prompts, and about what the gateway shows of itself.
+"""Decides by the scopes of an API key which tools, resources and prompts a caller may use, and how much it sees of the gateway itself.
 
-A scope is `SOURCE`, `SOURCE/NAME` or `KIND:SOURCE/NAME`: globs over ids of sources and native names (URIs of resources), as in an agent's
-`tools`. Scopes are judged once, where the request enters: an agent or workflow of this gateway calls what its file names,
-regardless of the caller.
+A scope is `SOURCE`, `SOURCE/NAME` or `KIND:SOURCE/NAME`: globs over ids of sources, and over names at the source (URIs of resources), as in
+an agent's `tools`. Scopes are judged once, when a client's request arrives: an agent or workflow of this gateway may then call everything
+that its file names, regardless of the caller.
 
-A pattern over URIs compares text. A URI that a server could resolve to another place (`file:///docs/../x`) is rejected unless the scope
+A glob over URIs compares text. A URI that a server could resolve to another place (`file:///docs/../x`) is rejected unless the scope
 covers the whole source or names exactly this URI.
 """
 
@@ -23,13 +23,16 @@ ScopeKind = Literal["tools", "resources", "prompts"]
 """Kinds of items that a scope can name. Resource templates and skills count as resources."""
 
 OWN_SOURCE = "gateway"
-"""Source of the gateway's own tools and resources; most of them show a caller only its own tasks, sessions and results."""
+"""Id of the source that contains the gateway's own tools and resources.
+
+Except for `STATUS_NAMES`, they show a caller only its own tasks, sessions and results, so no scope is needed.
+"""
 
 STATUS_NAMES = frozenset({"gateway_status", "moongate://status"})
-"""Names of the gateway's tool and resource that report on all sources, as the pages of the console do."""
+"""Names of the gateway's own tool and resource that report on all sources, for which a scope is needed."""
 
 ADMIN_SCOPE = "admin"
-"""Scope of an operator's key: it lets the operator decide approvals, and grants no tool. A source named `admin` is written `admin/*`."""
+"""Scope of an operator's API key. It lets the operator decide approvals, and grants no tool: for a source named `admin` write `admin/*`."""
 
 MAX_SCOPES = 100
 MAX_SCOPE_LENGTH = 500
@@ -38,21 +41,24 @@ _KINDS = frozenset(get_args(ScopeKind))
 
 
 class HasScopes(Protocol):
-    """The part of a principal that the functions of this module use."""
+    """Protocol of an object with the scopes of an API key, such as a principal."""
 
     @property
     def scopes(self) -> tuple[str, ...] | None:
-        """Scopes of the caller's key; `None` grants every tool, resource and prompt."""
+        """Scopes of the caller's API key; `None` grants every tool, resource and prompt."""
         ...
 
 
 def is_admin(principal: HasScopes) -> bool:
-    """Return whether the caller's key has the scope `admin`. A key without scopes may use everything but is not an operator's."""
+    """Return whether the caller's API key has the scope `admin`, which makes it the key of an operator.
+
+    A key without scopes is not the key of an operator, although it grants every tool.
+    """
     return principal.scopes is not None and ADMIN_SCOPE in principal.scopes
 
 
 def scope_problem(scope: str) -> str | None:
-    """Return what is wrong with a scope that an operator wrote, or `None`."""
+    """Return what is wrong with the spelling of an API key's scope that an operator wrote, or `None`."""
     kind, source, name = _parts(scope)
     if not source or not name or len(scope) > MAX_SCOPE_LENGTH or not scope.isprintable() or any(mark in scope for mark in ' "\\'):
         return f"{scope[:60]!r} is not a scope: write SOURCE, SOURCE/NAME or KIND:SOURCE/NAME, e.g. docs, docs/search_* or resources:docs."
@@ -62,7 +68,10 @@ def scope_problem(scope: str) -> str | None:
 
 
 def judge_scope(scopes: Sequence[str] | None, kind: ScopeKind, source: str, name: str) -> Verdict:
-    """Decide whether a caller with these scopes (`None`: everything) may use the item that `source` calls `name`."""
+    """Decide whether a caller with these scopes may use a tool, resource or prompt. Returns `Pass` or `Reject`.
+
+    `name` is its name at `source`, or the URI of a resource. `scopes` is `None` for a caller that may use everything.
+    """
     if scopes is None or (source == OWN_SOURCE and name not in STATUS_NAMES):
         return PASS
     problem: str | None = None
@@ -84,12 +93,12 @@ def judge_scope(scopes: Sequence[str] | None, kind: ScopeKind, source: str, name
 
 
 def knows_source(scopes: Sequence[str] | None, source: str) -> bool:
-    """Return whether a caller with these scopes may use anything of a source."""
+    """Return whether a caller with these scopes may use any tool, resource or prompt of a source. `None` as `scopes` grants everything."""
     return scopes is None or any(scope != ADMIN_SCOPE and fnmatchcase(source, _parts(scope)[1]) for scope in scopes)
 
 
 def _parts(scope: str) -> tuple[str | None, str, str]:
-    """Split a scope into kind, source and name. A scope without a name covers the whole source."""
+    """Split a scope into kind (`None`: all kinds), source and name. Without a name, the scope covers the whole source: the name is `*`."""
     place, slash, name = scope.partition("/")
     kind, colon, source = place.rpartition(":")
     return (kind if colon else None), source, (name if slash else "*")

@@ -1,7 +1,8 @@
-"""Decide whether a text asks for a secret or only mentions one.
+"""Decides whether a text of an elicitation form asks the user for a secret or only mentions a secret. Used by `form_judging`.
 
-"Enter your password" and "PIN?" ask. "Password policy", "we never ask for your password" and "reset the password of Alice?" do not. The
-words before and after the name of a secret decide, by the same rules in every language. Called by `form_judging`.
+"Enter your password" and "PIN?" ask for one. "Password policy", "we never ask for your password" and "reset the password of Alice?" only
+mention one. The words before and after the name of the secret decide, by the same rules in every language. Each text was split into words
+by `form_reading`, which also found the names of secrets (`Hit`) and the roles of other words (`request_words.WordRole`).
 """
 
 from __future__ import annotations
@@ -9,22 +10,22 @@ from __future__ import annotations
 from gateway.policy.form_reading import Hit, Reading
 
 REACH = 9
-"""Maximum number of words between a request ("enter") and the name of the secret."""
+"""Maximum distance, in words, between a word that requests ("enter") and the name of the secret."""
 
 MAX_BEFORE, MAX_BEHIND = 1, 3
 """Maximum number of other words before and after the name of a secret in a clause that counts as the name alone ("GitHub PIN of alice")."""
 
 MAX_ADJECTIVES = 2
-"""Maximum number of words before a secret's name that still counts as the beginning of a description ("PEM encoded private key")."""
+"""Maximum number of words before the name of a secret with which a description still begins ("PEM encoded private key")."""
 
 _USED_BY_NAME = ("password", "key", "token", "code", "private key", "recovery phrase", "identity number")
-"""Kinds of secrets for which "which" asks for the secret itself ("which password"). "Which pin" and "which card" have other meanings."""
+"""Kinds of secrets that are requested by "which" before their name ("which password"). "Which pin" and "which card" mean something else."""
 
 _FILLING = ("small", "own", "courtesy", "any value")
 
 
 def asks_in_prose(reading: Reading, *, takes_text: bool) -> Hit | None:
-    """Return the secret that a message or other free text asks for. `takes_text`: the form has a field for free text."""
+    """Return the secret that a message or other free text asks for, or `None`. `takes_text`: the form has a field for free text."""
     for hit in reading.hits:
         if hit.is_disguised:
             return hit
@@ -38,7 +39,10 @@ def asks_in_prose(reading: Reading, *, takes_text: bool) -> Hit | None:
 
 
 def asks_in_label(reading: Reading, *, is_number: bool) -> Hit | None:
-    """Return the secret that a field's name or title names. `is_number`: the field takes a number, such as a number of tokens."""
+    """Return the secret that the name or title of a form's field asks for, or `None`.
+
+    `is_number`: the field accepts a number, which may be an amount, such as of tokens.
+    """
     for hit in reading.hits:
         if hit.is_disguised:
             return hit
@@ -55,7 +59,7 @@ def asks_in_label(reading: Reading, *, is_number: bool) -> Hit | None:
 
 
 def asks_in_description(reading: Reading) -> Hit | None:
-    """Return the secret that a field's description or placeholder asks for."""
+    """Return the secret that a field's description or placeholder asks for, or `None`."""
     for hit in reading.hits:
         if not hit.is_disguised and reading.words[hit.start].clause == 0 and _comes_first(reading, hit):
             return hit
@@ -63,7 +67,7 @@ def asks_in_description(reading: Reading) -> Hit | None:
 
 
 def asks_in_sample(reading: Reading) -> Hit | None:
-    """Return the secret that a default, example or choice of a field stands for ("your-password")."""
+    """Return the secret for which a default, example or choice of a field is a placeholder ("your-password"), or `None`."""
     for hit in reading.hits:
         rest = [at for at in range(len(reading.words)) if not hit.start <= at < hit.end]
         if any("own" in reading.roles[at] for at in rest) and all(_is_filling(reading, at) or _is_after(reading, at) for at in rest):
@@ -72,17 +76,17 @@ def asks_in_sample(reading: Reading) -> Hit | None:
 
 
 def names_ordinary_thing(reading: Reading, name: str) -> bool:
-    """Return whether a text says which ordinary thing an ambiguous name means ("Clave del producto")."""
+    """Return whether a text says that the ambiguous `name` of a secret means something ordinary ("Clave del producto")."""
     return any(word.plain == name and reading.has("after loose", at + 1) for at, word in enumerate(reading.words))
 
 
 def names_other_thing(reading: Reading, kind: str) -> bool:
-    """Return whether a text uses the name of this kind of secret as part of a harmless name ("Loyalty card number")."""
+    """Return whether a text names this kind of secret, but only as part of a harmless name ("Loyalty card number")."""
     return any(hit.kind == kind for hit in reading.hits) and all(_is_other_thing(reading, hit) for hit in reading.hits)
 
 
 def names_part(reading: Reading) -> bool:
-    """Return whether every "pin" in a text is the pin of a chip, plug or map ("GPIO pin number"), and no other secret is named."""
+    """Return whether every "pin" in a text is a pin of a chip, plug or map ("GPIO pin number"), and the text names no other secret."""
     return bool(reading.hits) and all(hit.kind == "pin" and reading.ends("not pin", hit.start) for hit in reading.hits)
 
 
@@ -112,19 +116,19 @@ def _is_other_thing(reading: Reading, hit: Hit) -> bool:
 
 
 def _is_of_other_thing(reading: Reading, hit: Hit) -> bool:
-    """Return whether words after the name of a secret make it harmless ("PIN code of the village"), and end the phrase."""
+    """Return whether the words between the name of a secret and the end of the phrase make it harmless ("PIN code of the village")."""
     words = reading.words
     end = reading.roles[hit.end].get(f"after {words[hit.start].plain}") if hit.end < len(words) else None
     return end is not None and (end == len(words) or words[end].segment != words[hit.start].segment)
 
 
 def _is_only_named(reading: Reading, hit: Hit) -> bool:
-    """Return whether a clause names a file that holds secrets, and no word in it asks for the contents ("Which kubeconfig?")."""
+    """Return whether `hit` is a file that contains secrets, and no word in its clause asks for the contents ("Which kubeconfig?")."""
     return hit.kind == "secret file" and not any("hand over" in reading.roles[at] for at in reading.clause_of(hit.start))
 
 
 def _belongs_to_noun(reading: Reading, hit: Hit) -> bool:
-    """Return whether the secret is a complement of another noun ("name of the token", "Mindestlänge des Passworts")."""
+    """Return whether the name of a secret only qualifies another noun ("name of the token", "Mindestlänge des Passworts")."""
     segment = reading.words[hit.start].segment
     for at in range(hit.start - 1, -1, -1):
         roles = reading.roles[at].keys()
@@ -138,7 +142,7 @@ def _belongs_to_noun(reading: Reading, hit: Hit) -> bool:
 
 
 def _is_noun_before(reading: Reading, joint: int, hit: Hit) -> bool:
-    """Return whether a noun precedes the "of" at `joint`. Words for a value, a request or a secret do not count."""
+    """Return whether a noun precedes the "of" at word index `joint`. Words for a value, a request or a secret do not count as nouns."""
     at = joint - 1
     while at >= 0 and "small" in reading.roles[at] and "of" not in reading.roles[at]:
         at -= 1
@@ -154,13 +158,13 @@ def _is_filling(reading: Reading, index: int) -> bool:
 
 
 def _follows(reading: Reading, hit: Hit, *roles: str) -> bool:
-    """Return whether a word with one of the roles (`request_words.WordRole`) precedes the secret in its clause."""
+    """Return whether a word with one of the roles (`request_words.WordRole`) precedes the name of the secret in its clause."""
     first = reading.clause_of(hit.start).start
     return any(not reading.roles[at].keys().isdisjoint(roles) for at in range(first, hit.start))
 
 
 def _has_beside(reading: Reading, hit: Hit, *roles: str) -> bool:
-    """Return whether another word in the clause of the secret has one of the roles (`request_words.WordRole`)."""
+    """Return whether another word in the clause of the secret's name has one of the roles (`request_words.WordRole`)."""
     inside = (at for at in reading.clause_of(hit.start) if not hit.start <= at < hit.end)
     return any(not reading.roles[at].keys().isdisjoint(roles) for at in inside)
 
@@ -173,7 +177,7 @@ def _is_requested(reading: Reading, hit: Hit, *, takes_text: bool) -> bool:
 
 
 def _is_requested_before(reading: Reading, hit: Hit) -> bool:
-    """Return whether a request precedes the name ("enter your password")."""
+    """Return whether a word that requests the secret precedes its name ("enter your password")."""
     is_own = False
     first = reading.clause_of(hit.start).start
     for at in range(hit.start - 1, max(first, hit.start - REACH) - 1, -1):
@@ -189,7 +193,7 @@ def _is_requested_before(reading: Reading, hit: Hit) -> bool:
 
 
 def _asks_at(reading: Reading, at: int, hit: Hit, *, is_own: bool) -> bool:
-    """Return whether the word at `at` asks for the secret. `is_own`: "your" or another possessive stands between word and secret."""
+    """Return whether the word at index `at` asks for the secret `hit`. `is_own`: "your" or another possessive is between the two."""
     roles = reading.roles[at]
     asks = roles.get("ask", roles.get("ask last", 0))
     if asks and asks <= hit.start:
@@ -203,7 +207,10 @@ def _asks_at(reading: Reading, at: int, hit: Hit, *, is_own: bool) -> bool:
 
 
 def _is_value_or_request(reading: Reading, index: int) -> bool:
-    """Return whether an "of" or "for" after word `index` leads to the secret itself ("the digits of your PIN", "ask for the PIN")."""
+    """Return whether an "of" or "for" after word `index` still makes a request for the secret itself.
+
+    It does in "the digits of your PIN" and "ask for the PIN", but not in "a comment on the token".
+    """
     for at in range(index, max(-1, index - 3), -1):
         roles = reading.roles[at].keys()
         if {"any value", "ask", "ask last", "ask own"} & roles:
@@ -215,7 +222,7 @@ def _is_value_or_request(reading: Reading, index: int) -> bool:
 
 
 def _is_requested_after(reading: Reading, hit: Hit, *, takes_text: bool) -> bool:
-    """Return whether a request follows the name ("password required", "Passwort eingeben").
+    """Return whether a word that requests the secret follows its name ("password required", "Passwort eingeben").
 
     A statement that the secret is necessary ("Meeting PIN needed?") asks for it only if the form has a field for free text.
     """
@@ -239,7 +246,10 @@ def _is_after(reading: Reading, index: int) -> bool:
 
 
 def _is_denied(reading: Reading, verb: int, until: int) -> bool:
-    """Return whether the request at `verb` is negated, or not addressed to the reader ("never enter", "how to enter", "enter their")."""
+    """Return whether the request at word index `verb` is negated, or not addressed to the reader.
+
+    Examples are "never enter", "how to enter" and "enter their".
+    """
     segment = reading.words[verb].segment
     near = [at for at in range(max(0, verb - 5), verb) if reading.words[at].segment == segment]
     is_taken_back = any("not meant" in reading.roles[at] for at in near)
@@ -248,7 +258,7 @@ def _is_denied(reading: Reading, verb: int, until: int) -> bool:
 
 
 def _is_asked_politely(reading: Reading, verb: int, hit: Hit) -> bool:
-    """Return whether an ambiguous verb is an imperative: "Confirm password", "Please send the password"."""
+    """Return whether a verb with several uses is an imperative here: "Confirm password", "Please send the password"."""
     clause = reading.clause_of(verb)
     if any(not _is_filling(reading, at) for at in range(clause.start, verb)):
         return False
@@ -258,7 +268,7 @@ def _is_asked_politely(reading: Reading, verb: int, hit: Hit) -> bool:
 
 
 def _stands_alone(reading: Reading, hit: Hit) -> bool:
-    """Return whether a clause consists of the name of a secret ("Password:", "Your GitHub PIN")."""
+    """Return whether a clause consists only of the name of a secret, apart from a few other words ("Password:", "Your GitHub PIN")."""
     if _has_beside(reading, hit, "doing", "not", "elsewhere", "others") or _belongs_to_noun(reading, hit) or _is_quotation(reading, hit):
         return False
     inside = reading.clause_of(hit.start)
@@ -272,12 +282,12 @@ def _stands_alone(reading: Reading, hit: Hit) -> bool:
 
 
 def _is_quotation(reading: Reading, hit: Hit) -> bool:
-    """Return whether the name of the secret is in quotation marks and other words of the text are not."""
+    """Return whether the name of the secret is in quotation marks and another word of the text is not."""
     return reading.words[hit.start].is_quoted and not all(word.is_quoted for word in reading.words)
 
 
 def _is_spoken_of(reading: Reading, hit: Hit) -> bool:
-    """Return whether a clause mentions the reader's own secret without an action on it ("Your password"), or several data of a card."""
+    """Return whether a clause mentions the reader's own secret without an action on it ("Your password"), or several numbers of a card."""
     clause = reading.clause_of(hit.start)
     if _is_quotation(reading, hit) or _has_beside(reading, hit, "not", "elsewhere", "others"):
         return False
@@ -323,12 +333,15 @@ def _pointed_at(reading: Reading) -> Hit | None:
 
 
 def _is_needed(reading: Reading, hit: Hit) -> bool:
-    """Return whether a clause says that the secret is necessary ("The password is required")."""
+    """Return whether a word after the secret's name says that the secret is necessary ("The password is required")."""
     return any(reading.has("needed", at) for at in range(hit.end, min(hit.end + 3, reading.clause_of(hit.start).stop)))
 
 
 def _code_that_came(reading: Reading, *, is_requested: bool) -> Hit | None:
-    """Return a code that was sent to the reader or whose number of digits is given. With `is_requested`, only if the text asks for it."""
+    """Return a "code" that is a one-time code, because it was sent to the reader or its number of digits is given; otherwise `None`.
+
+    With `is_requested`, the text must also ask for the code.
+    """
     for clause in reading.clauses:
         names = (Hit(at, reading.roles[at]["code name"], "code") for at in clause if "code name" in reading.roles[at])
         hit = next((hit for hit in names if not _is_other_thing(reading, hit)), None)
@@ -344,14 +357,14 @@ def _code_that_came(reading: Reading, *, is_requested: bool) -> Hit | None:
 
 
 def _is_specified(reading: Reading, hit: Hit) -> bool:
-    """Return whether a word after a "code" says which code it is ("code promo", "code of the order")."""
+    """Return whether a word after "code" says that it is not a one-time code but, for example, a "code promo" or "code of the order"."""
     if hit.end not in reading.clause_of(hit.start) or reading.words[hit.end].segment != reading.words[hit.start].segment:
         return False
     return not reading.roles[hit.end] or any(reading.has(role, hit.end) for role in ("of", "not code"))
 
 
 def _loosely_requested(reading: Reading) -> Hit | None:
-    """Return an ambiguous name of a secret (`secret`) after "your" if the text requests it ("tell me your secret")."""
+    """Return an ambiguous name of a secret that follows "your" if the text asks for it ("tell me your secret"); otherwise `None`."""
     for at, roles in enumerate(reading.roles):
         if "loose" in roles and at > 0 and "own" in reading.roles[at - 1]:
             hit = Hit(at, roles["loose"], "password")
@@ -361,7 +374,7 @@ def _loosely_requested(reading: Reading) -> Hit | None:
 
 
 def _bare_loose(reading: Reading) -> Hit | None:
-    """Return an ambiguous name of a secret if it is the whole name of a field (`secret`, `pass`, `Authorization`)."""
+    """Return an ambiguous name of a secret if it is the whole name of a field (`secret`, `pass`, `Authorization`); otherwise `None`."""
     left = [at for at in range(len(reading.words)) if reading.roles[at].keys().isdisjoint(("small", "own", "courtesy"))]
     for role, kind in (("loose", "password"), ("header name", "token")):
         if left and reading.roles[left[0]].get(role) == left[-1] + 1:

@@ -1,7 +1,7 @@
-"""Finds tools whose names look like those of another server's tools, or whose texts mention such tools, as a hostile server would try.
+"""Finds tools that look like, or mention, a tool of another server, with which a hostile server could make a model use the wrong tool.
 
-Nothing is rejected, because honest servers do the same by accident; `doctor` reports it. Names are compared as clients see them, because
-only those can confuse a model.
+Nothing is rejected, because honest servers do the same by accident; `moongate doctor` reports the tools. Names are compared as clients see
+them, because only these names can confuse a model; the names at the sources are compared only if they contain letters beyond ASCII.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _LETTERS_ALIKE = dict(
         strict=True,
     )
 )
-"""Cyrillic and Greek letters that look like Latin ones (UTS 39 confusables, the lower-case letters of identifiers)."""
+"""Cyrillic or Greek letter → Latin letter that looks like it (UTS 39 confusables, the lower-case letters of identifiers)."""
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]")
 _UNMISTAKABLE = re.compile(r"[a-z0-9][_.-][a-z0-9]|[a-z][A-Z]")
-"""Matches tool names that cannot be an ordinary word in a text: `read_file`, `readFile`."""
+"""Matches names of tools that cannot be ordinary words of a text, such as `read_file` or `readFile`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A tool: its source, the name that the source uses, the name that clients see, and its description."""
+    """The names and description of a tool. `native` is its name at its source, `exposed` the name that clients see."""
 
     source: str
     native: str
@@ -37,14 +37,14 @@ class Named:
 
 
 def skeleton(name: str) -> str:
-    """Return `name` with look-alike characters unified; two names with the same skeleton can be confused."""
+    """Return the name of a tool with look-alike characters unified. Two names with the same result can be mistaken for each other."""
     text = unicodedata.normalize("NFKC", name).casefold()
     text = "".join(_LETTERS_ALIKE.get(character, character) for character in text)
     return re.sub(r"_+", "_", text.replace("rn", "m").replace("vv", "w").translate(_LOOKS_LIKE))
 
 
 def shadowing_remarks(tools: Sequence[Named]) -> tuple[str, ...]:
-    """Return remarks for an operator on tools that can be confused with another source's tool, or whose texts mention one."""
+    """Return remarks for the operator about tools that look like a tool of another source, or whose description mentions one."""
     return (*_look_alikes(tools), *_mentions(tools))
 
 
@@ -81,6 +81,9 @@ def _mentions(tools: Sequence[Named]) -> Iterator[str]:
 
 
 def _other(natives: Mapping[str, set[str]], word: str, source: str) -> str | None:
-    """Return the first other source (by name) that calls a tool `word`; `None` if none does or `source` itself does."""
+    """Return the first source, by name, that has a tool called `word`.
+
+    `None` if there is no such source, or if `source` itself has such a tool. `natives` maps names of tools at their sources to sources.
+    """
     owners = natives.get(word, set())
     return next(iter(sorted(owners)), None) if owners and source not in owners else None

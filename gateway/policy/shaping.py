@@ -1,7 +1,7 @@
-"""Changes how a tool is published: names, texts and arguments in `policies.<s>.overrides`.
+"""Applies an operator's overrides (`policies.<source>.overrides`): they change a tool's published name, texts and arguments.
 
-Plain data in, plain data out. `policy.argument_policy` uses the withheld and filled-in arguments, the catalog the names, `gate.tools` the
-texts. Schemas come from peers, so every walk is bounded.
+The functions are pure. `policy.argument_policy` uses those for arguments, `catalog` those for names, and `gate.tools` those for texts.
+Schemas come from remote servers, so every walk over a schema is bounded.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from gateway.policy.tool_schemas import declared_names, resolve_local
 FRAMEWORK_NAMES = frozenset({
     "chat_options", "tools", "tool_choice", "session", "thread", "conversation_id", "options", "response_format",
 })  # fmt: skip
-"""Arguments with names that agent frameworks use for themselves; sent to a remote server only if configured as extra arguments."""
+"""Names that agent frameworks use for their own parameters.
+
+An argument with one of these names is sent to a remote server only if `additionalArguments` of the policy lists it.
+"""
 
 NO_NAMES: frozenset[str] = frozenset()
-"""No withheld names, in place of `FRAMEWORK_NAMES`: for tools of the gateway, whose authors may choose any argument names."""
+"""Empty set, used in place of `FRAMEWORK_NAMES` for the gateway's own tools, whose authors may choose any argument names."""
 
 _MAX_PRUNED_NODES = 5_000
 _MAX_PRUNED_DEPTH = 64
-"""Maximum depth at which a schema is searched for a withheld argument; a deeper one stays published but is never accepted."""
+"""Maximum depth at which a schema is searched for an argument to remove. A deeper argument stays published, but is never accepted."""
 
 _LISTS = ("allOf", "anyOf", "oneOf")
 _APPLICATORS = ("if", "then", "else")
@@ -33,34 +36,38 @@ _APPLICATORS = ("if", "then", "else")
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """Values of an override that are added to the arguments of a call."""
+    """Values of an operator's override that are added to the arguments of a tool's calls."""
 
     defaults: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
+    """Values of arguments that the caller left out."""
     fixed: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
+    """Values that are always sent."""
 
     def fill(self, arguments: JsonObject) -> JsonObject:
-        """Return `arguments` with missing defaults and every fixed value, as a new object. The added values are copies."""
+        """Return `arguments` with defaults of missing arguments and with all fixed values, as a new object. The added values are copies."""
         return {**copy.deepcopy(self.defaults), **arguments, **copy.deepcopy(self.fixed)}
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentPlan:
-    """Which arguments of a tool a caller may pass, and which values are added."""
+    """Which arguments of a tool a caller may pass, and which values the gateway adds."""
 
     accepted: frozenset[str]
     """Names of the arguments that a caller may pass."""
     withheld: Mapping[str, str]
-    """Declared argument that a caller may not pass → the rule that forbids the argument."""
+    """Arguments that the tool declares but a caller may not pass → id of the rule that forbids each."""
     filling: Filling | None = None
+    """Values to add to the arguments of every call; `None` if no values are added."""
 
 
 def plan_arguments(
     tool_name: str, declared: frozenset[str], extra: frozenset[str], denied: frozenset[str], override: ToolOverride | None
 ) -> ArgumentPlan:
-    """Decide about every argument of the tool with native `tool_name`.
+    """Decide for each argument of a tool whether a caller may pass it, and which values the gateway adds.
 
-    `denied` are framework names; a declared one is accepted only as an extra argument. A fixed value or default for an argument that is
-    neither declared nor extra is not sent: an override cannot extend the allowlist.
+    `tool_name` is the tool's name at its source. `declared` are the names in the tool's schema; `extra` are undeclared names that the
+    policy accepts. Names in `denied`, which agent frameworks use, are accepted only if they are in `extra`. A fixed or default value of the
+    override for an argument that is neither declared nor extra is not sent: an override cannot extend the accepted arguments.
     """
     known = declared | extra
     withheld = dict.fromkeys(sorted((declared & denied) - extra), "frameworkNames")
@@ -77,16 +84,21 @@ def plan_arguments(
 
 
 def with_properties(schema: JsonObject) -> JsonObject:
-    """Return `schema`, or a copy with `properties: {}` if `properties` is not an object, or missing while no argument is declared."""
+    """Return a tool's schema with an object under `properties`.
+
+    Returns a copy with `properties: {}` if `properties` is not an object, or if it is missing and no other part of the schema declares
+    an argument. Otherwise returns `schema` itself.
+    """
     if isinstance(schema.get("properties"), dict) or ("properties" not in schema and declared_names(schema)):
         return schema
     return {**schema, "properties": {}}
 
 
 def without_arguments(schema: JsonObject, gone: Iterable[str], optional: Iterable[str] = ()) -> JsonObject:
-    """Return `schema` without the arguments in `gone`, and with those in `optional` not required; the same object if nothing changes.
+    """Return a tool's schema without the arguments in `gone`, and without `required` for the arguments in `optional`.
 
-    Searches everywhere a keyword applies in place; a local `$ref` to a part that declares such an argument is replaced by a changed copy.
+    Returns the same object if nothing changes. Subschemas that apply to the arguments (`allOf`, `if` and others) are changed too; a local
+    `$ref` to a part that must change is replaced by a changed copy of the part.
     """
     taken = frozenset(gone)
     lenient = taken | frozenset(optional)
@@ -94,7 +106,7 @@ def without_arguments(schema: JsonObject, gone: Iterable[str], optional: Iterabl
 
 
 class _Pruner:
-    """Removes arguments from a schema in one walk. Parts in which nothing changes stay the original objects."""
+    """Removes arguments from a tool's schema in one walk. Parts of the schema in which nothing changes stay the original objects."""
 
     def __init__(self, root: JsonObject, gone: frozenset[str], lenient: frozenset[str]) -> None:
         self._root = root
@@ -163,7 +175,7 @@ class _Pruner:
 
 
 def with_defaults(schema: JsonObject, defaults: JsonObject) -> JsonObject:
-    """Return `schema` with the operator's values as `default` of the declared arguments."""
+    """Return a tool's schema with the operator's default values as the keyword `default` of the declared arguments."""
     properties = members_of(schema.get("properties"))
     told: JsonObject = {}
     for name, value in defaults.items():
@@ -179,16 +191,21 @@ def with_defaults(schema: JsonObject, defaults: JsonObject) -> JsonObject:
 def shown_texts(
     title: str | None, description: str | None, annotations: JsonObject | None, override: ToolOverride
 ) -> tuple[str | None, str | None, JsonObject | None]:
-    """Return title, description and annotations as published. A new title also replaces `annotations.title`, which older clients show."""
+    """Return a tool's title, description and annotations with the texts of the operator's override in place of the server's texts.
+
+    A new title also replaces `annotations.title`, which older clients show.
+    """
     if override.title is not None and annotations is not None and "title" in annotations:
         annotations = {**annotations, "title": override.title}
     return override.title or title, override.description or description, annotations
 
 
 def public_names(natives: Iterable[str], overrides: Mapping[str, ToolOverride]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-    """Return native name → published name without prefix; and native name → (wanted name, owner) for each tool that lost its name.
+    """Return the published names of a source's tools, and the tools that cannot be published because their new name is in use.
 
-    A tool's own name has precedence over one from an override; otherwise the order of the source decides.
+    `natives` are the tools' names at the source. The first mapping is name at the source → published name without prefix. The second is
+    name at the source → name from the override, and name at the source of the tool that uses it. A name that a tool has at its source has
+    precedence over a name from an override; between two overrides, the order of `natives` decides.
     """
     listed = list(natives)
     renamed = {name: new for name in listed if (o := overrides.get(name)) is not None and (new := o.name) is not None and new != name}

@@ -1,6 +1,7 @@
-"""Decides, by their paths, which skills of a source are served to any client, and which entries of a server are valid skills.
+"""Decides by their paths which skills of a source are served to clients, and which entries of a server's list are valid skills.
 
-Pure. It judges a skill's own path as well as the URI of any of its files, so that a skill that is not listed cannot be read.
+The path of a skill is judged as well as the URI of each of its files, so that no file of a skill that is not served can be read. The
+functions are pure.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ _SCHEME = "skill://"
 _MANIFEST = "/SKILL.md"
 
 NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-"""Matches a valid skill name. Only ASCII, because all known clients but one read the specification in this way."""
+"""Matches a valid name of a skill. Only ASCII, because all known clients but one interpret the Agent Skills specification in this way."""
 
 MAX_NAME_CHARS = 64
-"""Maximum length of a name in the Agent Skills specification."""
+"""Maximum number of characters of a skill's name in the Agent Skills specification."""
 
 MAX_SKILL_FILES = 512
-"""Maximum files per skill that a server should have (SEP-2640, limits)."""
+"""Maximum number of files in one skill, recommended for servers by SEP-2640 (limits)."""
 
 MAX_SKILL_BYTES = 16 * 1024 * 1024
-"""Maximum bytes per skill that a server should have (SEP-2640, limits)."""
+"""Maximum total bytes of the files of one skill, recommended for servers by SEP-2640 (limits)."""
 
 MAX_DECODINGS = 32
-"""Maximum levels of percent-encoding in a name; more are rejected."""
+"""Maximum number of times that the path or name of a skill's file is percent-decoded to find all readings of it."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -39,15 +40,19 @@ _URI_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def judge_skill(path: str, rules: SkillFilter) -> bool:
-    """Return whether the skill at `path` (`pdf`, `team/pdf`) exists. The globs of `rules` match the whole path, as for tools."""
+    """Return whether the skill at `path` (`pdf`, `team/pdf`) is served to clients.
+
+    The globs of `rules` must match the whole path, as globs for tools match the whole name.
+    """
     return judge_tool(path, rules.allow, rules.deny)
 
 
 def judge_skill_uri(uri: str, rules: SkillFilter) -> bool:
-    """Return whether a URI may be served: it belongs to a skill that exists, or to no skill.
+    """Return whether a client may read the resource `uri`: a file of a skill that is served, or a resource that belongs to no skill.
 
-    No folder around the file may be denied, and with `allow` one of these folders must be allowed. A file of an allowed skill is allowed
-    even if the skill contains another skill. If there are rules, a URI that a server could resolve to another skill is rejected.
+    `rules` must not deny any folder that contains the file and, if they have `allow`, must allow one of these folders. A file of an
+    allowed skill is allowed even if it also belongs to another skill inside the allowed one. If `rules` are not empty, a URI that a
+    server could resolve to another skill is rejected.
     """
     if (rules.allow is None and not rules.deny) or uri.strip()[:6].casefold() != "skill:":
         return True
@@ -62,13 +67,16 @@ def judge_skill_uri(uri: str, rules: SkillFilter) -> bool:
 
 
 def _around(path: str) -> list[str]:
-    """Return a path and every folder that contains it, outermost first."""
+    """Return every folder that contains `path`, outermost first, and `path` itself at the end."""
     parts = path.rstrip("/").split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 def _readings(path: str) -> set[str]:
-    """Return all readings of `path` by a server: as written, decoded, in lower case, without user, port, parameters and query."""
+    """Return `path` in all forms in which a server may interpret it: as written, percent-decoded, in lower case, without parameters.
+
+    `path` is a `skill://` URI without its scheme. A user and a port before the first slash, and a query, are removed too.
+    """
     found = {path}
     for _ in range(MAX_DECODINGS):
         authority, slash, rest = path.replace("\\", "/").casefold().lstrip("/").partition("/")
@@ -80,7 +88,10 @@ def _readings(path: str) -> set[str]:
 
 
 def judge_entry(entry: JsonMapping) -> bool:
-    """Return whether an entry of `skills/list` conforms to SEP-2640; hosts reject an entry that does not, so clients never see it."""
+    """Return whether an entry in a server's response to `skills/list` conforms to SEP-2640.
+
+    Clients do not see an entry that does not conform, because hosts would reject it.
+    """
     uri, frontmatter = entry.get("uri"), entry.get("frontmatter")
     if not isinstance(uri, str) or not uri.startswith(_SCHEME) or not uri.endswith(_MANIFEST) or not isinstance(frontmatter, dict):
         return False
@@ -93,7 +104,7 @@ def judge_entry(entry: JsonMapping) -> bool:
 
 
 def is_skill_name(name: JsonValue) -> bool:
-    """Return whether a name is valid by the Agent Skills specification."""
+    """Return whether a value is a valid name of a skill by the Agent Skills specification."""
     return isinstance(name, str) and len(name) <= MAX_NAME_CHARS and NAME.fullmatch(name) is not None
 
 
@@ -115,7 +126,7 @@ def _is_manifest(resources: JsonValue, root: str) -> bool:
 
 
 def is_safe_name(name: str) -> bool:
-    """Return whether a file's name stays inside its skill, however often it is decoded."""
+    """Return whether the name (relative path) of a skill's file stays inside the skill's folder, however often it is percent-decoded."""
     for _ in range(MAX_DECODINGS):
         plain = name.replace("\\", "/")
         if not plain.strip() or plain.startswith("/") or _URI_SCHEME.match(plain) or "://" in plain or _UNSAFE.search(plain):

@@ -1,7 +1,7 @@
-"""Chooses which queued tasks to start: one pure function, called inside a database transaction.
+"""Chooses which queued background tasks to start. The pure function `choose_next` is called inside a database transaction.
 
-A task occupies a slot in several scopes: its caller's, its source's and its tool's. It starts when each of them has a free slot. Among
-the callers with queued tasks, the one with the fewest running tasks is served next, so that one long queue does not block other callers.
+A task occupies a slot of its caller, of its source and of its tool, and starts when each of the three has a free slot. The next task comes
+from the caller with the fewest running tasks, so that one caller's long queue does not block other callers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gateway.json_types import JsonObject
 
 
 class Claim(Protocol):
-    """A queued or running task, which uses or will use slots."""
+    """Protocol of a queued or running background task: its id, its caller, and the limits that apply to it."""
 
     @property
     def id(self) -> str:
@@ -28,14 +28,19 @@ class Claim(Protocol):
 
     @property
     def limits(self) -> Sequence[JsonObject]:
-        """The scopes whose slots the task uses: each with its name `scope`, and the limits `running` and `perMinute` if they are set."""
+        """The limits that apply to the task: of its caller, its source and its tool.
+
+        Each has the name `scope` of the group of tasks to which it applies and, if set, `running`, the maximum number of running tasks, and
+        `perMinute`, the maximum number of tasks started per minute.
+        """
         ...
 
 
 def choose_next(waiting: Sequence[Claim], running: Sequence[Claim], started: Mapping[str, int]) -> list[str]:
-    """Return the ids of the tasks to start now, in order.
+    """Return the ids of the queued tasks to start now, in order.
 
-    `waiting` is in order of arrival; `started` counts the tasks started within the last minute, by scope.
+    `waiting` are the queued tasks in order of arrival, `running` the running tasks. `started` is the number of tasks started within the
+    last minute by scope, the name of a limit.
     """
     busy = Counter(str(limit["scope"]) for claim in running for limit in claim.limits)
     rates = Counter(started)
@@ -49,7 +54,7 @@ def choose_next(waiting: Sequence[Claim], running: Sequence[Claim], started: Map
         queue = queues[principal]
         found = next((claim for claim in queue if _has_room(claim, busy, rates)), None)
         if found is None:
-            del queues[principal]  # none of its tasks fits, and starting others frees no slot
+            del queues[principal]  # no task of this caller can start, and starting tasks of other callers frees no slot
             continue
         queue.remove(found)
         if not queue:

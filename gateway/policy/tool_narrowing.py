@@ -1,6 +1,6 @@
-"""Interprets a skill's `allowed-tools`: it can remove tools from an agent that follows the skill, but never add any.
+"""Interprets the field `allowed-tools` of skills, which can reduce the tools of an agent that follows the skills, but never add tools.
 
-Pure; used by `agents` for agents with `narrow-to-skills`. Everywhere else the field is only data.
+Used by `agents` for agents with `narrow-to-skills`. For all other agents, the field has no effect. The functions are pure.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _WISH = re.compile(r"[^\s,()]+(?:\([^)]*\))?")
 
 
 def requested_tools(value: JsonValue) -> list[str] | None:
-    """Return the tool names and globs in an `allowed-tools` field (text or list), or `None` if the field is absent.
+    """Return the tool names and globs in a skill's field `allowed-tools` (text or list), or `None` if the field is absent.
 
-    Text in parentheses restricts tools of other hosts and is ignored; the name before it counts.
+    Text in parentheses after a name, such as `Bash(git:*)`, is a restriction of other hosts. It is removed, and the name counts.
     """
     if value is None:
         return None
@@ -27,9 +27,10 @@ def requested_tools(value: JsonValue) -> list[str] | None:
 
 
 def narrow_tools(names: Iterable[str], requests: Sequence[JsonValue]) -> set[str]:
-    """Return those of `names` (exposed names) that some skill requests in its `allowed-tools` field (`requests`).
+    """Return the tools among `names` that at least one skill requests.
 
-    A skill without the field requests all tools. A skill may also write a tool as `mcp__<server>__<tool>` or `<server>/<tool>`.
+    `names` are the names of an agent's tools as clients see them. `requests` are the values of the skills' fields `allowed-tools`: names or
+    globs, also in the forms `mcp__<server>__<tool>` and `<server>/<tool>`. A skill without the field requests all tools.
     """
     found = set(names)
     patterns: list[str] = []

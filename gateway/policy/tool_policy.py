@@ -1,4 +1,4 @@
-"""Decides which tools of a source exist. The catalog uses it to build its table; a tool that is left out is unknown to clients."""
+"""Decides by `tools.allow` and `tools.deny` of a policy which tools of a source are served. Other tools are unknown to clients."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from fnmatch import fnmatchcase
 
 
 def judge_tool(name: str, allow: Sequence[str] | None, deny: Sequence[str]) -> bool:
-    """Return whether the tool with native `name` exists: `allow` matches it (`None` matches all) and `deny` does not.
+    """Return whether a tool is served: `allow` matches its name (`None` matches all names), and `deny` does not.
 
-    Patterns are shell globs (`*`, `?`, `[abc]`) over the whole name, case-sensitive. An empty `allow` matches no tool.
+    `name` is the tool's name at its source. Both lists contain shell globs (`*`, `?`, `[abc]`) over the whole name, case-sensitive. An
+    empty `allow` matches no tool.
     """
     if any(fnmatchcase(name, pattern) for pattern in deny):
         return False

@@ -1,8 +1,7 @@
-"""Reads and narrows tool schemas without validating values.
+"""Reads tools' JSON Schemas: which arguments a schema declares, how much work a check against it is, and how to add an operator's rules.
 
-It determines what a schema declares and how costly it is to check, and merges an operator's rules into it so that a model sees them.
-Schemas come from peers, so every walk is bounded and none recurses on their nesting. Used by `policy.argument_policy` and
-`policy.schema_check`.
+The rules are merged into the schema that clients see. Schemas come from remote servers, so every walk over a schema is bounded and none is
+recursive. Used by `policy.argument_policy`, `policy.schema_check` and other modules of `policy`.
 """
 
 from __future__ import annotations
@@ -15,19 +14,22 @@ from urllib.parse import unquote
 from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_object, children_of, items_of, members_of
 
 MAX_SCHEMA_DEPTH = 128
-"""Maximum nesting of a schema's JSON. The deepest published tool schema seen has 31 levels; the validator itself stops at 255."""
+"""Maximum nesting of a tool's schema as JSON. The deepest schema seen in a published tool has 31 levels; the validator stops at 255."""
 
 MAX_SCHEMA_NODES = 100_000
-"""Maximum values in a schema; the largest published tool schema seen has about 9,000."""
+"""Maximum number of JSON values in a tool's schema. The largest schema seen in a published tool has about 9,000."""
 
 MAX_SCHEMA_COST = 200_000
-"""Maximum values in a schema with every `$ref` expanded: rejects definitions that double at each step."""
+"""Maximum number of JSON values in a tool's schema after every `$ref` is expanded. Rejects schemas whose expansion grows exponentially."""
 
 MAX_PATTERNS = 2_000
-"""Maximum regular expressions in a schema; each takes up to a millisecond to compile."""
+"""Maximum number of regular expressions in a tool's schema. Each takes up to a millisecond to compile."""
 
 MAX_UNCERTAIN_REFS = 16
-"""Maximum references whose target is unclear without resolving `$id` or relative URIs: too few for an exponential schema."""
+"""Maximum number of references whose target is unclear without resolving `$id` or relative URIs, so that their cost is not counted.
+
+So few references cannot make the expanded schema exponentially large.
+"""
 
 _APPLICATORS = ("if", "then", "else")
 _LISTS = ("allOf", "anyOf", "oneOf")
@@ -39,11 +41,11 @@ _FLAT = frozenset({
     "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "required",
     "description", "title", "examples",
 })  # fmt: skip
-"""Keywords whose meaning does not depend on neighbouring keywords, so that a rule's keyword can be added to a schema."""
+"""JSON Schema keywords whose meaning does not depend on neighbouring keywords, so that they can be moved from a rule into a schema."""
 
 
 def is_2020_12(schema: JsonMapping) -> bool:
-    """Return whether `$schema` names 2020-12 or is absent (MCP's default dialect, SEP-1613)."""
+    """Return whether a JSON Schema has the dialect 2020-12: `$schema` names it or is absent (MCP's default dialect, SEP-1613)."""
     return "2020-12" in str(schema.get("$schema", "2020-12"))
 
 
@@ -51,10 +53,10 @@ def is_2020_12(schema: JsonMapping) -> bool:
 
 
 def declared_names(schema: JsonValue) -> frozenset[str]:
-    """Return the argument names that a schema declares: keys of `properties`, at the top and wherever a keyword applies in place.
+    """Return the names of the arguments that a tool's input schema declares: the keys of `properties`, without `_meta`.
 
-    In place are `allOf`, `anyOf`, `oneOf`, `if`, `then`, `else`, `dependentSchemas` and a local `$ref`.
-    `additionalProperties: true` and `properties` that are not an object declare nothing. `_meta` never counts.
+    `properties` in subschemas that apply to the same value count too: under `allOf`, `anyOf`, `oneOf`, `if`, `then`, `else`,
+    `dependentSchemas` and a local `$ref`. `additionalProperties: true`, and `properties` that are not an object, declare nothing.
     """
     names: set[str] = set()
     for node in nodes_in_place(members_of(schema)):
@@ -64,7 +66,7 @@ def declared_names(schema: JsonValue) -> frozenset[str]:
 
 
 def nodes_in_place(root: JsonObject) -> Iterator[JsonObject]:
-    """Yield `root` and every subschema that applies to the same value as `root`, such as those in `allOf`, each once."""
+    """Yield `root` and every subschema that applies to the same value as `root`, such as the subschemas in `allOf`, each once."""
     stack: list[JsonValue] = [root]
     seen: set[int] = set()
     while stack:
@@ -90,7 +92,10 @@ def _applied_in_place(node: JsonObject, root: JsonObject) -> Iterator[JsonValue]
 
 
 def resolve_local(root: JsonObject, ref: str) -> JsonValue:
-    """Return the target of a same-document reference: `#`, `#/a/b`, or `#name` for an `$anchor` of a definition; otherwise `None`."""
+    """Return the part of the schema `root` to which the `$ref` value `ref` points, or `None` if it points elsewhere or to nothing.
+
+    Supported are `#`, JSON pointers such as `#/a/b`, and `#name` for the `$anchor` of a definition.
+    """
     if ref == "#":
         return root
     if ref.startswith("#/"):
@@ -123,18 +128,19 @@ def _follow_pointer(root: JsonObject, pointer: str) -> JsonValue:
 
 @dataclass(frozen=True, slots=True)
 class SchemaCost:
-    """Maximum work of one check against a schema, determined by reading the schema once."""
+    """How much work one check of a value against a schema may be, determined by reading the schema."""
 
     cost: int = 0
-    """Values with every local reference expanded; recursion counts once, because the validator caches it."""
+    """Number of JSON values in the schema with every local reference expanded. A recursion counts once, because the validator caches it."""
     patterns: int = 0
+    """Number of regular expressions in the schema."""
     problem: str | None = None
-    """Why the schema cannot be used, as the end of a sentence; `None` if it can."""
+    """Why the schema exceeds a limit and cannot be used, as the end of a sentence whose subject is the schema; `None` if it can be used."""
 
 
 @dataclass(slots=True)
 class _Reading:
-    """The findings of one walk over a part of a schema."""
+    """Sizes of a part of a schema, counted in one walk: values, nesting, patterns, `$id`s below the root, and references in it."""
 
     nodes: int = 0
     depth: int = 0
@@ -144,7 +150,7 @@ class _Reading:
 
 
 def read_cost(schema: JsonObject) -> SchemaCost:
-    """Determine a schema's size, nesting and expanded size; stop at the limits of this module, such as `MAX_SCHEMA_NODES`."""
+    """Return the cost of a check against a schema, or the limit that the schema exceeds, such as `MAX_SCHEMA_NODES`."""
     whole = _read(schema)
     if whole.depth > MAX_SCHEMA_DEPTH:
         return SchemaCost(problem=f"is nested deeper than {MAX_SCHEMA_DEPTH} levels")
@@ -186,7 +192,10 @@ def _note_keywords(node: JsonObject, found: _Reading, *, is_root: bool) -> None:
 
 
 def _expanded(schema: JsonObject, whole: _Reading) -> int:
-    """Return the number of values in a schema with references expanded. Above the limits, the result is any larger number."""
+    """Return the number of JSON values in a schema with its references expanded; above `MAX_SCHEMA_COST`, any number greater than it.
+
+    `whole` are the sizes of the schema without expansion.
+    """
     readings: dict[str, _Reading] = {"": whole}
     waiting = list(whole.refs)
     work = whole.nodes
@@ -225,10 +234,10 @@ def _total(start: str, readings: Mapping[str, _Reading]) -> int:
 
 
 def narrow(schema: JsonObject, rules: Mapping[str, Sequence[JsonObject]]) -> JsonObject:
-    """Return `schema` with each argument's rules added, as a new object that shares unchanged parts with the original.
+    """Return a tool's input schema with the operator's rules added, as a new object that shares unchanged parts with the original.
 
-    A rule is merged into the property if the meaning stays the same, otherwise added under `allOf`. The schema of a declared argument is
-    never widened; a rule for an undeclared (extra) argument declares it.
+    `rules` maps arguments to JSON Schemas. A rule is merged into the argument's schema if the meaning stays the same, otherwise added under
+    `allOf`, so that the schema never accepts more values of a declared argument. A rule for an undeclared argument declares it.
     """
     properties = dict(members_of(schema.get("properties")))
     declared = declared_names(schema)
@@ -250,7 +259,10 @@ def narrow(schema: JsonObject, rules: Mapping[str, Sequence[JsonObject]]) -> Jso
 
 
 def _merge(schema: JsonValue, rule: JsonObject, *, modern: bool) -> JsonValue:
-    """Return a schema that requires `schema` and `rule`: merged into one object if possible, otherwise with `allOf`."""
+    """Return a schema that accepts only values that both `schema` and `rule` accept: as one object if possible, otherwise with `allOf`.
+
+    `modern`: the dialect is 2020-12, in which keywords beside `$ref` count.
+    """
     if schema is True or schema == {}:
         return dict(rule)
     node = as_object(schema)
@@ -274,7 +286,10 @@ def _merge(schema: JsonValue, rule: JsonObject, *, modern: bool) -> JsonValue:
 
 
 def _tighter(key: str, present: JsonValue, wanted: JsonValue) -> tuple[bool, JsonValue]:
-    """Return whether one value of the keyword `key` can express both values, and that value."""
+    """Combine two values of the JSON Schema keyword `key`. Returns whether a single value can require both, and that value.
+
+    If not, returns `False` and `wanted`.
+    """
     if key == "description" and isinstance(present, str) and isinstance(wanted, str) and present != wanted:
         return True, f"{present} {wanted}".strip()
     if key in ("description", "title", "examples") or (present == wanted and type(present) is type(wanted)):
