@@ -160,7 +160,7 @@ class LoadSkill:
         )
 
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        """Return the tool's description for one caller. It lists the skills `named`, or if there are no names, the skills within `scopes`.
+        """Return the tool's description for one caller. It lists the skills `named`, or without names the skills within `scopes`.
 
         `None` as scopes means all skills.
         """

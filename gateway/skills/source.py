@@ -170,7 +170,7 @@ class SkillSource:
         return list(self._tools)
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Register the callback for changed lists. It replaces a callback registered earlier."""
+        """Register the callback that is called with the kind (tools, resources, prompts) of a changed list. It replaces an earlier one."""
         self._on_change = on_change
 
     def subscribe_updates(self, on_update: Callable[[str], None]) -> None:
