@@ -211,7 +211,7 @@ class Sandbox:
         return f"a test run could do what the sandbox must prevent: {leaks}" if leaks else "", ran.gap
 
     async def probe_network(self) -> str:
-        """Return why no program with network access can run here, or an empty string. A test program must not reach this machine."""
+        """Test that a program with network access cannot connect to this machine. Return why no such program can run; empty if it can."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             ran = await self._try(_NETWORK_PROBE, str(listener.getsockname()[1]), network=True)
         if isinstance(ran, str):
