@@ -121,7 +121,7 @@ def _server(client: object) -> dict[str, str | int]:
     return found | ({"server.port": parts.port} if parts.port else {})
 
 
-# -- content of messages; recorded only if `enable_sensitive_data` is on ---------------------------------------------------------------------
+# -- content of messages; recorded only if `enable_sensitive_data` is on -------------------------------------------------------------------
 
 
 def asked(messages: Sequence[Message], options: JsonMapping) -> dict[str, str]:

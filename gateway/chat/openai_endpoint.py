@@ -105,7 +105,7 @@ class EndpointArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """All data needed to create the client object of the `openai` package, or such an object that the caller passed (`client`)."""
+    """Address, authentication and other data for a client object of the `openai` package; or such an object that was passed (`client`)."""
 
     model: str
     base_url: str
