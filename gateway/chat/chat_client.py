@@ -298,7 +298,7 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         return None
 
     def service_url(self) -> str:
-        """Return the address of the model's provider, for messages and telemetry; `Unknown` if there is none."""
+        """Return the address of the model's provider, for messages and telemetry. `Unknown` if a subclass does not override this."""
         return "Unknown"
 
     def as_agent(self, **arguments: Unpack[AgentArguments[OptionsT]]) -> Agent:

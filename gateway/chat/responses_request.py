@@ -28,7 +28,7 @@ AUDIO_FORMATS = {"wav": "wav", "x-wav": "wav", "wave": "wav", "mp3": "mp3", "mpe
 """Subtype of an audio media type → the name of the audio format in the API."""
 
 FOREIGN_ITEM = "openai_item"
-"""Key in the `additional_properties` of a content. The value is an output item of the API for which there is no type of content; it is sent
+"""Key in the `additional_properties` of a content. The value is an output item of the API that does not fit any type of content; it is sent
 back unchanged."""
 
 

@@ -24,7 +24,7 @@ _STOP_REASONS = {"stop": "endTurn", "length": "maxTokens", "tool_calls": "toolUs
 
 
 class _Offered:
-    """A tool that the sampling request offers to the model. The requesting server runs it; the gateway only describes it."""
+    """A tool that a server's sampling request offers to the model. The server runs the tool; this program only passes on its definition."""
 
     def __init__(self, definition: ToolDefinition) -> None:
         self.definition = definition

@@ -166,7 +166,7 @@ class SkillSource:
         return [skill.document.frontmatter.get("allowed-tools") for skill in skills_of_file(self.index, names)]
 
     async def tools(self) -> Sequence[Tool]:
-        """Return the tools for skills; `run_skill_script` only if scripts can run. Empty if there is no skill that models may see."""
+        """Return the tools for skills; `run_skill_script` only if scripts can run. Empty if models may not see any skill."""
         return list(self._tools)
 
     def subscribe(self, on_change: OnChange) -> None:
@@ -212,12 +212,12 @@ class SkillSource:
 
     @property
     def serves_skills(self) -> bool:
-        """Whether the MCP skills extension is supported: always, even if there are no skills."""
+        """Whether the MCP skills extension is supported. Always true, also while the gateway has no skills."""
         return True
 
     @property
     def reads_directories(self) -> bool:
-        """Whether `resources/directory/read` is supported: always."""
+        """Whether `resources/directory/read` is supported. Always true."""
         return True
 
     async def skills(self, method: SkillMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
