@@ -119,7 +119,7 @@ class CodeSkills:
             self._on_change()
 
     def _judge(self, reference: str, skill: Skill, taken: Container[str], problems: list[SkillReport]) -> ServedSkill | None:
-        """Convert a Python object to a skill of the index, or return `None` to refuse it. Refusals and warnings are added to `problems`.
+        """Convert a Python object to a skill for the skill index, or return `None` to refuse it. Add refusals and warnings to `problems`.
 
         `taken` has the names of the skills that are already accepted.
         """
@@ -224,7 +224,7 @@ async def _content(skill: ServedSkill, found: Skill) -> str:
 
 
 def to_served(skill: Skill, reference: str) -> ServedSkill:
-    """Convert a Python skill object to a skill of the index, from what the object declares. None of the object's functions is called.
+    """Convert a Python skill object to a skill for the skill index, from what the object declares. No function of the object is called.
 
     `reference` is the configured reference that names the object. A resource with an unusable name is left out, with a warning.
     """

@@ -42,7 +42,7 @@ class SkillIndex:
     """All served skills, and tables to look them up. Created by `build_index` and `with_more`; never modified."""
 
     folders: Mapping[Key, SkillFolder] = field(default_factory=lambda: cast("dict[Key, SkillFolder]", {}))
-    """Key of a skill folder → everything that was read of the folder. Has refused skill folders, too."""
+    """Key of a skill folder → everything that was read of the folder. Includes folders that are refused."""
     skills: tuple[Skill, ...] = ()
     """All served skills, sorted by id."""
     listed: tuple[Skill, ...] = ()
@@ -64,7 +64,7 @@ class SkillIndex:
 
     @property
     def has_uris(self) -> bool:
-        """Whether any served skill has `skill://` URIs, including the skills of remote servers."""
+        """Whether any served skill has `skill://` URIs. Skills of remote servers count, too."""
         return any(skill.is_listed for skill in self.skills)
 
     def named(self, name: str) -> list[Skill]:
@@ -81,7 +81,10 @@ class SkillIndex:
         return [s for s in found if s.name == wanted] or list(found)
 
     def handle(self, skill: Skill) -> str:
-        """Return the shortest text for which `named` returns only this skill: its name, or its URI if several skills have that name."""
+        """Return the text that models and users pass to name this skill: its name, or its URI if several skills have that name.
+
+        `named` finds exactly this skill by this text.
+        """
         return skill.name if len(self.named(skill.name)) == 1 else SCHEME + skill.id
 
     def directory(self, uri: str) -> tuple[Skill, str] | None:
@@ -161,7 +164,7 @@ def build_index(
 
 
 def is_same(now: Mapping[Key, SkillFolder], then: Mapping[Key, SkillFolder]) -> bool:
-    """Return whether both tables have the same `SkillFolder` objects in the same order, which means that no folder was read again."""
+    """Return whether `now` and `then` have the same `SkillFolder` objects in the same order, so that no folder was read again."""
     return list(now) == list(then) and all(then[key] is folder for key, folder in now.items())
 
 
@@ -188,11 +191,11 @@ def _assemble(folders: Mapping[Key, SkillFolder], trouble: Sequence[SkillReport]
 
 
 def with_more(index: SkillIndex, more: Sequence[Skill], keeps: Callable[[str], bool] | None) -> SkillIndex:
-    """Return `index`, which has the skills of folders, with the skills of backends (`more`) added.
+    """Return a copy of `index`, the index of skills in folders, with the skills of other providers (`more`) added.
 
-    The gateway's own skills for whose id `keeps` returns false are removed. If two skills have the same id, the skill of a folder keeps the
-    id. A skill that is a Python object gets a prefix (`code/<name>`). A skill of a remote server is left out and logged, because its URIs
-    belong to that server.
+    The gateway's own skills (not those of remote servers) for whose id `keeps` returns false are removed. If two skills have the same id,
+    the skill of a folder keeps the id. A skill that is a Python object gets a prefix (`code/<name>`). A skill of a remote server is left
+    out and logged, because its URIs belong to that server.
     """
     if not more and keeps is None:
         return index
@@ -213,7 +216,7 @@ def with_more(index: SkillIndex, more: Sequence[Skill], keeps: Callable[[str], b
 
 
 def _tabulate(index: SkillIndex, skills: list[Skill]) -> SkillIndex:
-    """Return a copy of `index` with `skills` as its skills, and with new lookup tables for them."""
+    """Return a copy of the skill index `index` that has `skills` as its skills, with new lookup tables for them."""
     skills.sort(key=lambda s: s.id)
     own = [s for s in skills if s.is_listed and not s.is_remote]
     for_models = tuple(s for s in skills if s.is_for_models)

@@ -36,10 +36,11 @@ REST_FACTOR = 20
 """Minimum ratio of the pause after a refresh to the duration of the refresh, so that a large number of skills does not keep a core busy."""
 
 _EMPTY = SkillIndex()
-"""The index that the library has before the first refresh: it has no skills."""
+"""A skill index without skills, which the library uses before the first refresh."""
 
 OnSwap = Callable[[SkillIndex, SkillIndex], None]
-"""Callback for a changed skill index. Receives the old and the new index; is called synchronously, and must not block or raise."""
+"""Callback for a change of the index of all skills. Receives the old and the new index; is called synchronously, and must not block or
+raise."""
 
 
 class SkillLibrary:
@@ -84,7 +85,7 @@ class SkillLibrary:
 
     @property
     def index(self) -> SkillIndex:
-        """The skill index that was built last. Reading this property never accesses the disk."""
+        """The index (table) of all skills that was built last. Reading this property never accesses the disk."""
         return self._index
 
     def add(self, backend: SkillBackend) -> None:
@@ -94,15 +95,15 @@ class SkillLibrary:
         self._combine()
 
     def has(self, backend: SkillBackend) -> bool:
-        """Return whether exactly this backend object was added to the library."""
+        """Return whether exactly this `SkillBackend` object (a provider of skills) was added to the library."""
         return self._backends.get(backend.id) is backend
 
     def backend_of(self, skill: Skill) -> SkillBackend | None:
-        """Return the backend that provides a skill; `None` for a skill in a folder."""
+        """Return the `SkillBackend` that provides a skill; `None` for a skill in a folder."""
         return self._backends.get(skill.key[0])
 
     def subscribe(self, listener: OnSwap) -> None:
-        """Register a callback that is called with the old and the new index after each change of the index."""
+        """Register a callback that is called with the old and the new skill index after each change of the index."""
         self._listeners.append(listener)
 
     async def current(self) -> SkillIndex:
@@ -129,7 +130,7 @@ class SkillLibrary:
         return self.index
 
     async def store(self) -> None:
-        """Write the index to the cache file for the next start, if the index changed since it was last written."""
+        """Write the skill index to the cache file for the next start, if the index changed since it was last written."""
         if self._cache is not None and not self._is_cached:
             self._is_cached = True
             await anyio.to_thread.run_sync(write_cache, self._cache, self.index.folders)

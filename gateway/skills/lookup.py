@@ -20,7 +20,10 @@ from gateway.tools.context import CallContext
 
 
 class SkillRights:
-    """Decides which skills a call may read: those in the caller's scopes, and those that the calling agent's or workflow's file names."""
+    """Decides which skills a call may read: those within the scopes of the caller's API key, and those named by the calling agent's file.
+
+    Files of workflows that make a call count like files of agents.
+    """
 
     def __init__(self, library: SkillLibrary, index: SkillIndex, ctx: CallContext) -> None:
         self._library = library

@@ -100,7 +100,8 @@ class SkillDocument:
     body_start: int = 0
     """Offset in `text`, in characters, at which the Markdown after the frontmatter begins."""
     conformant: bool = False
-    """Whether the file satisfies the rules for `skills/list`: its YAML is valid, its name is legal, and its values can be sent as JSON."""
+    """Whether `skills/list` may list the skill: valid YAML, a legal name, no control characters, and only values that can be sent as
+    JSON."""
     diagnostics: tuple[Diagnostic, ...] = ()
 
     @property

@@ -25,7 +25,8 @@ LARGE_MANIFEST_BYTES = 50_000
 
 MAX_DESCRIPTION_CHARS = 1024
 MAX_COMPATIBILITY_CHARS = 500
-"""Maximum length of the field `compatibility`; this and `MAX_DESCRIPTION_CHARS` are limits of the Agent Skills specification."""
+"""Maximum length of the field `compatibility`, in characters. This limit and `MAX_DESCRIPTION_CHARS` are those of the Agent Skills
+specification."""
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 """Matches characters that text of skills may not have: C0 and C1 controls except tab and line feed, and surrogates. Carriage returns are
@@ -41,7 +42,7 @@ EXECUTABLE_KEYS = frozenset({"hooks", "model", "context", "agent", "shell", "all
 """Frontmatter fields with which some hosts run commands or widen permissions. The gateway treats them as data."""
 
 TOOLS_ONLY = " Served by tools only"
-"""Start of the last sentence of diagnostics for which a skill is served by tools only and not listed."""
+"""Start of the last sentence in a diagnostic's message, if the problem means that a skill is not listed and served by tools only."""
 
 _CONTROLS_TEXT = f"The text has control characters; remove them.{TOOLS_ONLY}."
 _COMMAND = re.compile(r"!`[^`\n]+`")
@@ -270,7 +271,7 @@ def _line_of(text: str, position: int) -> int:
 def _from_document(error: DocumentError, code: str = "", level: Level = "error") -> Diagnostic:
     """Convert a YAML error in frontmatter to a diagnostic, with a line number that counts from the top of the file.
 
-    `code` and `level` replace the code of the error and the level `error`.
+    `code` replaces the code of the error; `level` is the level of the diagnostic.
     """
     message = " ".join(_LINE_PREFIX.sub("", str(error)).split())
     message = _CAUSES.get(message, message)

@@ -33,9 +33,8 @@ from gateway.skills.parser import parse_skill
 from gateway.skills.signatures import judge_signature, rule_for
 
 SETTLE_NS = 2_000_000_000
-"""Nanoseconds after a change of a file during which its times and size do not prove that its content is unchanged. A file that was hashed
-earlier than this after its last change is hashed again at the next refresh, because file systems store times with a coarse resolution, so
-that a second change may leave the times unchanged."""
+"""Nanoseconds for which a changed file counts as unsettled. A file that is hashed within this time after its last change is hashed again at
+the next refresh. File systems store times with a coarse resolution, so a second change within this time may leave the times unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +84,10 @@ class SkillFolder:
 
 
 class FolderReader:
-    """Reads skill folders. For a folder that did not change since an earlier read, it returns the same `SkillFolder` object as before."""
+    """Reads skill folders from the disk. For a folder that did not change since an earlier read, it returns the earlier `SkillFolder`."""
 
     def __init__(self, known: Mapping[Key, SkillFolder], signed: Mapping[str, SignatureRule]) -> None:
-        """Store `known`, the folders read earlier, and `signed`, a signature rule for each root folder whose skills must be signed."""
+        """Store the `SkillFolder` objects of an earlier read, and a signature rule for each root folder whose skills must be signed."""
         self._known = known
         self._signed = signed
         self.trouble: list[SkillReport] = []
@@ -121,7 +120,7 @@ class FolderReader:
                 yield self.read((top, "/".join(inner)), is_nested=True)
 
     def read(self, key: Key, *, is_nested: bool) -> SkillFolder:
-        """Return the skill folder as it is on disk now. If nothing changed, this is the same object as at the last read."""
+        """Read the skill folder with this key from the disk. If nothing changed, return the same object as the last read returned."""
         root, segments, known = key[0], segments_of(key), self._known.get(key)
         listing = list_files(root, segments)
         if known is not None and known.is_settled and known.listing == listing and known.is_nested == is_nested:
@@ -155,7 +154,7 @@ class FolderReader:
 
 
 def segments_of(key: Key) -> tuple[str, ...]:
-    """Return a skill folder's path below its root folder as segments. In the key, this path is the second part."""
+    """Return the path segments of a skill folder below its root folder (the folder searched for skills), from the folder's key."""
     return tuple(key[1].split("/")) if key[1] else ()
 
 
@@ -174,7 +173,7 @@ def _check_signature(root: str, folder: str, files: Mapping[str, SkillFile], rul
 
 
 def read_verified(root: str, file: SkillFile) -> bytes | None:
-    """Read an indexed file from the disk and return its bytes, or `None` if they no longer have the digest in the index."""
+    """Read a file that is in the skill index from the disk, and return its bytes; `None` if they do not have the digest in the index."""
     try:
         data, _ = read_file(root, file.segments, file.size)
     except Changed:

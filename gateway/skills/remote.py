@@ -38,11 +38,11 @@ MAX_ATTEMPTS = 3
 """How often a file is read while its bytes do not have the listed digest, before the read fails."""
 
 Fetch = Callable[[Skill, str], Awaitable[tuple[SkillFile, bytes]]]
-"""Fetches the file at a path of a skill, and returns its list entry and its bytes."""
+"""Type of a function that fetches the file at a path of a skill, and returns the file's list entry and its bytes."""
 
 FetchPage = Callable[[str | None], Awaitable[tuple[Sequence[JsonMapping], str | None]]]
-"""Fetches one page of `skills/list` and returns its entries and the next cursor. The argument is the page's cursor, `None` for the first
-page."""
+"""Type of a function that fetches one page of `skills/list`. The argument is the page's cursor, `None` for the first page. Returns the
+entries and the next cursor."""
 
 
 async def list_skills(fetch_page: FetchPage, backend: str, origin: str) -> list[Skill]:
@@ -97,7 +97,10 @@ def listed_skill(uri: str, description: str, backend: str, origin: str) -> Skill
 
 
 def unlisted_skill(uri: str, name: str, description: str, backend: str, origin: str) -> Skill:
-    """Return a skill of which only the name, the description and the URI of its `SKILL.md` are known. It may have any other file."""
+    """Return a skill of which only the name, the description and the URI of its `SKILL.md` are known.
+
+    Its other files are unknown, so any path can be read from the server.
+    """
     root = uri.removesuffix(f"/{MANIFEST}").rstrip("/")
     skill_id = root.removeprefix(SCHEME)
     document = SkillDocument({"name": name, "description": description}, name, description or name, "", 0, conformant=False)
@@ -109,7 +112,7 @@ def unlisted_skill(uri: str, name: str, description: str, backend: str, origin: 
 def file_of(skill: Skill, path: str) -> SkillFile:
     """Return the list entry of a file of a remote server's skill.
 
-    If the files of the skill are unknown (`dynamic`), an entry without digest is made for any path.
+    If the server does not list the skill's files (`dynamic`), an entry without digest is made for any path.
 
     Raises:
         NotFound: The skill has no such file, or the path is not safe.

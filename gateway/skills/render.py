@@ -128,7 +128,7 @@ def _opening(tag: str, member: SkillMember) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSkill:
-    """A skill formatted for a model: text and structured content for a result of the tool `load_skill`. Its prompt has the same text."""
+    """A skill formatted for a model: text and structured content for a result of the tool `load_skill`. Its MCP prompt uses the text."""
 
     text: str
     structured: JsonObject

@@ -1,4 +1,4 @@
-"""Verifies signatures of skills, for root folders for which the configuration requires signed skills.
+"""Verifies signatures of skills, for root folders (folders searched for skills) for which the configuration requires signatures.
 
 The format is OpenSSF model signing: one signature file in each skill's folder, made with a key, a certificate or a Sigstore identity. The
 library `model-signing` (extra `signatures`, about 30 MB with its dependencies) verifies a copy of exactly the bytes that are indexed, so
@@ -28,7 +28,8 @@ INSTALL = "install it with `pip install 'moongate[signatures]'`"
 def rule_for(folder: str, signed: Mapping[str, SignatureRule]) -> SignatureRule | None:
     """Return the signature rule for the skill folder `folder`, or `None` if its signature is not required.
 
-    `signed` maps root folders to rules. If several of these contain the folder, the rule of the innermost is returned.
+    `signed` maps folders that are searched for skills to rules. If several of these contain `folder`, the rule of the innermost is
+    returned.
     """
     around = [root for root in signed if folder == root or folder.startswith(root.rstrip(os.sep) + os.sep)]
     return signed[max(around, key=len)] if around else None

@@ -51,7 +51,7 @@ class SkillRules:
     keeps: Callable[[str], bool] | None = None
     """Receives the id of a skill and returns whether the skill is served; `None` serves all skills."""
     signed: Mapping[str, SignatureRule] | None = None
-    """Root folder → signature rule, for folders whose skills must be signed."""
+    """Folder that is searched for skills → the signature rule for its skills. Skills of other folders need no signature."""
     instruction_template: str | None = None
     """Template of the text that lists the skills for an agent, with the placeholder `{skills}`; `None` for the default template."""
 
@@ -251,9 +251,10 @@ class SkillSource:
         return Finished({"description": one_line(skill.document.description), "messages": [message]})
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """Answer `completion/complete` for the URI template of skill files: paths of `SKILL.md` files, or after a slash of all files.
+        """Answer `completion/complete` for the URI template of skill files, with paths that begin with the given value.
 
-        Prompts of skills have no arguments, so any other request gets no values.
+        If the value has no slash, these are paths of `SKILL.md` files, otherwise paths of all files. Any other request gets no values,
+        because prompts of skills have no arguments.
         """
         values: list[str] = []
         if ref.get("type") == "ref/resource" and ref.get("uri") == TEMPLATE and argument.get("name") == "path":
@@ -281,7 +282,7 @@ class SkillSource:
         self._watched += Counter()
 
     def _swapped(self, old: SkillIndex, new: SkillIndex) -> None:
-        """Build the MCP listings from a changed skill index, and call the callbacks for changed listings and for changed watched files."""
+        """Build the MCP listings again after a change of the skill index, and call the callbacks for changed listings and watched files."""
         changed: list[ChangeKind] = []
         if self._renew_tools(new):
             changed.append("tools")

@@ -233,7 +233,7 @@ class ClassSkill(_CodeSkill, ABC):
         for attribute in dict.fromkeys(name for owner in type(self).__mro__ for name in vars(owner)):
             member = inspect.getattr_static(type(self), attribute)
             is_property = isinstance(member, property)
-            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)  # of static or class methods
+            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)  # for static and class methods
             mark = getattr(function, _MARK, None)
             if not isinstance(mark, _Mark):
                 continue

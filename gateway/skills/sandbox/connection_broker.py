@@ -27,16 +27,16 @@ import struct
 from .kernel import LIBC, number_of, system_call
 
 RECEIVE, ANSWER, IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
-"""`SECCOMP_IOCTL_NOTIF_RECV`, `_SEND` and `_ID_VALID` (linux/seccomp.h)."""
+"""`ioctl` requests on the notification descriptor: `SECCOMP_IOCTL_NOTIF_RECV`, `_SEND` and `_ID_VALID` (linux/seccomp.h)."""
 
 REQUEST = struct.Struct("=QIIiIQ6Q")
-"""`seccomp_notif`: id, thread, flags, call, architecture, instruction, arguments."""
+"""Format of the kernel's notification of a call (`seccomp_notif`): id, thread, flags, call, architecture, instruction, arguments."""
 
 REPLY = struct.Struct("=QqiI")
-"""`seccomp_notif_resp`: id, value, error, flags."""
+"""Format of the answer to a notification (`seccomp_notif_resp`): id, value, error, flags."""
 
 MAX_ADDRESS_BYTES = 128
-"""Size of the largest socket address of the kernel (`sockaddr_storage`)."""
+"""Size in bytes of the kernel's largest socket address (`sockaddr_storage`)."""
 
 MAX_AT_ONCE = 64
 """Maximum number of `connect` and `bind` calls in progress; further calls fail with `EAGAIN`. It equals the default limit on processes and

@@ -1,9 +1,9 @@
-"""Measures how much a sandboxed run has written, if the run has no file system of its own. The launcher ends a run over its limits.
+"""Measures how much a sandboxed script has written, if it has no file system of its own. The launcher ends a run that exceeds its limits.
 
-The launcher measures ten times a second. Deleted files count while they stay on the disk because of an open descriptor, a mapping, a
-running program, or a descriptor in a message between processes. The seccomp filter refuses every other way to keep a deleted file
-(`seccomp`). Between two measurements a script can write as fast as the disk allows; only a file system of limited size (`namespaces`) is
-exact.
+The launcher, the program that confines the script, measures ten times a second. Deleted files count while they stay on the disk because of
+an open descriptor, a mapping, a running program, or a descriptor in a message between processes. The seccomp filter refuses every other way
+to keep a deleted file (`seccomp`). Between two measurements a script can write as fast as the disk allows; only a file system of limited
+size (`namespaces`) is exact.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Usage:
     """Measures the disk space and the number of files that one run of a script uses."""
 
     def __init__(self, folder: str, launcher: int, *, max_bytes: int, max_files: int, max_file_bytes: int) -> None:
-        """Store the limits. `folder` is the only folder that the run can write to; its processes are the descendants of process `launcher`.
+        """Store the limits. `folder` is the only folder that the script can write to; its processes are descendants of process `launcher`.
 
-        With `launcher` 0, deleted files are not counted. `max_file_bytes`, the limit for one file, is taken as size of a file of unknown
+        With `launcher` 0, deleted files are not counted. `max_file_bytes`, the limit for one file, is used as size of a file of unknown
         size.
         """
         self._folder = os.path.realpath(folder)

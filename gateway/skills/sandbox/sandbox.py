@@ -48,7 +48,7 @@ KILL_SECONDS = 5.0
 """Seconds to wait for the end of a killed process. A disk that does not respond can delay it."""
 
 SEND_SECONDS = 10.0
-"""Timeout in seconds for sending the description of a run (`Spec`) to the launcher."""
+"""Timeout in seconds for sending the description of a run (`Spec`) to the launcher, the program that starts the script."""
 
 _LAUNCHER = Path(__file__).parent
 _START = f"import sys; sys.path.append({str(_LAUNCHER.parent)!r}); from {_LAUNCHER.name}.launcher import main; main()"
@@ -135,8 +135,8 @@ class FinishedJob:
     """Whether output beyond `Limits.output_bytes` was dropped."""
     milliseconds: int
     stopped: str
-    """The limit for which the launcher ended the run, `disk` or `processes`; else empty. Other limits make the program's calls fail, but do
-    not end the run."""
+    """The limit for which the run was ended, `disk` or `processes`; else empty. Other limits make the program's calls fail, but do not end
+    the run."""
     gap: str
     """Reason why the program could see names and attributes of files outside its copy; empty if it could not."""
 
@@ -152,9 +152,9 @@ class Sandbox:
     def __init__(self, limits: Limits | None = None, *, concurrency: int = 4, wrapper_path: str = SAFE_PATH, python: str = "") -> None:
         """Store the settings. No program runs before `probe` or `run`.
 
-        `wrapper_path` is the search path for bubblewrap, which is used if the launcher may not create namespaces. `python` is the
-        interpreter for the test programs, by default that of this process. It should be the interpreter that runs scripts, because if the
-        gateway runs as root, the result depends on whether every user can execute the interpreter.
+        `wrapper_path` is the search path for bubblewrap, which is used if the gateway's own launcher may not create namespaces. `python` is
+        the interpreter for the test programs, by default that of this process. It should be the interpreter that runs scripts, because if
+        the gateway runs as root, the result depends on whether every user can execute the interpreter.
         """
         self._wrapper_path = wrapper_path
         self._python = os.path.realpath(python) if python else python_path()
@@ -383,7 +383,7 @@ def wrapper_command(wrapper: str, job: Job, folder: str, max_bytes: int) -> list
 
 
 def _stage(folder: str, files: Mapping[str, bytes], as_nobody: bool) -> None:
-    """Write the job's files below `folder`, read-only. The launcher copies them from there.
+    """Write the job's files below `folder`, read-only. The launcher, which starts the program, copies them from there.
 
     With `as_nobody`, the files belong to the user `nobody`.
     """
@@ -404,7 +404,7 @@ def _stage(folder: str, files: Mapping[str, bytes], as_nobody: bool) -> None:
 
 
 def _send(launcher: socket.socket, spec: Spec) -> None:
-    """Send the description of the run to the launcher. Errors are ignored.
+    """Send the description of the run to the launcher, the process that starts the program. Errors are ignored.
 
     If the launcher has already ended, it has written the reason to standard error.
     """
@@ -415,7 +415,7 @@ def _send(launcher: socket.socket, spec: Spec) -> None:
 
 
 def _reports(launcher: socket.socket) -> dict[str, str]:
-    """Read the reports that the launcher sent before it ended. Return kind (`problem`, `gap`, `stopped`) → text."""
+    """Read what the launcher, the process that starts the program, reported before it ended: kind (`problem`, `gap`, `stopped`) → text."""
     launcher.setblocking(False)
     data = b""
     with suppress(OSError):

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The program of a run, its files and its limits. Paths are absolute and exist, except `own` and paths in `read`."""
+    """The program of a run, its files and its limits, for the launcher, which confines and starts it.
+
+    Paths are absolute and exist, except `own` and paths in `read`.
+    """
 
     argv: Sequence[str]
     env: dict[str, str]
