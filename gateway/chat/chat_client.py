@@ -68,7 +68,7 @@ class ChatClientArguments(TypedDict, total=False):
 
 
 class ResponseArguments(TypedDict, Generic[OptionsT], total=False):
-    """Keyword arguments of `get_response`, except `stream`."""
+    """Keyword arguments of `BaseChatClient.get_response`, except `stream`."""
 
     options: OptionsT | ChatOptions | None
     middleware: ChatAndFunctionMiddlewareTypes | Sequence[object] | None

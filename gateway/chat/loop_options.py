@@ -16,7 +16,7 @@ from gateway.tools.tool_lists import normalize_tools
 
 
 class FunctionInvocationConfiguration(TypedDict, total=False):
-    """The fields of `LoopOptions` as a dict, with the names of agent-framework."""
+    """A dict with the fields of `LoopOptions`, the limits of the loop of model and tool calls. Agent-framework uses this form."""
 
     enabled: bool
     max_iterations: int
@@ -37,12 +37,12 @@ class LoopOptions:
     enabled: bool = True
     """Whether the tools that the model calls are run. If false, only one model call is made, and its tool calls are returned."""
     max_iterations: int = 40
-    """Maximum number of model calls with tools in one run. When it is reached, one last model call without tools follows."""
+    """Maximum number of model calls with tools in one run of the loop. When it is reached, one last model call without tools follows."""
     max_function_calls: int | None = None
-    """Maximum number of tool calls in one run, checked after each response's tool calls; `None` for no limit."""
+    """Maximum number of tool calls in one run of the loop, checked after the tool calls of each model response; `None` for no limit."""
     max_duration_seconds: float | None = None
-    """Seconds during which a run may call tools, checked after each response's tool calls; `None` for no limit. Time spent waiting for a
-    person does not count."""
+    """Seconds during which one run of the loop may call tools, checked after the tool calls of each model response; `None` for no limit.
+    Time spent waiting for a person does not count."""
     max_consecutive_errors_per_request: int = 3
     """Number of consecutive model responses with a failing tool call, after which the model gets no tools any more."""
     allow_concurrent_invocation: bool = True
@@ -74,7 +74,7 @@ class LoopOptions:
                 raise ValueError(f"additional_tools must be functions and tools, not {type(given).__name__}; put it into tools")
 
     def with_overrides(self, overrides: LoopOptions | JsonMapping | None) -> LoopOptions:
-        """Return a copy of these limits with the values in the mapping `overrides`. A `LoopOptions` object is returned unchanged instead.
+        """Return a copy of these limits with the values in the mapping `overrides`. If it is a `LoopOptions` object, return it instead.
 
         Raises:
             ValueError: A limit is unknown or out of range.

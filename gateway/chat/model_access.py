@@ -31,7 +31,7 @@ class Models:
         return self._resolver
 
     def for_sampling(self, config: GatewayConfig) -> ModelResolver | None:
-        """Return the resolver if a policy lets a model of the gateway answer sampling requests of servers, else `None`.
+        """Return the `ModelResolver` if a policy lets a model of the gateway answer sampling requests of servers, else `None`.
 
         Logs a warning for each server whose sampling policy needs a model that is not configured.
         """

@@ -71,7 +71,7 @@ class ModelResolver:
         self._embedders: dict[str, OpenAIEmbeddingClient] = {}
 
     def resolve(self, spec: str, ctx: CallContext) -> BaseChatClient:
-        """Return the chat client for the model spec of an agent, for one run.
+        """Return the chat client for `spec`, the model spec of an agent (`auto`, `openai:NAME` or `openai-chat:NAME`), for one run.
 
         Raises:
             ModelError: The spec is invalid, or no model is configured; the text says what to set.
@@ -86,9 +86,9 @@ class ModelResolver:
         raise ModelError(f"No model is available for this agent. {HOW_TO_SET}")
 
     def named(self, spec: str) -> tuple[str, str] | None:
-        """Return the API (`openai` or `openai-chat`) and the model name that a model spec selects.
+        """Return the API (`openai` or `openai-chat`) and the model name that a model spec, such as `auto` or `openai:NAME`, selects.
 
-        `None` means that the spec `auto` selects the connected client's own model, because no endpoint is configured.
+        `None` means that `auto` selects the connected client's own model, because no endpoint is configured.
 
         Raises:
             ModelError: The spec is invalid, or the endpoint or the model is not configured; the text says what to set.
@@ -103,14 +103,17 @@ class ModelResolver:
         return kind, name
 
     def can_answer(self, spec: str) -> bool:
-        """Return whether the gateway has an endpoint and a model for the model spec. The connected client's own model does not count."""
+        """Return whether the gateway has an endpoint and a model for the model spec, such as `auto` or `openai:NAME`.
+
+        The connected client's own model does not count.
+        """
         try:
             return self.named(spec) is not None
         except ModelError:
             return False
 
     async def check(self, spec: str) -> ModelCheck | None:
-        """Check that the endpoint for a model spec works, by requesting its list of models, within `CHECK_SECONDS`.
+        """Check that the endpoint for a model spec (such as `openai:NAME`) works, by requesting its list of models within `CHECK_SECONDS`.
 
         An endpoint that does not list models gets a request with a field of the wrong type: the response shows whether it is a model API,
         and costs no tokens. Returns `None` if the spec selects the connected client's own model.
@@ -214,7 +217,7 @@ async def _try_route(connection: OpenAIConnection, kind: str, model: str) -> Non
     """Send a request with a field of the wrong type to the API's path, and check that the endpoint rejects it like a model API.
 
     Raises:
-        ModelError: The endpoint does not, or is unreachable or rejects the key.
+        ModelError: The endpoint answers in another way, is unreachable, or rejects the key.
     """
     from gateway.chat.openai_errors import HtmlResponseException, shown_url
 

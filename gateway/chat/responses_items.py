@@ -1,4 +1,4 @@
-"""Converts output items of the Responses API to contents of messages, for whole and streamed responses.
+"""Converts output items of OpenAI's Responses API to contents of messages, for whole and streamed responses.
 
 An item of an unknown type becomes a content with that type and all its fields. It is sent back unchanged, so that items of new types are
 not lost.
@@ -28,7 +28,7 @@ _USAGE_DETAILS = {
 
 
 def read_item(item: JsonObject) -> list[Content]:
-    """Return the contents that one output item of the Responses API becomes."""
+    """Convert one output item of the Responses API to contents of a message."""
     match item.get("type"):
         case "message":
             return [content for part in list_of(item.get("content")) for content in _message_part(part)]
@@ -96,7 +96,7 @@ def read_annotation(annotation: JsonMapping) -> Annotation | None:
 
 
 def read_reasoning(item: JsonObject, *, seen: bool = False) -> list[Content]:
-    """Return the contents for an output item with the model's reasoning: its readable texts and its encrypted data.
+    """Convert an output item with the model's reasoning to contents: its readable texts and its encrypted data.
 
     With `seen`, the texts were already streamed and are left out.
     """

@@ -1,7 +1,7 @@
 """Converts a conversation to a request of OpenAI's Responses API.
 
-If the provider stores nothing, every request contains the whole conversation, and reasoning is sent back only in encrypted form. Items are
-then sent without the provider's ids, because the provider would look these up in its storage.
+If the API's provider stores nothing, every request contains the whole conversation, and reasoning is sent back only in encrypted form.
+Items are then sent without the provider's ids, because the provider would look these up in its storage.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ AUDIO_FORMATS = {"wav": "wav", "x-wav": "wav", "wave": "wav", "mp3": "mp3", "mpe
 """Subtype of an audio media type → the name of the audio format in the API."""
 
 FOREIGN_ITEM = "openai_item"
-"""Key in the `additional_properties` of a content. The value is an output item of the API that does not fit any type of content; it is sent
-back unchanged."""
+"""Key in the `additional_properties` of a message's content. The value is an output item of the API that does not fit any type of content;
+it is sent back unchanged."""
 
 
 def to_request(messages: Sequence[Message], options: ChatOptions, instruction_role: str | None = None) -> JsonObject:
@@ -126,7 +126,7 @@ def to_items(messages: Sequence[Message], *, kept: bool = False) -> list[JsonObj
 
 
 def _part(content: Content, role: str) -> JsonObject | None:
-    """Convert a content to a part of a message item; `None` if it becomes an item of its own or cannot be sent."""
+    """Convert a content of a message to a part of a message item of the API; `None` if it becomes an item of its own or cannot be sent."""
     if content.type == "text":
         if role == "assistant":
             if content.additional_properties.get("refusal"):
@@ -137,7 +137,7 @@ def _part(content: Content, role: str) -> JsonObject | None:
 
 
 def input_part(content: Content) -> JsonObject | None:
-    """Convert an image, audio or file to a part of the model's input; `None` for other contents."""
+    """Convert a content that is an image, audio or file to a part of the model's input in the API's format; `None` for other contents."""
     properties = content.additional_properties
     if content.type == "hosted_file":
         kind = "input_image" if content.has_top_level_media_type("image") else "input_file"
@@ -199,7 +199,7 @@ def _reasoning(content: Content) -> JsonObject | None:
 
 
 def _joined(items: list[JsonObject], calls: dict[str, JsonObject], item: JsonObject) -> bool:
-    """Merge an item into an earlier item of `items` that it belongs to. Return whether the item must not be added to `items`.
+    """Merge an item into the earlier item of `items` that it belongs to, if any. Return true if it must not be added to `items` itself.
 
     The output of a call of a remote MCP server is merged into the call, and a further summary of the same reasoning into the first one.
     """
@@ -217,7 +217,7 @@ def _joined(items: list[JsonObject], calls: dict[str, JsonObject], item: JsonObj
 
 
 def _without_orphans(items: list[JsonObject]) -> list[JsonObject]:
-    """Return the items without reasoning that cannot be sent back, and without the calls of remote MCP servers that follow it.
+    """Return the items without reasoning that cannot be sent back, and without the calls of remote MCP servers that follow such reasoning.
 
     The provider accepts these calls only together with the reasoning before them.
     """
