@@ -195,7 +195,7 @@ def _options() -> RequestOptions:
 
 
 async def load_openai() -> None:
-    """Import the `openai` package in a thread, because the import takes seconds on a small machine."""
+    """Import the `openai` package in a thread, so that the import, which may take seconds, does not block the event loop."""
     if "openai" not in sys.modules:
         await anyio.to_thread.run_sync(import_module, "openai")
 

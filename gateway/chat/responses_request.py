@@ -157,7 +157,7 @@ def input_part(content: Content) -> JsonObject | None:
 
 
 def to_audio(content: Content) -> JsonObject | None:
-    """Convert inline audio to the form that both APIs accept: base64 data and the format `wav` or `mp3`; `None` for other contents."""
+    """Convert a content with inline audio to the form of OpenAI's APIs: base64 data and the format `wav` or `mp3`; `None` for any other."""
     form = AUDIO_FORMATS.get((content.media_type or "").partition("/")[2].partition(";")[0].lower())
     data = (content.uri or "").partition("base64,")[2]
     return {"data": data, "format": form} if form and data else None

@@ -79,7 +79,7 @@ class SkillFolder:
         return self.key[0] == other.key[0] and self.segments[:shorter] == other.segments[:shorter]
 
     def verdict(self, *, strict: bool) -> Verdict:
-        """Return whether the skill is accepted, accepted with a warning, or rejected. With `strict`, warnings reject it."""
+        """Return whether the skill's diagnostics accept it, accept it with a warning, or reject it. With `strict`, warnings reject it."""
         return verdict_of(self.diagnostics, strict=strict)
 
 
