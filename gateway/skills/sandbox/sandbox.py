@@ -1,7 +1,6 @@
 """`Sandbox`: runs a program confined and without input, limits its output, and ends all its processes.
 
-It handles programs and folders only; `scripts` uses it for scripts of skills. Linux only: on other systems `probe` reports that no program
-can run.
+It handles programs and folders only; `scripts` uses it for scripts of skills. Linux only: on other systems `probe` returns a reason.
 """
 
 from __future__ import annotations
@@ -135,8 +134,8 @@ class FinishedJob:
     """Whether output beyond `Limits.output_bytes` was dropped."""
     milliseconds: int
     stopped: str
-    """The limit for which the run was ended, `disk` or `processes`; else empty. Other limits make the program's calls fail, but do not end
-    the run."""
+    """The limit for which the run was ended, `disk` or `processes`; else empty. Exceeding another limit fails a call of the program
+    only."""
     gap: str
     """Reason why the program could see names and attributes of files outside its copy; empty if it could not."""
 
@@ -371,8 +370,7 @@ def readable(job: Job) -> list[str]:
 def wrapper_command(wrapper: str, job: Job, folder: str, max_bytes: int) -> list[str]:
     """Return the command line of bubblewrap, to which the launcher's command line is appended.
 
-    It creates namespaces, and a root file system with only the paths that the program may read. The only writable folder is on a file
-    system of `max_bytes`, for the copy of the job's files.
+    It creates namespaces, a root file system with only the paths that the program may read, and a writable one of `max_bytes` for its copy.
     """
     command = [wrapper, "--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev"]
     command += ["--share-net"] if job.network else []
@@ -383,10 +381,7 @@ def wrapper_command(wrapper: str, job: Job, folder: str, max_bytes: int) -> list
 
 
 def _stage(folder: str, files: Mapping[str, bytes], as_nobody: bool) -> None:
-    """Write the job's files below `folder`, read-only. The launcher, which starts the program, copies them from there.
-
-    With `as_nobody`, the files belong to the user `nobody`.
-    """
+    """Write the job's files below `folder`, read-only, for the launcher to copy. With `as_nobody`, they belong to the user `nobody`."""
     for name in ("given", "top"):
         os.mkdir(f"{folder}/{name}", 0o700)
     for path, data in files.items():
@@ -406,7 +401,7 @@ def _stage(folder: str, files: Mapping[str, bytes], as_nobody: bool) -> None:
 def _send(launcher: socket.socket, spec: Spec) -> None:
     """Send the description of the run to the launcher, the process that starts the program. Errors are ignored.
 
-    If the launcher has already ended, it has written the reason to standard error.
+    A launcher that has already ended has written the reason to standard error.
     """
     data = marshal.dumps(asdict(spec))
     launcher.settimeout(SEND_SECONDS)
