@@ -134,8 +134,7 @@ class FinishedJob:
     """Whether output beyond `Limits.output_bytes` was dropped."""
     milliseconds: int
     stopped: str
-    """The limit for which the run was ended, `disk` or `processes`; else empty. Exceeding another limit fails a call of the program
-    only."""
+    """The limit for which the run was ended, `disk` or `processes`; else empty. Other limits make calls of the program fail instead."""
     gap: str
     """Reason why the program could see names and attributes of files outside its copy; empty if it could not."""
 
@@ -370,7 +369,7 @@ def readable(job: Job) -> list[str]:
 def wrapper_command(wrapper: str, job: Job, folder: str, max_bytes: int) -> list[str]:
     """Return the command line of bubblewrap, to which the launcher's command line is appended.
 
-    It creates namespaces, a root file system with only the paths that the program may read, and a writable one of `max_bytes` for its copy.
+    It creates namespaces and a root file system with the paths that the program may read. Only a file system of `max_bytes` is writable.
     """
     command = [wrapper, "--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev"]
     command += ["--share-net"] if job.network else []
