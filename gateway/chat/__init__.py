@@ -1,1 +1,1 @@
-"""Chat clients: models over OpenAI's Responses and Chat Completions APIs, AG-UI, MCP sampling, and scripted answers for tests."""
+"""Clients for chat and embedding models: OpenAI's Responses and Chat Completions APIs, AG-UI, MCP sampling, and scripted test answers."""

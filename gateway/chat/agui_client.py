@@ -1,8 +1,8 @@
-"""`AGUIChatClient`: a remote agent that speaks AG-UI, used as a model.
+"""`AGUIChatClient`: uses a remote agent that implements the AG-UI protocol as if it were a model.
 
-The remote agent receives the whole conversation and runs its own tools. If it calls a tool of this program, the call is returned as
-from a model. Its interrupts become approval requests, whose answers resume the run (AG-UI 1.0, https://docs.ag-ui.com). Wrap the client in
-an `Agent` to get an agent.
+The remote agent receives the whole conversation and runs its own tools. If it calls a tool of this program, the call is returned to this
+program like a call from a model. Its interrupts become approval requests; the answers to these resume the remote agent's run (AG-UI 1.0,
+https://docs.ag-ui.com). Wrap the client in an `Agent` to get an agent.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from gateway.tools.base import Tool
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
-"""Seconds to wait for the next data of the event stream. Servers send comments while they work."""
+"""Seconds to wait for the next data of the event stream. Servers send comments in the stream while they work."""
 
 MAX_EVENT_BYTES = 8_388_608
-"""Maximum bytes of an event. A longer event is an error, so that a server cannot fill the memory."""
+"""Maximum bytes of one event of the stream. A longer event is an error, so that a server cannot fill the memory."""
 
 THREAD_KEY = "thread_id"
 """Key of the remote conversation's id in the options' `metadata` and in a response's `additional_properties`."""
 
 _MALFORMED = (200, 400, 413, 415, 422, 429, 500)
-"""HTTP statuses with which AG-UI endpoints answer a malformed request. With 200, the stream contains the error; with 500, the endpoint
-crashed."""
+"""HTTP statuses with which AG-UI endpoints answer a malformed request. With 200, the error is in the stream; with 500, the endpoint's code
+failed."""
 
 _USAGE = {
     "inputTokens": "input_token_count",
@@ -51,7 +51,7 @@ _USAGE = {
 
 
 class AGUIChatClient(BaseChatClient):
-    """A chat client for one AG-UI endpoint."""
+    """A chat client for the AG-UI endpoint of a remote agent."""
 
     def __init__(
         self,
@@ -62,7 +62,10 @@ class AGUIChatClient(BaseChatClient):
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         middleware: Sequence[Any] = (),
     ) -> None:
-        """`headers`, such as an API key, are sent with every request. The caller closes an `http_client` that it passes."""
+        """Store the settings. `endpoint` is the URL of the remote agent; `headers`, such as an API key, are sent with every request.
+
+        An `http_client` that is passed is not closed by this client.
+        """
         super().__init__(endpoint, middleware=middleware)
         self._endpoint = endpoint
         self._headers = dict(headers or {})
@@ -93,7 +96,7 @@ class AGUIChatClient(BaseChatClient):
         raise ModelError(f"The AG-UI agent at {self._endpoint} ended its stream before the run was finished.", retryable=True)
 
     async def reach(self) -> None:
-        """Check that the endpoint is an AG-UI endpoint, with a malformed request, so that no agent runs there.
+        """Check that the endpoint is an AG-UI endpoint. The check sends a malformed request, so that no agent runs there.
 
         Raises:
             ModelError: The endpoint is unreachable, rejects the key, or is not an AG-UI endpoint.
@@ -108,7 +111,7 @@ class AGUIChatClient(BaseChatClient):
 
     @asynccontextmanager
     async def _posted(self, body: bytes) -> AsyncGenerator[httpx2.Response]:
-        """Yield the response to a request. Connection errors become `ModelError`."""
+        """Send `body` to the endpoint, and yield the response. Connection errors become `ModelError`."""
         headers = {"Accept": "text/event-stream", "Content-Type": "application/json", **self._headers}
         try:
             async with self._client().stream("POST", self._endpoint, content=body, headers=headers) as response:
@@ -134,9 +137,9 @@ class AGUIChatClient(BaseChatClient):
 
 
 def build_request(messages: Sequence[Message], options: ChatOptions) -> JsonObject:
-    """Return the `RunAgentInput` for a conversation.
+    """Return the body of an AG-UI request (`RunAgentInput`) for a conversation.
 
-    Answers to approval requests at the end of the conversation become `resume` entries.
+    Answers to approval requests in the conversation become `resume` entries.
     """
     metadata = cast("JsonMapping", options.get("metadata") or {})
     wire: list[JsonObject] = []
@@ -208,20 +211,23 @@ def _part(content: Content) -> JsonObject | None:
 
 
 class _EventReader:
-    """Converts the events of one run to updates. Calls of the remote agent's own tools are reported with their results."""
+    """Converts the AG-UI events of one run to updates (parts of a response).
+
+    Calls of the remote agent's own tools are reported together with their results.
+    """
 
     def __init__(self, thread_id: str, ours: set[str]) -> None:
-        """`ours` are the names of the tools that run in this program and not at the remote agent."""
+        """Start reading a run. `ours` are the names of the tools that run in this program instead of at the remote agent."""
         self._ours = ours
         self._calls: dict[str, list[str]] = {}
         self._thread: JsonObject = {THREAD_KEY: thread_id}
         self.is_over = False
 
     def take(self, event: JsonObject) -> list[ChatResponseUpdate]:
-        """Return the updates for one AG-UI event.
+        """Return the updates (parts of the response) that one AG-UI event yields.
 
         Raises:
-            ModelError: The run failed.
+            ModelError: The event reports that the run failed.
         """
         message_id = cast("str | None", event.get("messageId"))
         match event.get("type"):
@@ -272,7 +278,7 @@ class _EventReader:
 
 
 def _question(interrupt: JsonObject) -> Content:
-    """Convert an interrupt of the remote agent to an approval request for a function call named `interrupt`."""
+    """Convert an interrupt of the remote agent to an approval request, for a function call named `interrupt` with the interrupt's text."""
     told = {key: interrupt[key] for key in ("reason", "message", "responseSchema") if interrupt.get(key)}
     wanted = str(interrupt.get("id"))
     call = Content.from_function_call(str(interrupt.get("toolCallId") or wanted), "interrupt", told)
@@ -280,7 +286,7 @@ def _question(interrupt: JsonObject) -> Content:
 
 
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[JsonObject, None]:
-    """Yield the events of a server-sent event stream; comments and fields other than `data` are ignored.
+    """Yield the JSON objects in a stream of server-sent events. Comments and fields other than `data` are ignored.
 
     Raises:
         ModelError: An event is too long, or not a JSON object.

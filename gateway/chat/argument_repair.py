@@ -1,7 +1,8 @@
-"""Repairs the arguments of tool calls that a model wrote as almost valid JSON, if there is exactly one way to read them.
+"""Repairs arguments of tool calls that a model wrote as almost valid JSON, if there is exactly one way to read them.
 
-A repaired call carries the model's original text (`REPAIRED` in its additional properties) and is logged. Ambiguous text (cut off in the
-middle, two objects in a row) is not changed: the run loop then tells the model that its arguments are invalid, and nothing runs on a guess.
+A repaired call has the model's original text in its additional properties (key `REPAIRED`), and the repair is logged. Ambiguous text (cut
+off in the middle, two objects in a row) is not changed: the loop of model and tool calls then tells the model that its arguments are
+invalid, so that no tool runs with guessed arguments.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def to_call(call_id: str, name: str, arguments: str, raw: JsonObject, properties
 
 
 def raw_arguments(value: object) -> str:
-    """Return the arguments that a provider sent, as text; an empty string for `None`."""
+    """Return a tool call's arguments from a provider's response as text: strings unchanged, other values as JSON, `None` as empty text."""
     return value if isinstance(value, str) else json.dumps(value) if value is not None else ""
 
 
@@ -49,7 +50,7 @@ def _is_object(text: str) -> bool:
 
 
 def repair(text: str) -> tuple[str, str] | None:
-    """Return the arguments as JSON and the kind of repair, or `None` if the text is ambiguous."""
+    """Return the arguments as valid JSON and the name of the repair, or `None` if the text is ambiguous or cannot be repaired."""
     fenced = _FENCE.match(text.strip())
     inner = fenced.group(1) if fenced else text.strip()
     without_commas = _TRAILING_COMMA.sub(lambda found: found.group(1) or found.group(2), inner)
@@ -65,13 +66,13 @@ def repair(text: str) -> tuple[str, str] | None:
 
 def _decoded(text: str) -> JsonValue:
     try:
-        return json.loads(text, strict=False)  # allows line breaks inside strings
+        return json.loads(text, strict=False)  # `strict=False` allows line breaks inside strings
     except ValueError:
         return None
 
 
 def _python_literal(text: str) -> JsonObject | None:
-    """Parse `{'a': True}` as an object, if every value has a JSON form."""
+    """Parse the text of a Python dict, such as `{'a': True}`. Return `None` unless it is one and every value can be written as JSON."""
     try:
         value: object = ast.literal_eval(text)
         if isinstance(value, Mapping) and all(isinstance(key, str) for key in cast("Mapping[object, object]", value)):

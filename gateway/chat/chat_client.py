@@ -1,7 +1,7 @@
-"""`BaseChatClient`: the base class of all chat clients, which call one model endpoint.
+"""`BaseChatClient`: the base class of all chat clients. A chat client sends requests to one model endpoint.
 
-A subclass implements one method, an async generator of updates (parts of a response). Joining the updates gives the whole response. Clients
-store no conversation. Errors become `ModelError`, which says what to set or do and never contains a key.
+A subclass implements one method: an async generator of updates, which are parts of a response. Joining the updates gives the whole
+response. Clients do not store conversations. Errors become `ModelError`, which says what to set or do and never contains a key.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from gateway import Agent
 
 _ONE_CALL = {"enabled": False}
-"""Value of the option `loop` for a call that only returns the model's tool calls, because the caller runs the tools."""
+"""Value of the option `loop` for a call that returns the model's tool calls instead of running them, because the caller runs the tools."""
 
 OptionsT = TypeVar("OptionsT", bound=Mapping[str, Any], default=ChatOptions)
-"""Type of a client's options: `ChatOptions` or an extension of it."""
+"""Type of the options that a chat client accepts: `ChatOptions` or an extension of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRequest:
-    """The arguments of a call of `get_response` that must run tools or compaction."""
+    """The arguments of a call of `get_response` that may have to run tools or to shorten the conversation (compaction)."""
 
     client: BaseChatClient[Any]
     messages: list[Message]
     options: ChatOptions
     stream: bool
     limits: JsonMapping | None
-    """Limits of the function loop for this call, in place of those of the client."""
+    """Limits on the loop of model and tool calls, for this call instead of those of the client."""
     middleware: Sequence[object]
     compaction_strategy: CompactionStrategy | None
     tokenizer: TokenizerProtocol | None
@@ -58,7 +58,7 @@ class ClientRequest:
 
 
 class ChatClientArguments(TypedDict, total=False):
-    """Keyword arguments of `BaseChatClient` that its subclasses accept and pass on."""
+    """Keyword arguments of `BaseChatClient` that its subclasses accept and pass to it."""
 
     middleware: Sequence[object] | None
     function_invocation_configuration: JsonMapping | None
@@ -68,7 +68,7 @@ class ChatClientArguments(TypedDict, total=False):
 
 
 class ResponseArguments(TypedDict, Generic[OptionsT], total=False):
-    """Keyword arguments of `get_response`, except `stream`."""
+    """Keyword arguments of `BaseChatClient.get_response`, except `stream`."""
 
     options: OptionsT | ChatOptions | None
     middleware: ChatAndFunctionMiddlewareTypes | Sequence[object] | None
@@ -79,7 +79,7 @@ class ResponseArguments(TypedDict, Generic[OptionsT], total=False):
 
 
 class AgentArguments(TypedDict, Generic[OptionsT], total=False):
-    """Keyword arguments of `Agent`, which `as_agent` accepts and passes on."""
+    """Keyword arguments of `Agent` that `BaseChatClient.as_agent` accepts and passes to it."""
 
     id: str | None
     name: str | None
@@ -97,10 +97,10 @@ class AgentArguments(TypedDict, Generic[OptionsT], total=False):
 
 
 class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
-    """Base of chat clients. Subclasses implement `_updates`, or `_inner_get_response` as in agent-framework."""
+    """Base class of chat clients. Subclasses implement `_updates`, or `_inner_get_response` as in Microsoft's agent framework."""
 
     OTEL_PROVIDER_NAME: str = "unknown"
-    """Name of the provider in telemetry."""
+    """Default name of the model's provider in telemetry."""
 
     def __init__(
         self,
@@ -115,9 +115,9 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
     ) -> None:
         """Store defaults for `get_response`, and for agents that use this client and do not set these values themselves.
 
-        `middleware` is a mixed list, outermost first: chat middleware runs around every model call, function middleware around every
-        tool call. `function_invocation_configuration` limits the loop of model and tool calls. `compaction_strategy` and `tokenizer`
-        shorten the conversation that the model sees. `otel_provider_name` is the provider's name in telemetry.
+        `middleware` is a mixed list, outermost first: chat middleware runs around every model call, function middleware around every tool
+        call. `function_invocation_configuration` limits the loop of model and tool calls. `compaction_strategy` and `tokenizer` shorten the
+        conversation that the model receives. `otel_provider_name` is the provider's name in telemetry.
 
         Raises:
             ValueError: A limit of the loop is unknown or out of range.
@@ -135,9 +135,9 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         self.otel_provider_name = otel_provider_name or self.OTEL_PROVIDER_NAME
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Reject a class that defines `_inner_get_streaming_response`, a method of earlier agent-framework versions.
+        """Reject a subclass that defines `_inner_get_streaming_response`, because nothing would call this method.
 
-        Nothing would call this method.
+        Earlier versions of agent-framework called it.
 
         Raises:
             TypeError: The class defines `_inner_get_streaming_response`.
@@ -150,7 +150,7 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
             )
 
     def _updates(self, messages: Sequence[Message], *, stream: bool, options: ChatOptions) -> AsyncGenerator[ChatResponseUpdate, None]:
-        """Send one request and yield the parts of the response; without `stream`, a single part.
+        """Send one request to the model, and yield the parts of the response; without `stream`, a single part.
 
         Raises:
             ModelError: The endpoint failed; the text says what to set or do.
@@ -161,9 +161,10 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
     def _inner_get_response(
         self, *, messages: Sequence[Message], stream: bool, options: ChatOptions
     ) -> Awaitable[ChatResponse | AsyncIterable[ChatResponseUpdate]] | AsyncIterable[ChatResponseUpdate]:
-        """Return the whole response or, with `stream`, its parts. Subclasses written for agent-framework override this method.
+        """Send one request to the model. Return the whole response or, with `stream`, its parts.
 
-        An override may accept the `client_kwargs` of a call as keyword arguments.
+        Subclasses written for agent-framework override this method. An override may accept the `client_kwargs` of a call as keyword
+        arguments.
         """
         raise NotImplementedError(f"{type(self).__name__} implements neither _updates nor _inner_get_response.")
 
@@ -213,26 +214,26 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         client_kwargs: JsonMapping | None = None,
         function_invocation_kwargs: JsonMapping | None = None,
     ) -> Awaitable[ChatResponse] | ChatStream:
-        """Answer `messages`: return an awaitable whole response, or with `stream` a stream of its parts.
+        """Send `messages` to the model. Return an awaitable of the whole response, or with `stream` a stream of its parts.
 
-        Tools in the options run when the model calls them, until it answers or a limit of `function_invocation_configuration` is
-        reached. With `enabled` off, and for tools without code, the calls are returned. `middleware` of this call runs inside the
-        client's; `compaction_strategy` and `tokenizer` replace the client's; `function_invocation_kwargs` are passed to tools,
-        `client_kwargs` to middleware and the client.
+        Tools in the options run when the model calls them, and the model is called again with the results, until it calls no tool or a
+        limit of `function_invocation_configuration` is reached. If its `enabled` is false, and for tools without code, the calls are
+        returned. `middleware` of this call runs inside the client's middleware; `compaction_strategy` and `tokenizer` replace those of the
+        client; `function_invocation_kwargs` are passed to tools, `client_kwargs` to middleware and the client.
         """
         check_tool_values(function_invocation_kwargs)
         given = cast("ChatOptions", dict(options or {}))
         own = dict(client_kwargs or {})
         layers = [*listed(own.pop("middleware", None)), *listed(middleware)]
         sorted_layers = around_models(sort_middleware(layers))
-        session = cast("SessionData | None", own.pop("session", None))  # agent-framework's code passes it here
+        session = cast("SessionData | None", own.pop("session", None))  # programs written for agent-framework pass the session here
         strategy = compaction_strategy or self.compaction_strategy
         tokenizer = tokenizer or self.tokenizer
         limits = given.pop("loop", None)
         loop = loop_options(self.function_invocation_configuration, limits)
         runs_tools = loop.enabled and (given.get("tools") or loop.additional_tools)
         if runs_tools or strategy is not None or tokenizer is not None:
-            from gateway import FunctionInvocationLayer  # by its public name, because its package is above this one
+            from gateway import FunctionInvocationLayer  # imported by its public name, because its package may not be imported here
 
             request = ClientRequest(
                 client=self,
@@ -265,9 +266,10 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         client_kwargs: JsonMapping | None = None,
         session: SessionData | None = None,
     ) -> ChatStream:
-        """Make one model call and return the parts of the response, also without `stream`. The run loop calls this method.
+        """Make one model call, without running tools, and return the parts of the response. The agents' run loop calls this method.
 
-        `middleware` runs inside the client's own. If the class overrides `get_response`, the call goes through that method.
+        Also without `stream`, a stream of parts is returned. `middleware` runs inside the client's middleware. If the class overrides
+        `get_response`, the call goes through that method.
         """
         given = cast("ChatOptions", dict(options))
         context = ChatContext(self, list(messages), given, stream, kwargs=dict(client_kwargs or {}), session=session)
@@ -288,27 +290,28 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         return ResponseStream(around_model(context, layers, send), partial(whole_of, context))
 
     async def cancel_response(self, continuation_token: JsonMapping) -> ChatResponse | None:
-        """Stop background work and return its final state, or `None` if the provider has no background work."""
+        """Stop the generation of a background response. Return its final state, or `None` if the provider has no background responses."""
         return None
 
     async def delete_response(self, continuation_token: JsonMapping) -> bool | None:
-        """Delete a response at the provider; return whether it was deleted, or `None` if the provider stores none."""
+        """Delete a stored response at the provider. Return whether it was deleted, or `None` if the provider stores no responses."""
         return None
 
     def service_url(self) -> str:
-        """Return the provider's address, for people and telemetry."""
+        """Return the address of the model's provider, for messages and telemetry. `Unknown` if a subclass does not override this."""
         return "Unknown"
 
     def as_agent(self, **arguments: Unpack[AgentArguments[OptionsT]]) -> Agent:
-        """Return a local agent that uses this client; the arguments are `Agent`'s."""
-        from gateway import Agent  # by its public name, because the package of agents is above this one
+        """Return an agent in this process that uses this client. The arguments are those of `Agent`."""
+        from gateway import Agent  # imported by its public name, because the package `agents` may not be imported here
 
         return Agent(self, **cast("Any", arguments))
 
 
 def _uses_own_get_response(kind: type[BaseChatClient[Any]]) -> bool:
-    """Return whether `get_response` of a class is that of `BaseChatClient`, and not an override.
+    """Return whether a class of chat clients uses `get_response` of `BaseChatClient` without overriding it.
 
-    Layers (`framework_layers`) that the class inherits from do not count as overrides, because their `get_response` only delegates.
+    Layers (`framework_layers`, mixin classes for middleware) that the class inherits from do not count as overrides, because their
+    `get_response` only delegates.
     """
     return next(c for c in kind.__mro__ if "get_response" in vars(c) and "is_layer" not in vars(c)) is BaseChatClient

@@ -1,4 +1,4 @@
-"""`ChatContext`, one model call as chat middleware sees it, and `SupportsChatGetResponse`, the interface of the client that it calls."""
+"""`ChatContext`, the data of one model call for chat middleware, and `SupportsChatGetResponse`, the interface of chat clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ChatStream = ResponseStream[ChatResponseUpdate, ChatResponse]
 
 @runtime_checkable
 class SupportsChatGetResponse(Protocol):
-    """Interface of a chat client as agents use it."""
+    """Interface of a chat client, as agents and middleware use it."""
 
     @overload
     def get_response(
@@ -29,15 +29,18 @@ class SupportsChatGetResponse(Protocol):
     def get_response(
         self, messages: Sequence[Message], *, stream: bool = False, options: ChatOptions | None = None
     ) -> Awaitable[ChatResponse] | ChatStream:
-        """Return an awaitable whole response, or with `stream` a stream of its parts. The request is sent on the first await or read."""
+        """Return an awaitable of the whole response, or with `stream` a stream of its parts.
+
+        The request to the model is sent when the result is first awaited or read.
+        """
         ...
 
 
 @dataclass
 class ChatContext:
-    """A model call. Middleware changes `messages` and `options` before `call_next`, and `result` after it.
+    """The data of one model call. Middleware may change `messages` and `options` before `call_next`, and `result` after it.
 
-    `result` is a `ChatResponse` or, with `stream`, a `ResponseStream` that was not read yet: add hooks to change its parts.
+    `result` is a `ChatResponse` or, with `stream`, a `ResponseStream` that was not read yet; to change its parts, add hooks to it.
     """
 
     client: SupportsChatGetResponse
@@ -45,19 +48,20 @@ class ChatContext:
     options: ChatOptions
     stream: bool = False
     metadata: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """Values that the middleware of this call may share with each other."""
+    """Values that the middleware of this model call can share. They are not sent."""
     result: ChatStream | ChatResponse | None = None
     kwargs: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """Keyword arguments that the caller gave for the client itself (`client_kwargs`)."""
+    """Keyword arguments that the caller passed for the client itself (`client_kwargs`)."""
     function_invocation_kwargs: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
     stream_transform_hooks: list[Callable[[ChatResponseUpdate], Any]] = field(default_factory=lambda: cast("list[Any]", []))
-    """Hooks that are added to a streamed result, as are `stream_result_hooks` and `stream_cleanup_hooks`."""
+    """Functions that are called with each part of a streamed result. `stream_result_hooks` are called with the whole response,
+    `stream_cleanup_hooks` at the end of the stream."""
     stream_result_hooks: list[Callable[[ChatResponse], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     stream_cleanup_hooks: list[Callable[[], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     session: SessionData | None = None
-    """Session of the run, if an agent with a session makes the call."""
+    """The session of the agent run that makes the call; `None` without an agent or session."""
     said: ChatResponse | None = field(default=None, init=False, repr=False)
-    """Whole response of a client that joins the parts of its stream itself; set when all parts have arrived."""
+    """Whole response from a client that joins the parts of its stream itself. Set when all parts have arrived; otherwise `None`."""
     terminate: bool = False
-    """Set to `True` to skip inner middleware and the call. Only for middleware written for early versions of agent-framework; new
-    middleware raises `MiddlewareTermination`."""
+    """Set to `True` by middleware to skip the inner middleware and the model call. Only for middleware written for early versions of
+    agent-framework; new middleware raises `MiddlewareTermination`."""

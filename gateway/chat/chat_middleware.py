@@ -1,7 +1,7 @@
 """Middleware around model calls, and `call_model`, which makes a model call inside middleware.
 
-Middleware runs once per model call, not once around the function loop. The run loop and `BaseChatClient` both use `around_model`, so an
-agent's middleware and a client's middleware behave alike.
+Middleware runs once per model call, not once around the loop of model and tool calls. Agents' runs and `BaseChatClient` both use
+`around_model`, so an agent's middleware and a client's middleware behave alike.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[None]])
 
 
 class ChatMiddleware(ABC):
-    """Base class of middleware around model calls."""
+    """Base class of chat middleware: objects that act before and after each call of a model."""
 
     middleware_type = MiddlewareType.CHAT
 
     @abstractmethod
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Act before and after the model call. `await call_next()` makes the call; without it, the call is skipped."""
+        """Act before and after the model call. `await call_next()` makes the call; if it is not awaited, the call is skipped."""
 
 
 ChatMiddlewareTypes = ChatMiddleware | Callable[[ChatContext, CallNext], Awaitable[None]]
-"""Middleware around model calls: an object or an async function."""
+"""Type of middleware around model calls: a `ChatMiddleware` object or an async function."""
 
 ChatAndFunctionMiddlewareTypes = ChatMiddlewareTypes | FunctionMiddlewareTypes
-"""Middleware that a chat client accepts: around model calls, or around tool calls."""
+"""Type of middleware that a chat client accepts: around model calls, or around tool calls."""
 
 
 def chat_middleware(func: FunctionT) -> FunctionT:
-    """Mark a function as middleware around model calls."""
+    """Decorator that marks a function as middleware around model calls."""
     return mark(func, MiddlewareType.CHAT)
 
 
@@ -57,7 +57,7 @@ def call_model(
     client_kwargs: JsonMapping | None = None,
     session: SessionData | None = None,
 ) -> ChatStream:
-    """Make one model call inside `middleware` and return its parts. Without `stream` there is one part per message.
+    """Make one model call inside `middleware`, and return a stream of its parts. Without `stream` there is one part per message.
 
     The client's own middleware, if it has any, runs outside `middleware`. `client_kwargs` are passed to the client only.
     """
@@ -74,7 +74,11 @@ def around_model(
     middleware: Sequence[Middleware[ChatContext]],
     send: Callable[[], AsyncGenerator[ChatResponseUpdate, None]],
 ) -> AsyncGenerator[ChatResponseUpdate, None]:
-    """Yield the parts of the response that `send` requests, inside `middleware`. `send` reads messages and options from the context."""
+    """Run `middleware` around the model request that `send` makes, and yield the parts of the response.
+
+    `send` must read messages and options from `context`, because middleware may change them. The request is traced if instrumentation is
+    on.
+    """
     if OBSERVABILITY_SETTINGS.enable_instrumentation:
         send = partial(traced_call, context, send)
     if not middleware:
@@ -83,7 +87,10 @@ def around_model(
 
 
 def whole_of(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
-    """Return the whole response: the one that middleware put into `context.result`, otherwise the response of the client."""
+    """Return the whole response of a model call: `context.result` if middleware set it to a response, otherwise the client's response.
+
+    `updates` are the parts of the response.
+    """
     result = context.result
     if not isinstance(result, ChatResponse):
         return _said(context, updates)
@@ -93,7 +100,7 @@ def whole_of(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> Cha
 
 
 def _said(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
-    """Return the whole response of the client: `context.said` if the client made one, otherwise the joined parts."""
+    """Return the whole response of the client: `context.said` if the client set it, otherwise the joined parts in `updates`."""
     whole = context.said
     if whole is None:
         return _fold(context, updates)
@@ -109,15 +116,15 @@ def _fold(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> ChatRe
 
 
 def ask_client(context: ChatContext) -> AsyncGenerator[ChatResponseUpdate, None]:
-    """Yield the parts of a client's response through `get_response`, which every client has."""
+    """Call `get_response` of the client in `context`, and yield the parts of the response. Works with every chat client."""
     given: JsonObject = {"options": context.options, **({"client_kwargs": context.kwargs} if context.kwargs else {})}
     return read(context, context.client.get_response(context.messages, stream=context.stream, **given))
 
 
 async def read(context: ChatContext, answer: Any) -> AsyncGenerator[ChatResponseUpdate, None]:
-    """Yield the parts of a response in any form: a whole response, a stream, or an awaitable of either.
+    """Yield the parts of a response. `answer` is a whole response, a stream of parts, or an awaitable of either.
 
-    If a stream makes its whole response itself, this response is stored in `context.said`, because it may contain data that no part has,
+    If the stream joins its parts itself, the joined response is stored in `context.said`, because it may contain data that no part has,
     such as a conversation id.
     """
     found = answer if hasattr(answer, "__aiter__") else await answer
@@ -129,7 +136,7 @@ async def read(context: ChatContext, answer: Any) -> AsyncGenerator[ChatResponse
         async for update in found:
             yield update
         whole = await found.get_final_response() if isinstance(cast("object", found), ResponseStream) else None
-        context.said = whole if isinstance(whole, ChatResponse) else None  # without a finalizer it is a list of parts
+        context.said = whole if isinstance(whole, ChatResponse) else None  # a stream without a finalizer returns a list of parts
     finally:
         if hasattr(found, "aclose"):
             await found.aclose()

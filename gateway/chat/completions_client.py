@@ -1,4 +1,4 @@
-"""`OpenAIChatCompletionClient`: OpenAI's Chat Completions API, which nearly every local and hosted model server offers."""
+"""`OpenAIChatCompletionClient`: a client for OpenAI's Chat Completions API, which nearly every local and hosted model server offers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _USAGE_DETAILS = {
 
 
 class OpenAIChatCompletionClient(CompletionsTools, OpenAIClientBase[OptionsT]):
-    """A client for the Chat Completions API. Responses may be streamed or requested as a whole."""
+    """A chat client for the Chat Completions API. Responses may be streamed or requested as a whole."""
 
     NAMES: ClassVar[Names] = Names(models=("CHAT_COMPLETION_MODEL", "MODEL"), azure_api_version="2024-12-01-preview")
 
@@ -61,7 +61,7 @@ class OpenAIChatCompletionClient(CompletionsTools, OpenAIClientBase[OptionsT]):
 
 @dataclass(slots=True)
 class _Call:
-    """A tool call that is put together from streamed pieces."""
+    """A tool call that is assembled from the chunks of a streamed response."""
 
     id: str = ""
     name: str = ""
@@ -72,7 +72,7 @@ class _Call:
 class _Reader:
     """Converts the chunks of a streamed response to updates.
 
-    Text is passed on at once, tool calls at the end, when all their pieces have arrived.
+    Text is yielded at once. Tool calls are yielded at the end, when all their parts have arrived.
     """
 
     def __init__(self, model: str) -> None:
@@ -84,7 +84,7 @@ class _Reader:
         self._logprobs: list[JsonObject] = []
 
     def read(self, chunk: JsonObject) -> ChatResponseUpdate | None:
-        """Return the update for a chunk, or `None` if the chunk is empty."""
+        """Return the update for a chunk, or `None` if the chunk has nothing to report yet."""
         choices = list_of(chunk.get("choices"))
         choice = choices[0] if choices else {}
         delta = cast("JsonObject", choice.get("delta") or {})
@@ -103,7 +103,7 @@ class _Reader:
         return update if contents or reason or has_logprobs else None
 
     def end(self) -> ChatResponseUpdate:
-        """Return the last update, which contains the tool calls.
+        """Return the last update of the response, which contains the tool calls.
 
         Raises:
             ModelError: The stream ended before the response was complete.
@@ -151,7 +151,7 @@ def _whole(response: JsonObject, model: str) -> ChatResponseUpdate:
 
 
 def _contents(message: JsonObject) -> list[Content]:
-    """Return the contents of a message or a chunk, except tool calls."""
+    """Return the contents (text, reasoning, refusal, audio) of a message or of a chunk of a streamed message, without tool calls."""
     contents: list[Content] = []
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(reasoning, str) and reasoning:

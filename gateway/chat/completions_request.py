@@ -1,4 +1,4 @@
-"""Converts a conversation to a request of the Chat Completions API."""
+"""Converts a conversation to a request of OpenAI's Chat Completions API."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gateway.types.options import ChatOptions
 logger = logging.getLogger(__name__)
 
 UNSUPPORTED = frozenset({"background", "stream_options"})
-"""Options of `ChatOptions` that are not sent: the API does not support them, or the client sets them itself."""
+"""Options of `ChatOptions` that are not sent, because the Chat Completions API does not support them or the client sets them itself."""
 
 REASONING_DETAILS = "reasoning_details"
-"""Field in which some servers return reasoning that must be sent back unchanged."""
+"""Field of a message in which some servers return the model's reasoning. It must be sent back unchanged."""
 
 
 def to_request(messages: Sequence[Message], options: ChatOptions, instruction_role: str | None = None) -> JsonObject:
@@ -68,7 +68,10 @@ def _add_tools(request: JsonObject, options: ChatOptions) -> None:
 
 
 def to_wire_messages(messages: Sequence[Message], instructions: str | None, instruction_role: str | None = None) -> list[JsonObject]:
-    """Return messages in the form of the API. Each tool result becomes a message of its own, after the message with the calls."""
+    """Convert messages to the format of the API. Each tool result becomes a separate message, after the message with the tool calls.
+
+    `instructions` become the first message, with the role `instruction_role` (default `system`).
+    """
     wire: list[JsonObject] = [{"role": instruction_role or "system", "content": instructions}] if instructions else []
     shown: list[JsonObject] = []
     for message in messages:
@@ -105,7 +108,7 @@ def _entry(message: Message, contents: Sequence[Content]) -> JsonObject | None:
 
 
 def _wire_content(role: str, contents: Sequence[Content]) -> str | list[JsonObject]:
-    """Return the `content` of a message: a plain string if there is only text, because not every compatible server accepts a list."""
+    """Return the field `content` of a message. It is a string if there is only text, because not every compatible server accepts a list."""
     if role in ("assistant", "system", "developer"):
         return "".join(c.text or "" for c in contents if c.type == "text" and not c.additional_properties.get("refusal"))
     parts = [part for c in contents if (part := _part(c)) is not None]
@@ -136,9 +139,10 @@ def _part(content: Content) -> JsonObject | None:
 
 
 def _result(content: Content, shown: list[JsonObject]) -> JsonObject:
-    """Return the message with a tool's result.
+    """Return the message with the result of a tool call.
 
-    The API accepts only text in it, so images and files are added to `shown`, the content of a user message after all results.
+    The API accepts only text in this message. Images and files are added to `shown`, the content of a user message that follows all
+    results.
     """
     rich = [part for item in content.items or () if item.type != "text" and (part := _part(item)) is not None]
     if rich:

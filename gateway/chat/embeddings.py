@@ -1,6 +1,6 @@
-"""Embedding clients: convert texts to vectors for memory and retrieval. `OpenAIEmbeddingClient` uses a compatible server.
+"""Embedding clients, which convert texts to vectors for memory and retrieval. `OpenAIEmbeddingClient` uses OpenAI-compatible servers.
 
-Names are agent-framework's.
+The public names are those of Microsoft's agent framework.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ class EmbeddingGenerationOptions(TypedDict, total=False):
 
 
 class OpenAIEmbeddingOptions(EmbeddingGenerationOptions, total=False):
-    """Additional options of OpenAI's API."""
+    """Options of an embedding request to OpenAI's API."""
 
     encoding_format: str
-    """How the server encodes vectors: `float`, or `base64`, which makes responses half as long."""
+    """Encoding of vectors in the response: `float`, or `base64`, which makes responses half as long."""
     user: str
 
 
 EmbeddingT = TypeVar("EmbeddingT", default=list[float])
 """Type of a vector, such as `list[float]`, `list[int]` or `bytes`."""
 EmbeddingInputT = TypeVar("EmbeddingInputT", default=str)
-"""Type of the input."""
+"""Type of the values that are converted to vectors, such as `str`."""
 EmbeddingOptionsT = TypeVar("EmbeddingOptionsT", bound=Mapping[str, Any], default=EmbeddingGenerationOptions)
-"""Type of an embedding client's options."""
+"""Type of the options that an embedding client accepts."""
 InputT_contra = TypeVar("InputT_contra", contravariant=True, default=str)
 OptionsT_contra = TypeVar("OptionsT_contra", bound=Mapping[str, Any], contravariant=True, default=EmbeddingGenerationOptions)
 
 
 class Embedding(Generic[EmbeddingT]):
-    """A vector of any type."""
+    """A vector, with the model that made it. The vector may have any type, such as `list[float]`."""
 
     __slots__ = ("_dimensions", "additional_properties", "created_at", "model", "vector")
 
@@ -79,7 +79,7 @@ class Embedding(Generic[EmbeddingT]):
 
     @property
     def dimensions(self) -> int | None:
-        """The given number of dimensions, or the vector's length; `None` if the vector has no length or is text such as base64."""
+        """Number of dimensions as given to the constructor, else the vector's length. `None` if it has no length or is text (base64)."""
         if self._dimensions is not None:
             return self._dimensions
         return len(self.vector) if isinstance(self.vector, Sized) and not isinstance(self.vector, str) else None
@@ -89,7 +89,7 @@ class Embedding(Generic[EmbeddingT]):
 
 
 class GeneratedEmbeddings(list[Embedding[EmbeddingT]], Generic[EmbeddingT, EmbeddingOptionsT]):
-    """Embeddings in the order of the inputs, with the tokens used."""
+    """A list of embeddings in the order of the inputs, with the number of tokens used."""
 
     def __init__(
         self,
@@ -110,23 +110,23 @@ GeneratedT = TypeVar("GeneratedT", bound=GeneratedEmbeddings[Any, Any])
 
 @runtime_checkable
 class SupportsGetEmbeddings(Protocol[InputT_contra, EmbeddingT, OptionsT_contra]):
-    """An object that creates embeddings."""
+    """Interface of an object that creates embeddings."""
 
     def get_embeddings(
         self, values: Sequence[InputT_contra], *, options: OptionsT_contra | None = None
     ) -> Awaitable[GeneratedEmbeddings[EmbeddingT, Any]]:
-        """Return an embedding for each value, in order."""
+        """Return an embedding for each of `values`, in order."""
         ...
 
 
 class BaseEmbeddingClient(ABC, Generic[EmbeddingInputT, EmbeddingT, EmbeddingOptionsT]):
-    """Base of embedding clients; subclasses implement `get_embeddings`.
+    """Base class of embedding clients. Subclasses implement `get_embeddings`.
 
     Generic over the types of input (`str`), vector (`list[float]`) and options.
     """
 
     OTEL_PROVIDER_NAME = "unknown"
-    """Name of the provider in telemetry."""
+    """Name of the model's provider in telemetry."""
 
     def __init__(self, *, additional_properties: JsonObject | None = None) -> None:
         self.additional_properties: JsonObject = dict(additional_properties or {})
@@ -135,11 +135,11 @@ class BaseEmbeddingClient(ABC, Generic[EmbeddingInputT, EmbeddingT, EmbeddingOpt
     async def get_embeddings(
         self, values: Sequence[EmbeddingInputT], *, options: EmbeddingOptionsT | None = None
     ) -> GeneratedEmbeddings[EmbeddingT, EmbeddingOptionsT]:
-        """Return an embedding for each value, in order."""
+        """Return an embedding for each of `values`, in order."""
 
 
 async def traced_embeddings(provider: str, model: str, work: Callable[[], Awaitable[GeneratedT]]) -> GeneratedT:
-    """Await `work`, which sends one request, inside a trace span and with metrics, if instrumentation is on."""
+    """Await `work`, which requests embeddings, and return its result. If instrumentation is on, record a span and metrics."""
     if not OBSERVABILITY_SETTINGS.enable_instrumentation:
         return await work()
     told = {"gen_ai.operation.name": "embeddings", "gen_ai.provider.name": provider, "gen_ai.request.model": model}
@@ -152,7 +152,10 @@ async def traced_embeddings(provider: str, model: str, work: Callable[[], Awaita
 
 
 class OpenAIEmbeddingClient(BaseEmbeddingClient[str, list[float], OpenAIEmbeddingOptions]):
-    """A client for the embeddings API. It owns its connection pool unless an `async_client` is passed; close the pool with `aclose`."""
+    """An embedding client for OpenAI's embeddings API and compatible servers.
+
+    It owns its connection pool unless an `async_client` is passed; close the pool with `aclose`.
+    """
 
     NAMES: ClassVar[Names] = Names(models=("EMBEDDING_MODEL", "MODEL"), azure_api_version="2024-10-21")
     OTEL_PROVIDER_NAME = "openai"
@@ -174,7 +177,9 @@ class OpenAIEmbeddingClient(BaseEmbeddingClient[str, list[float], OpenAIEmbeddin
         additional_properties: JsonObject | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        """Accept the same arguments as the chat clients. The model defaults to `OPENAI_EMBEDDING_MODEL`, then `OPENAI_MODEL`.
+        """Store the settings. Arguments are those of `OpenAIChatClient`; missing ones are looked up in the `.env` file and the environment.
+
+        The model defaults to `OPENAI_EMBEDDING_MODEL`, then `OPENAI_MODEL`.
 
         Raises:
             SettingNotFoundError: No model or no key is set; the text says what to set.
@@ -185,7 +190,7 @@ class OpenAIEmbeddingClient(BaseEmbeddingClient[str, list[float], OpenAIEmbeddin
         self._connection = OpenAIConnection(endpoint, retry=retry)
 
     def service_url(self) -> str:
-        """Return the address of the API."""
+        """Return the base URL of the API."""
         return self._connection.endpoint.base_url
 
     async def aclose(self) -> None:
@@ -195,7 +200,7 @@ class OpenAIEmbeddingClient(BaseEmbeddingClient[str, list[float], OpenAIEmbeddin
     async def get_embeddings(
         self, values: Sequence[str], *, options: OpenAIEmbeddingOptions | EmbeddingGenerationOptions | None = None
     ) -> GeneratedEmbeddings[list[float], OpenAIEmbeddingOptions]:
-        """Return an embedding for each text, in order; none for an empty list.
+        """Return an embedding for each of the texts `values`, in order; an empty list for no texts.
 
         Raises:
             ModelError: The endpoint failed, or returned a wrong number of vectors.
@@ -231,7 +236,11 @@ def _vectors(answer: JsonObject, model: str, expected: int) -> list[Embedding[li
 
 
 def _vector(value: object, model: str) -> list[float]:
-    """Return a vector as numbers; base64 contains little-endian 32-bit floats."""
+    """Convert a vector from a response to numbers. It is a list of numbers, or base64 text of little-endian 32-bit floats.
+
+    Raises:
+        ChatClientInvalidResponseException: The vector is malformed.
+    """
     try:
         if isinstance(value, str):
             raw = base64.b64decode(value, validate=True)

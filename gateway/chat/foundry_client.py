@@ -1,7 +1,7 @@
-"""`FoundryChatClient`: models of a Foundry project, through its OpenAI-compatible endpoint.
+"""`FoundryChatClient`: a chat client for the models of a Microsoft Foundry project, through its OpenAI-compatible endpoint.
 
-Foundry offers the Responses API below the project's endpoint, so this is `OpenAIChatClient` with other authentication: a key, a credential
-of `azure-identity` (installed by the extra `foundry`), or any function that returns a token.
+Foundry offers the Responses API below the project's endpoint, so the client is `OpenAIChatClient` with other authentication: a key, a
+credential of the package `azure-identity` (installed by the extra `foundry`), or a function that returns a token.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 FoundryChatOptions = OpenAIChatOptions
-"""Options of a model request; agent-framework's name for `OpenAIChatOptions`."""
+"""Options of a model request: another name for `OpenAIChatOptions`, which agent-framework uses."""
 
 API_PATH = "/openai/v1"
-"""Path of the OpenAI API below a project's endpoint."""
+"""Path of the OpenAI-compatible API below the endpoint of a Foundry project."""
 
 
 class FoundrySettings(TypedDict, total=False):
-    """Settings of Foundry, from environment variables with the prefix `FOUNDRY_`."""
+    """Settings of Microsoft Foundry, read from environment variables with the prefix `FOUNDRY_`."""
 
     project_endpoint: str | None
     model: str | None
@@ -39,7 +39,7 @@ class FoundrySettings(TypedDict, total=False):
 
 
 class FoundryArguments(ChatClientArguments, total=False):
-    """Keyword arguments of `OpenAIChatClient` that `FoundryChatClient` accepts and passes on."""
+    """Keyword arguments of `OpenAIChatClient` that `FoundryChatClient` accepts and passes to it."""
 
     default_headers: Mapping[str, str] | None
     instruction_role: str | None
@@ -47,7 +47,7 @@ class FoundryArguments(ChatClientArguments, total=False):
 
 
 class FoundryChatClient(OpenAIChatClient[OptionsT]):
-    """A client for a Foundry project's models."""
+    """A chat client for the models of a Microsoft Foundry project."""
 
     OTEL_PROVIDER_NAME = "azure.ai.foundry"
 
@@ -63,7 +63,7 @@ class FoundryChatClient(OpenAIChatClient[OptionsT]):
         env_file_encoding: str | None = None,
         **arguments: Unpack[FoundryArguments],
     ) -> None:
-        """Arguments default to `FOUNDRY_PROJECT_ENDPOINT`, `FOUNDRY_MODEL` and `FOUNDRY_API_KEY`.
+        """Store the settings. Missing arguments come from `FOUNDRY_PROJECT_ENDPOINT`, `FOUNDRY_MODEL` and `FOUNDRY_API_KEY`.
 
         Raises:
             SettingNotFoundError: The endpoint, the model or the authentication is missing; the text says what to set.
@@ -81,7 +81,7 @@ class FoundryChatClient(OpenAIChatClient[OptionsT]):
 
 
 class FoundryEmbeddingClient(OpenAIEmbeddingClient):
-    """A client for a Foundry project's embedding models."""
+    """An embedding client for the models of a Microsoft Foundry project."""
 
     OTEL_PROVIDER_NAME = "azure.ai.foundry"
 
@@ -95,7 +95,7 @@ class FoundryEmbeddingClient(OpenAIEmbeddingClient):
         env_file_path: str | None = None,
         env_file_encoding: str | None = None,
     ) -> None:
-        """Accept the same arguments as `FoundryChatClient`. The model defaults to `FOUNDRY_EMBEDDING_MODEL`.
+        """Store the settings. Missing arguments come from `FOUNDRY_PROJECT_ENDPOINT`, `FOUNDRY_EMBEDDING_MODEL` and `FOUNDRY_API_KEY`.
 
         Raises:
             SettingNotFoundError: The endpoint, the model or the authentication is missing; the text says what to set.
@@ -118,7 +118,7 @@ def _needed(found: str | None, name: str, what: str, variable: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Project:
-    """Address of the OpenAI-compatible API of a Foundry project, and the key or the function that returns a token."""
+    """A Foundry project: the address of its OpenAI-compatible API, and its key or a function that returns a token."""
 
     address: str
     key: Key

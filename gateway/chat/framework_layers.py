@@ -1,7 +1,8 @@
-"""Mixin layers for clients written for agent-framework. `BaseChatClient` already contains all of them.
+"""Mixin classes (layers) that add middleware and telemetry to clients written for Microsoft's agent framework.
 
-A class lists layers before its client class, as in `class Client(ChatMiddlewareLayer, MyClient)`. If that class extends
-`BaseChatClient`, a layer only delegates; otherwise `ChatMiddlewareLayer` runs the middleware itself. Unknown arguments are passed on.
+A class lists layers before its client class, as in `class Client(ChatMiddlewareLayer, MyClient)`. `BaseChatClient` already contains what
+the layers add. If the client class extends `BaseChatClient`, a layer therefore only delegates; otherwise `ChatMiddlewareLayer` runs the
+middleware itself. Arguments that a layer does not use are passed to the next class.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from gateway.types.streams import ResponseStream
 
 
 class ChatMiddlewareLayer(Generic[OptionsT]):
-    """Runs chat middleware around each model call, like `middleware` of `BaseChatClient`."""
+    """Mixin class that runs chat middleware around each model call, like `middleware` of `BaseChatClient`."""
 
     is_layer = True
-    """Marks this class as a layer: in a class that also extends `BaseChatClient`, its `get_response` only delegates."""
+    """Marks this class as a mixin layer, whose `get_response` only delegates if the client extends `BaseChatClient`."""
 
     def __init__(self, *args: Any, middleware: Sequence[object] | None = None, **kwargs: Any) -> None:
-        """Pass arguments other than `middleware` to the next class; `BaseChatClient` receives `middleware` too.
+        """Store `middleware`, and pass all other arguments to the next class. A `BaseChatClient` receives and stores `middleware` itself.
 
         Raises:
             MiddlewareException: An item is not middleware, or is agent middleware.
@@ -43,10 +44,10 @@ class ChatMiddlewareLayer(Generic[OptionsT]):
         self.chat_middleware: list[Any] = list(around_models(sort_middleware(middleware)).chat)
         super().__init__(*args, **kwargs)
 
-    if not TYPE_CHECKING:  # type checkers use the method of the next class
+    if not TYPE_CHECKING:  # hidden from type checkers, which then use the method of the next class
 
         def get_response(self, messages: Any, **how: Any) -> Any:
-            """Return the response of the next class, inside the middleware."""
+            """Call `get_response` of the next class inside the middleware, and return the response."""
             inner = super().get_response
             return inner(messages, **how) if isinstance(self, BaseChatClient) else _around(self, inner, messages, **how)
 
@@ -62,7 +63,10 @@ def _around(
     client_kwargs: JsonMapping | None = None,
     **more: Any,
 ) -> Awaitable[ChatResponse] | ChatStream:
-    """Call `inner`, the `get_response` of a client that does not extend `BaseChatClient`, inside the middleware of client and call."""
+    """Call `inner`, the `get_response` of the next class, inside the middleware of the client and of the call, and return the response.
+
+    Used for clients that do not extend `BaseChatClient`.
+    """
     given = cast("ChatOptions", dict(options or {}))
     context = ChatContext(cast("Any", client), to_messages(messages), given, stream, kwargs=dict(client_kwargs or {}))
 
@@ -76,17 +80,17 @@ def _around(
 
 
 class ChatTelemetryLayer(Generic[OptionsT]):
-    """Adds a span to each model call if instrumentation is enabled."""
+    """Mixin class without effect, for compatibility with agent-framework: model calls are traced without it, if instrumentation is on."""
 
 
 class EmbeddingTelemetryLayer(Generic[EmbeddingInputT, EmbeddingT, EmbeddingOptionsT]):
-    """Adds a span to each embedding request of a custom client if instrumentation is enabled.
+    """Mixin class that records a trace span for each embedding request of a custom client if instrumentation is enabled.
 
     List it before the class that implements `get_embeddings`. `OpenAIEmbeddingClient` already has spans.
     """
 
     def __init__(self, *args: Any, otel_provider_name: str | None = None, **kwargs: Any) -> None:
-        """Pass other arguments to the next class; `otel_provider_name` is the provider's name in telemetry.
+        """Store the provider's name for telemetry, and pass all other arguments to the next class.
 
         Raises:
             TypeError: The class has no other base that accepts the arguments.
@@ -95,10 +99,10 @@ class EmbeddingTelemetryLayer(Generic[EmbeddingInputT, EmbeddingT, EmbeddingOpti
         super().__init__(*args, **kwargs)
         self.otel_provider_name: str = otel_provider_name or str(getattr(self, "OTEL_PROVIDER_NAME", "unknown"))
 
-    if not TYPE_CHECKING:  # type checkers use the method of the next class
+    if not TYPE_CHECKING:  # hidden from type checkers, which then use the method of the next class
 
         async def get_embeddings(self, values: Any, *, options: Any = None) -> Any:
-            """Return the embeddings of the next class."""
+            """Call `get_embeddings` of the next class, record a span unless the class records it itself, and return the embeddings."""
             inner = super().get_embeddings
             if isinstance(self, OpenAIEmbeddingClient):
                 return await inner(values, options=options)

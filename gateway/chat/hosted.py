@@ -1,7 +1,8 @@
-"""Hosted tools, which the model's provider runs: their settings, and protocols that show which client supports which tool.
+"""Hosted tools, which the model's provider runs: functions that return their settings, and protocols that show which client has which tool.
 
-`isinstance(client, SupportsWebSearchTool)` tells whether a client's provider can search the web; the static method returns the settings to
-add to the tools of a call. Names are agent-framework's. Nothing here runs on this machine, except a shell function that a program passes.
+`isinstance(client, SupportsWebSearchTool)` is true if a client's provider can search the web; the protocol's static method returns the
+settings to add to the tools of a model call. The names are those of Microsoft's agent framework. Hosted tools do not run on this machine,
+except a shell function that a program passes.
 """
 
 from __future__ import annotations
@@ -15,61 +16,64 @@ from gateway.tools.function import FunctionTool
 
 @runtime_checkable
 class SupportsCodeInterpreterTool(Protocol):
-    """A client whose provider runs code."""
+    """Interface of a chat client whose provider can run code."""
 
     @staticmethod
     def get_code_interpreter_tool(*, file_ids: Sequence[str] | None = None) -> JsonObject:
-        """Return the settings of the tool. The given files are copied into the container in which the provider runs the code."""
+        """Return the settings of the code interpreter tool, to be added to the tools of a model call.
+
+        The given files are copied into the container in which the provider runs the code.
+        """
         ...
 
 
 @runtime_checkable
 class SupportsWebSearchTool(Protocol):
-    """A client whose provider searches the web."""
+    """Interface of a chat client whose provider can search the web."""
 
     @staticmethod
     def get_web_search_tool(*, user_location: JsonMapping | None = None) -> JsonObject:
-        """Return the settings of the web search tool, to be added to the tools of a call."""
+        """Return the settings of the web search tool, to be added to the tools of a model call."""
         ...
 
 
 @runtime_checkable
 class SupportsImageGenerationTool(Protocol):
-    """A client whose provider generates images."""
+    """Interface of a chat client whose provider can generate images."""
 
     @staticmethod
     def get_image_generation_tool() -> JsonObject:
-        """Return the settings of the image generation tool, to be added to the tools of a call."""
+        """Return the settings of the image generation tool, to be added to the tools of a model call."""
         ...
 
 
 @runtime_checkable
 class SupportsMCPTool(Protocol):
-    """A client whose provider calls remote MCP servers."""
+    """Interface of a chat client whose provider can call remote MCP servers."""
 
     @staticmethod
     def get_mcp_tool(*, name: str, url: str | None = None) -> JsonObject:
-        """Return the settings with which the provider calls one MCP server, to be added to the tools of a call."""
+        """Return the settings with which the provider calls one MCP server, to be added to the tools of a model call."""
         ...
 
 
 @runtime_checkable
 class SupportsFileSearchTool(Protocol):
-    """A client whose provider searches vector stores."""
+    """Interface of a chat client whose provider can search in its vector stores."""
 
     @staticmethod
     def get_file_search_tool(*, vector_store_ids: Sequence[str]) -> JsonObject:
-        """Return the settings of the file search tool, to be added to the tools of a call."""
+        """Return the settings of the file search tool, to be added to the tools of a model call."""
         ...
 
 
 @runtime_checkable
 class SupportsShellTool(Protocol):
-    """A client whose provider has a shell."""
+    """Interface of a chat client whose provider has a shell tool."""
 
     @staticmethod
     def get_shell_tool() -> JsonObject | FunctionTool[..., object]:
-        """Return the settings of the provider's shell, or a tool that runs commands locally."""
+        """Return the settings of the provider's shell tool, or a tool that runs commands on this machine."""
         ...
 
 
@@ -78,13 +82,13 @@ def _settings(kind: str, **given: object) -> JsonObject:
 
 
 class ResponsesTools:
-    """Makes the settings of the hosted tools that the Responses API offers."""
+    """Mixin class whose methods return the settings of the hosted tools of OpenAI's Responses API."""
 
     @staticmethod
     def get_code_interpreter_tool(
         *, file_ids: Sequence[str] | None = None, container: Literal["auto"] | JsonMapping = "auto"
     ) -> JsonObject:
-        """Return settings for running Python in a container of the provider, with the given files."""
+        """Return the settings of a tool that runs Python in a container of the provider, into which the given files are copied."""
         place: JsonObject = dict(container) if isinstance(container, Mapping) else {"type": "auto"}
         return {"type": "code_interpreter", "container": place | ({"file_ids": list(file_ids)} if file_ids else {})}
 
@@ -95,7 +99,7 @@ class ResponsesTools:
         search_context_size: Literal["low", "medium", "high"] | None = None,
         filters: JsonMapping | None = None,
     ) -> JsonObject:
-        """Return settings for web search; `user_location` may have `city`, `country`, `region` and `timezone`."""
+        """Return the settings of the web search tool. `user_location` may have `city`, `country`, `region` and `timezone`."""
         place = {"type": "approximate", **user_location} if user_location else None
         return _settings("web_search", user_location=place, search_context_size=search_context_size, filters=filters)
 
@@ -111,7 +115,7 @@ class ResponsesTools:
         moderation: Literal["auto", "low"] | None = None,
         output_compression: int | None = None,
     ) -> JsonObject:
-        """Return settings for image generation; `size` is such as `1024x1024`, `output_compression` 0 to 100."""
+        """Return the settings of the image generation tool. `size` is text such as `1024x1024`; `output_compression` is from 0 to 100."""
         return _settings(
             "image_generation",
             size=size,
@@ -136,9 +140,10 @@ class ResponsesTools:
         project_connection_id: str | None = None,
         authorization: str | None = None,
     ) -> JsonObject:
-        """Return settings for calls of a remote MCP server by the provider, which receives `headers` and `authorization`.
+        """Return the settings with which the provider calls a remote MCP server. `headers` and `authorization` are sent to the provider.
 
-        `approval_mode` may name tools under `always_require_approval` and `never_require_approval`.
+        `approval_mode` is a mode for all tools, or a mapping with lists of tools under `always_require_approval` and
+        `never_require_approval`.
         """
         approval: object = None
         if isinstance(approval_mode, str):
@@ -160,7 +165,7 @@ class ResponsesTools:
 
     @staticmethod
     def get_file_search_tool(*, vector_store_ids: Sequence[str], max_num_results: int | None = None) -> JsonObject:
-        """Return settings for searching the provider's vector stores."""
+        """Return the settings of a tool that searches in vector stores of the provider."""
         return _settings("file_search", vector_store_ids=list(vector_store_ids), max_num_results=max_num_results)
 
     @staticmethod
@@ -171,9 +176,9 @@ class ResponsesTools:
         name: str | None = None,
         description: str | None = None,
     ) -> JsonObject | FunctionTool[..., object]:
-        """Return settings for a shell in a container of the provider or, with `func`, a tool that runs commands locally through the gate.
+        """Return the settings of a shell in a container of the provider or, with `func`, a tool that runs commands on this machine.
 
-        `func` receives the command as its only argument.
+        `func` receives the command as its only argument. Calls of the tool pass the gate, like those of any other function.
         """
         if func is None:
             return {"type": "shell", "environment": {"type": "container_auto"} if environment == "auto" else dict(environment)}
@@ -183,9 +188,9 @@ class ResponsesTools:
 
 
 class CompletionsTools:
-    """Makes the settings of the hosted tools that the Chat Completions API offers."""
+    """Mixin class whose method returns the settings of the hosted tool of OpenAI's Chat Completions API."""
 
     @staticmethod
     def get_web_search_tool(*, web_search_options: JsonMapping | None = None) -> JsonObject:
-        """Return settings for web search by models that support it; the options are the API's `web_search_options`."""
+        """Return the settings of web search, for models that support it. `web_search_options` is the object that the API defines."""
         return {"type": "web_search", **(web_search_options or {})}

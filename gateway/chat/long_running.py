@@ -1,7 +1,8 @@
-"""Background responses: their status, and the continuation token with which a later call reads them.
+"""Background responses, which a provider generates without an open connection: their status, and the tokens with which they are read.
 
-An unfinished response carries a continuation token; a finished one does not. A call with the option `continuation_token` returns the
-current state or streams the rest. The token is opaque plain JSON: store it with the conversation and pass it to the client that made it.
+An unfinished response has a continuation token; a finished response has none. A model call with the option `continuation_token` returns the
+current state of the response or streams the rest. The token is plain JSON that programs should not interpret: store it with the
+conversation, and pass it to the client that created it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from gateway.json_types import JsonMapping
 from gateway.types.options import ChatOptions
 
 STATUS = "status"
-"""Key in a response's additional properties: a `LongRunningStatus`, or the provider's own status."""
+"""Key in the additional properties of a response. The value is a `LongRunningStatus`, or a status that only the provider defines."""
 
 LongRunningStatus = Literal[
     "queued",
@@ -28,7 +29,7 @@ LongRunningStatus = Literal[
     "input_required",
     "unknown",
 ]
-"""State of a background response or of another long-running run of an agent."""
+"""Status of a background response, or of another long-running operation of an agent."""
 
 _OTHER_WORDS = {
     "canceled": "cancelled",
@@ -40,22 +41,22 @@ _OTHER_WORDS = {
     "succeeded": "completed",
     "action_required": "requires_action",
 }
-"""Names that providers and protocols use → our name of the same state."""
+"""Status names of providers and protocols → the `LongRunningStatus` with the same meaning."""
 
 UNFINISHED = frozenset({"queued", "in_progress"})
-"""States of work that is not finished."""
+"""The statuses of a background response that is not finished."""
 
 
 class OpenAIContinuationToken(TypedDict):
-    """Position in a background response of the Responses API."""
+    """Position in a background response of OpenAI's Responses API, from which its stream can be resumed."""
 
     response_id: str
     sequence_number: NotRequired[int]
-    """Last event of the stream that the caller has received."""
+    """Number of the last event of the stream that the caller has received."""
 
 
 def to_status(label: object) -> str:
-    """Convert a provider's status to a `LongRunningStatus`; an unknown status is returned in lower case with underscores."""
+    """Convert a provider's status to a `LongRunningStatus`. An unknown status is returned in lower case with underscores."""
     if not isinstance(label, str) or not label:
         return "unknown"
     plain = label.lower().replace("-", "_").replace(" ", "_")
@@ -63,7 +64,7 @@ def to_status(label: object) -> str:
 
 
 def token_of(options: ChatOptions) -> OpenAIContinuationToken | None:
-    """Return the continuation token of the options, or `None`.
+    """Return the continuation token in the options of a model call, or `None` without one.
 
     Raises:
         ChatClientInvalidRequestException: The option `continuation_token` is not a token of the Responses API.
@@ -73,7 +74,7 @@ def token_of(options: ChatOptions) -> OpenAIContinuationToken | None:
 
 
 def to_token(given: object) -> OpenAIContinuationToken:
-    """Return a continuation token that a caller passed, after checking its form.
+    """Check a continuation token that a caller passed, and return it.
 
     Raises:
         ChatClientInvalidRequestException: The value is not a token of the Responses API.

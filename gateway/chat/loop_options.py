@@ -1,4 +1,7 @@
-"""`LoopOptions`: limits of the loop of model and tool calls, for an agent or for a client without an agent."""
+"""`LoopOptions`: limits of the loop that calls a model, runs the tools that it calls, and calls the model again with their results.
+
+Agents use it, and clients that are called without an agent.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from gateway.tools.tool_lists import normalize_tools
 
 
 class FunctionInvocationConfiguration(TypedDict, total=False):
-    """`LoopOptions` as a dict with agent-framework's names."""
+    """A dict with the fields of `LoopOptions`, the limits of the loop of model and tool calls. Agent-framework uses this form."""
 
     enabled: bool
     max_iterations: int
@@ -29,31 +32,33 @@ class FunctionInvocationConfiguration(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
-    """Limits of the function-invocation loop; the defaults are agent-framework's."""
+    """Limits of the loop of model and tool calls. The defaults are those of Microsoft's agent framework."""
 
     enabled: bool = True
-    """Whether the tools that the model calls are run. If off, only one model call is made, and its tool calls are returned."""
+    """Whether the tools that the model calls are run. If false, only one model call is made, and its tool calls are returned."""
     max_iterations: int = 40
-    """Maximum model calls in one run that offer tools. Then one more model call without tools follows."""
+    """Maximum number of model calls with tools in one run of the loop. When it is reached, one last model call without tools follows."""
     max_function_calls: int | None = None
-    """Maximum tool calls in one run, checked after each batch; `None` for no limit."""
+    """Maximum number of tool calls in one run of the loop, checked after the tool calls of each model response; `None` for no limit."""
     max_duration_seconds: float | None = None
-    """Seconds for which a run may call tools, checked after each batch; `None` for no limit. Waits for a person do not count."""
+    """Seconds during which one run of the loop may call tools, checked after the tool calls of each model response; `None` for no limit.
+    Time spent waiting for a person does not count."""
     max_consecutive_errors_per_request: int = 3
-    """Consecutive batches of tool calls with a failing call, after which the model is not offered tools any more."""
+    """Number of consecutive model responses with a failing tool call, after which the model gets no tools any more."""
     allow_concurrent_invocation: bool = True
-    """Whether the tool calls of one response run concurrently; otherwise one after the other, in the order of the response."""
+    """Whether the tool calls of one model response run concurrently. Otherwise they run in the order of the response."""
     terminate_on_unknown_calls: bool = False
-    """Whether the run ends with an error if the model calls an unknown tool."""
+    """Whether the run ends with an error if the model calls a tool that does not exist."""
     additional_tools: Sequence[Any] = ()
-    """Tools that run when called, but whose definitions are not sent to the model, which learns of them in another way.
+    """Tools that are run if the model calls them, but whose definitions are not sent to the model. The model gets their names in another
+    way.
 
-    If one of these tools has no code, a call of the tool ends the run and is returned.
+    If one of these tools has no code, a call of it ends the run and is returned.
     """
     include_detailed_errors: bool = False
-    """Whether the model sees the text of an unexpected exception that a tool raised."""
+    """Whether the model receives the text of an unexpected exception that a tool raised."""
     return_tool_results: bool = False
-    """After a forced tool call (`tool_choice: required`), end the run with its result instead of calling the model again."""
+    """Whether the run ends with the result of a forced tool call (`tool_choice: required`) instead of calling the model again."""
 
     def __post_init__(self) -> None:
         if self.max_iterations < 1:
@@ -69,7 +74,7 @@ class LoopOptions:
                 raise ValueError(f"additional_tools must be functions and tools, not {type(given).__name__}; put it into tools")
 
     def with_overrides(self, overrides: LoopOptions | JsonMapping | None) -> LoopOptions:
-        """Return these limits, with those in the mapping `overrides` replaced; a `LoopOptions` object replaces all.
+        """Return a copy of these limits with the values in the mapping `overrides`. If it is a `LoopOptions` object, return it instead.
 
         Raises:
             ValueError: A limit is unknown or out of range.
@@ -87,11 +92,11 @@ class LoopOptions:
 DEFAULT_LOOP = LoopOptions()
 
 _DEFAULTS: JsonMapping = {**dataclasses.asdict(DEFAULT_LOOP), "additional_tools": []}
-"""The settings of a client that was created without limits. Such settings override nothing."""
+"""The settings of a client that was created without limits. `loop_options` ignores settings that are equal to these."""
 
 
 def loop_options(*layers: LoopOptions | JsonMapping | None) -> LoopOptions:
-    """Return the limits that result from `layers`, such as client, agent and run. A later layer overrides the earlier layers."""
+    """Combine limits of several levels, such as client, agent and run, into one. A later level overrides the earlier levels."""
     made = DEFAULT_LOOP
     for layer in layers:
         if layer and layer != _DEFAULTS:
@@ -100,7 +105,9 @@ def loop_options(*layers: LoopOptions | JsonMapping | None) -> LoopOptions:
 
 
 def check_tool_values(values: JsonMapping | None) -> None:
-    """Check the argument `function_invocation_kwargs`, values for tools. Warn if it contains limits under `config`, which have no effect.
+    """Check `function_invocation_kwargs`, the values that a caller passes to tools.
+
+    Warns if they contain limits of the loop under the key `config`, because limits have no effect there.
 
     Raises:
         TypeError: `values` is not a mapping of names to values.
@@ -118,7 +125,7 @@ def check_tool_values(values: JsonMapping | None) -> None:
 
 
 def normalize_function_invocation_configuration(config: Mapping[str, Any] | None) -> FunctionInvocationConfiguration:
-    """Return all settings of the loop as a checked dict with defaults.
+    """Check limits of the loop of model and tool calls, and return them as a dict with the defaults for missing limits.
 
     Raises:
         ValueError: A setting is unknown or out of range.

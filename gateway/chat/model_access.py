@@ -1,4 +1,4 @@
-"""`Models`: maps model specs to chat clients for one gateway; created when an agent or a sampling policy first needs a model."""
+"""`Models`: gives a gateway access to its models. Clients are created when an agent or a sampling policy first needs a model."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ logger = logging.getLogger(__name__)
 
 
 class Models:
-    """Owns the gateway's model resolver. Agents and sampling requests share its chat clients."""
+    """Owner of the gateway's `ModelResolver`, which creates chat clients. Agents and sampling requests share the clients."""
 
     def __init__(self, default: str | None) -> None:
-        """`default` is the model spec of `defaults.model`, if set."""
+        """Store `default`, the model name in `defaults.model` of the configuration, or `None` if it is not set."""
         self._default = default
         self._resolver: ModelResolver | None = None
 
     def resolver(self) -> ModelResolver:
-        """Return the resolver, created on first use."""
+        """Return the `ModelResolver`, which creates chat clients by the names of models. It is created at the first call."""
         if self._resolver is None:
             from gateway.chat.model_resolver import ModelResolver
 
@@ -31,9 +31,9 @@ class Models:
         return self._resolver
 
     def for_sampling(self, config: GatewayConfig) -> ModelResolver | None:
-        """Return the resolver if some policy lets a model of the gateway answer sampling requests, else `None`.
+        """Return the `ModelResolver` if a policy lets a model of the gateway answer sampling requests of servers, else `None`.
 
-        Logs a warning for each policy whose model is not configured.
+        Logs a warning for each server whose sampling policy needs a model that is not configured.
         """
         policies = {name: config.policy(name).sampling for name in config.mcp_servers}
         policies = {name: sampling for name, sampling in policies.items() if sampling.mode in ("ask", "answer")}
@@ -46,6 +46,6 @@ class Models:
         return models
 
     async def aclose(self) -> None:
-        """Close the clients of the resolver."""
+        """Close all chat and embedding clients that were created."""
         if self._resolver is not None:
             await self._resolver.aclose()

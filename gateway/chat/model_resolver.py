@@ -1,7 +1,7 @@
-"""`ModelResolver`: creates the chat client for a model spec of an agent file. Owns the clients that it creates.
+"""`ModelResolver`: creates and owns the chat clients for model specs, the texts by which agent files name models.
 
-`auto` uses the OpenAI-compatible endpoint that the environment names, otherwise the connected client's own model; if there is neither, it
-fails with instructions. `openai:NAME` and `openai-chat:NAME` select the API.
+The spec `auto` selects the OpenAI-compatible endpoint that the environment names, otherwise the connected client's own model; if there is
+neither, it fails with instructions. `openai:NAME` selects the Responses API, `openai-chat:NAME` the Chat Completions API.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from gateway.errors import (
 )
 from gateway.tools.context import CallContext
 
-if TYPE_CHECKING:  # imported with the first client, because a gateway starts faster without them
+if TYPE_CHECKING:  # imported when the first client is created, because a gateway starts faster without these modules
     from gateway.chat.chat_client import BaseChatClient
     from gateway.chat.embeddings import OpenAIEmbeddingClient
     from gateway.chat.openai_base import OpenAIClientBase
     from gateway.chat.openai_connection import OpenAIConnection
 
 DEFAULT_MODEL = "gpt-5-mini"
-"""Model at OpenAI's own endpoint if neither the agent nor `OPENAI_MODEL` nor `defaults.model` names one."""
+"""Model that `auto` uses at OpenAI's own endpoint if neither `OPENAI_MODEL` nor `defaults.model` of the configuration is set."""
 
 CHECK_SECONDS = 10.0
-"""Timeout of `ModelResolver.check`, in seconds."""
+"""Timeout in seconds for checking that an endpoint works."""
 
 _ROUTES = {"openai": ("/responses", "input"), "openai-chat": ("/chat/completions", "messages")}
-"""API → path of its requests, and the field that `check` sends with a value of the wrong type, so that no model runs."""
+"""Name of an API → the path of its requests, and the field that `check` sends with a value of the wrong type, so that no model runs."""
 
 _JUDGED = (400, 413, 415, 422, 429, 500)
-"""Statuses with which a model API rejects the wrong field that `check` sends; some servers crash (500)."""
+"""HTTP statuses with which a model API rejects the wrong field that `check` sends. Some servers fail with 500."""
 
 HOW_TO_SET = (
     "Set OPENAI_API_KEY (for OpenAI), or OPENAI_BASE_URL and OPENAI_MODEL (for any OpenAI-compatible server), in the "
@@ -46,32 +46,32 @@ HOW_TO_SET = (
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """Result of checking a reachable endpoint for a model."""
+    """Result of a successful check of a model's endpoint: what was checked, and the models that the endpoint lists."""
 
     model: str
     endpoint: str
-    """Address of the endpoint, without user name, password and query."""
+    """Address of the endpoint, without user name, password and query, which may be secret."""
     listed: frozenset[str] | None
-    """Ids of the models that the endpoint lists; `None` if it lists none."""
+    """Ids of the models that the endpoint lists; `None` if the endpoint does not list models."""
 
     @property
     def is_listed(self) -> bool | None:
-        """Whether the endpoint lists the model, also as `NAME:latest`, as Ollama does; `None` if the endpoint does not list models."""
+        """Whether the endpoint lists the model, also as `NAME:latest` (as Ollama does); `None` if the endpoint does not list models."""
         return None if self.listed is None else self.model in self.listed or f"{self.model}:latest" in self.listed
 
 
 class ModelResolver:
-    """Creates chat clients. One per gateway; close it with `aclose`."""
+    """Creates and owns the chat and embedding clients of a gateway. Close them with `aclose`."""
 
     def __init__(self, environ: Mapping[str, str], default_model: str | None) -> None:
-        """`default_model` is `defaults.model` of the configuration."""
+        """Store the environment variables and `default_model`, the value of `defaults.model` in the configuration."""
         self._environ = environ
         self._default_model = default_model
         self._clients: dict[tuple[str, str], OpenAIClientBase] = {}
         self._embedders: dict[str, OpenAIEmbeddingClient] = {}
 
     def resolve(self, spec: str, ctx: CallContext) -> BaseChatClient:
-        """Return the chat client for a model spec and one run.
+        """Return the chat client for `spec`, the model spec of an agent (`auto`, `openai:NAME` or `openai-chat:NAME`), for one run.
 
         Raises:
             ModelError: The spec is invalid, or no model is configured; the text says what to set.
@@ -86,7 +86,9 @@ class ModelResolver:
         raise ModelError(f"No model is available for this agent. {HOW_TO_SET}")
 
     def named(self, spec: str) -> tuple[str, str] | None:
-        """Return the API (`openai` or `openai-chat`) and the model name of a model spec, or `None` for the connected client's own model.
+        """Return the API (`openai` or `openai-chat`) and the model name that a model spec, such as `auto` or `openai:NAME`, selects.
+
+        `None` means that `auto` selects the connected client's own model, because no endpoint is configured.
 
         Raises:
             ModelError: The spec is invalid, or the endpoint or the model is not configured; the text says what to set.
@@ -101,17 +103,20 @@ class ModelResolver:
         return kind, name
 
     def can_answer(self, spec: str) -> bool:
-        """Return whether an endpoint and a model are configured for `spec`; the connected client's own model does not count."""
+        """Return whether the gateway has an endpoint and a model for the model spec, such as `auto` or `openai:NAME`.
+
+        The connected client's own model does not count.
+        """
         try:
             return self.named(spec) is not None
         except ModelError:
             return False
 
     async def check(self, spec: str) -> ModelCheck | None:
-        """Check that the endpoint of a model spec works: request its list of models, for at most `CHECK_SECONDS`.
+        """Check that the endpoint for a model spec (such as `openai:NAME`) works, by requesting its list of models within `CHECK_SECONDS`.
 
-        An endpoint that does not list models receives a request with a field of the wrong type: its response shows whether it is a model
-        API, and costs no tokens. Return `None` if the spec is the connected client's own model.
+        An endpoint that does not list models gets a request with a field of the wrong type: the response shows whether it is a model API,
+        and costs no tokens. Returns `None` if the spec selects the connected client's own model.
 
         Raises:
             ModelError: The spec is invalid, something is not configured, or the endpoint is unreachable, rejects the key or is not a model
@@ -134,7 +139,7 @@ class ModelResolver:
         return ModelCheck(named[1], shown, listed or None)
 
     def embeddings(self, spec: str) -> OpenAIEmbeddingClient:
-        """Return the embedding client for the model spec `openai:NAME`. `aclose` of the resolver closes the client.
+        """Return the embedding client for the model spec `openai:NAME`. The resolver owns the client, and closes it in `aclose`.
 
         Raises:
             ModelError: The spec is invalid, or no endpoint is configured.
@@ -164,7 +169,7 @@ class ModelResolver:
             return "openai", name or DEFAULT_MODEL
         if not name:
             raise ModelError("OPENAI_BASE_URL is set but no model: set OPENAI_MODEL, or `defaults.model` in gateway.json.")
-        # Nearly every compatible server offers Chat Completions; `openai:NAME` selects Responses.
+        # Nearly every compatible server offers the Chat Completions API. `openai:NAME` selects the Responses API.
         return "openai-chat", name
 
     def _client(self, kind: str, name: str) -> OpenAIClientBase:
@@ -180,7 +185,7 @@ class ModelResolver:
         return self._clients[key]
 
     async def aclose(self) -> None:
-        """Close every client that was created."""
+        """Close all chat and embedding clients that were created."""
         clients = [*self._clients.values(), *self._embedders.values()]
         self._clients, self._embedders = {}, {}
         for client in clients:
@@ -188,7 +193,11 @@ class ModelResolver:
 
 
 async def _listed(connection: OpenAIConnection, model: str) -> frozenset[str]:
-    """Return the ids of an endpoint's models; an empty set if the endpoint does not list models. Raises `ModelError`."""
+    """Return the ids of the models that an endpoint lists; an empty set if it does not list models.
+
+    Raises:
+        ModelError: The endpoint is unreachable, rejects the key, or failed.
+    """
     from gateway.chat.openai_connection import list_of
 
     try:
@@ -205,7 +214,11 @@ async def _listed(connection: OpenAIConnection, model: str) -> frozenset[str]:
 
 
 async def _try_route(connection: OpenAIConnection, kind: str, model: str) -> None:
-    """Send a request with a wrong field to the path of the API. Raise `ModelError` unless the endpoint rejects it as a model API does."""
+    """Send a request with a field of the wrong type to the API's path, and check that the endpoint rejects it like a model API.
+
+    Raises:
+        ModelError: The endpoint answers in another way, is unreachable, or rejects the key.
+    """
     from gateway.chat.openai_errors import HtmlResponseException, shown_url
 
     path, field = _ROUTES[kind]

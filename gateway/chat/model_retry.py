@@ -1,7 +1,7 @@
-"""Decisions about retries of failed model requests: whether to retry, and how long to wait. Sends nothing itself.
+"""Decisions about retries of failed model requests: whether to retry, and how long to wait. Sends no requests itself.
 
-Retried are failures that may be temporary (408, 409, 429, 5xx, no connection, no response). A server's `Retry-After` is respected up to
-a limit. A budget per client keeps retries from multiplying the load when everything fails, like gRPC's retry throttling
+Failures that may be temporary are retried (status 408, 409, 429, 5xx, no connection, no response). A server's `Retry-After` is respected up
+to a limit. A budget per client prevents retries from multiplying the load when everything fails, like gRPC's retry throttling
 (https://grpc.io/docs/guides/retry/).
 """
 
@@ -15,34 +15,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 RETRIED_STATUSES = frozenset({408, 409, 429})
-"""Retried statuses below 500: request timeout, conflict, too many requests."""
+"""HTTP statuses below 500 that are retried: request timeout, conflict, too many requests."""
 
 MAX_RETRY_AFTER_SECONDS = 60.0
-"""Maximum wait that a server may request, in seconds. If it requests a longer wait, the error is raised at once."""
+"""Longest wait in seconds that a server may request with `Retry-After`. If it requests a longer wait, the error is raised at once."""
 
 BUDGET_CAPACITY = 10.0
-"""Consecutive retries over all requests of a client before it stops retrying."""
+"""Number of retries that a client may make, over all its requests, before it stops retrying. Successful requests restore the budget."""
 
 BUDGET_REFUND = 0.125
-"""Budget returned by each successful request: in the long run, one retry per eight responses."""
+"""Number of retries by which each successful request restores the budget: in the long run, one retry per eight responses."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Number of retries of a request, and the waits between them."""
+    """Number of retries of a failed request, and the waits before them."""
 
     max_retries: int = 2
     base_seconds: float = 0.5
-    """Upper bound of the wait before the first retry. The bound doubles with each retry."""
+    """Upper bound of the wait before the first retry, in seconds. The bound doubles with each retry, up to `cap_seconds`."""
     cap_seconds: float = 8.0
 
     def wait_seconds(self, retry: int) -> float:
-        """Return a random wait below the bound of the retry with this number (from 1), so that clients do not retry simultaneously."""
+        """Return the seconds to wait before retry number `retry` (from 1): a random time below the bound for this retry.
+
+        The time is random so that clients do not retry simultaneously.
+        """
         return random.uniform(0, min(self.cap_seconds, self.base_seconds * 2 ** min(retry - 1, 30)))
 
 
 class RetryBudget:
-    """Remaining retries of a client, shared by all of its requests."""
+    """Number of retries that a chat client may still make, shared by all of its requests."""
 
     __slots__ = ("_left",)
 
@@ -50,12 +53,12 @@ class RetryBudget:
         self._left = BUDGET_CAPACITY
 
     def answered(self) -> None:
-        """Record a successful request."""
+        """Record a successful request, which restores a part of the budget."""
         if self._left < BUDGET_CAPACITY:
             self._left = min(BUDGET_CAPACITY, self._left + BUDGET_REFUND)
 
     def take(self) -> bool:
-        """Take one retry from the budget; return whether it was available."""
+        """Use one retry of the budget. Return false if none is left."""
         if self._left < 1:
             return False
         self._left -= 1
@@ -63,7 +66,10 @@ class RetryBudget:
 
 
 def may_retry(status: int | None, headers: Mapping[str, str]) -> bool:
-    """Return whether a request that failed with `status` may be retried; `None` means that no response arrived."""
+    """Return whether a request that failed with the HTTP status `status` may be retried. `None` means that no response arrived.
+
+    The response header `x-should-retry`, if present, decides.
+    """
     said = headers.get("x-should-retry")
     if said in ("true", "false"):
         return said == "true"
@@ -71,7 +77,7 @@ def may_retry(status: int | None, headers: Mapping[str, str]) -> bool:
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
-    """Return the wait that the server requests, or `None` (`Retry-After`, RFC 9110 §10.2.3, and `retry-after-ms`)."""
+    """Return the seconds to wait that the server requests, or `None` (headers `Retry-After`, RFC 9110 §10.2.3, and `retry-after-ms`)."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name, "")) * unit

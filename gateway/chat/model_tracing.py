@@ -1,7 +1,7 @@
-"""Spans and metrics of model calls, following OpenTelemetry's GenAI conventions.
+"""Trace spans and metrics of model calls, following OpenTelemetry's conventions for generative AI.
 
-`chat_middleware.around_model` calls `traced_call` for each request, inside all chat middleware, if instrumentation is on. Every client is
-therefore traced exactly once. `agents.tracing` records runs and tool calls.
+`chat_middleware.around_model` calls `traced_call` for each request to a model, inside all chat middleware, if instrumentation is on.
+Requests of every client are therefore traced exactly once. `agents.tracing` records agent runs and tool calls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LABELS = (
     "server.address",
     "server.port",
 )
-"""Attributes of a span that become labels of its metrics (duration and token counts)."""
+"""Span attributes that are also labels of the metrics for duration and token counts."""
 
 _REQUEST = {
     "max_tokens": "gen_ai.request.max_tokens",
@@ -56,7 +56,7 @@ _USAGE = {
 def traced_call(
     context: ChatContext, send: Callable[[], AsyncGenerator[ChatResponseUpdate, None]]
 ) -> AsyncGenerator[ChatResponseUpdate, None]:
-    """Return the parts of the response that `send` requests, and record the request in a span."""
+    """Call `send`, which requests a model response, and return the parts of the response. Record the request in a span."""
     model = str(context.options.get("model") or getattr(context.client, "model", None) or "unknown")
     told = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": provider_of(context.client), "gen_ai.request.model": model}
     operation = Operation(f"chat {model}", {**told, **_server(context.client)}, kind="client", metric=DURATION)
@@ -71,7 +71,7 @@ def traced_call(
         operation.add(asked(context.messages, options))
     try:
         parts = send()
-    except Exception as error:  # a client may reject a request before the first part
+    except Exception as error:  # a client may raise before it yields the first part
         operation.fail(error)
         operation.end(labels=LABELS)
         raise
@@ -89,7 +89,7 @@ def _finish(context: ChatContext, operation: Operation, told: Mapping[str, str],
 
 
 def count_tokens(usage: UsageDetails | None, labels: Attributes, *, metric: str = TOKENS) -> None:
-    """Record the token counts of one request in `metric`; an agent's run passes the metric of runs."""
+    """Record the input and output tokens of one request in a histogram. `metric` is its name; agent runs have a metric of their own."""
     for kind in ("input", "output"):
         tokens = (usage or {}).get(f"{kind}_token_count")
         if tokens is not None:
@@ -100,7 +100,7 @@ def count_tokens(usage: UsageDetails | None, labels: Attributes, *, metric: str 
 def answered(
     response_id: str | None, model: str | None, finish_reason: str | None, usage: UsageDetails | None
 ) -> dict[str, str | int | Sequence[str]]:
-    """Return the attributes of a span that describe a response."""
+    """Return the span attributes that describe a response: id, model, finish reason and token counts."""
     found: dict[str, str | int | Sequence[str]] = {
         name: value for name, value in (("gen_ai.response.id", response_id), ("gen_ai.response.model", model)) if value
     }
@@ -110,7 +110,7 @@ def answered(
 
 
 def provider_of(client: object) -> str:
-    """Return the name of a client's provider for telemetry, or `unknown`."""
+    """Return the name of a chat client's provider for telemetry, or `unknown`."""
     return str(getattr(client, "otel_provider_name", None) or getattr(client, "OTEL_PROVIDER_NAME", None) or "unknown")
 
 
@@ -121,11 +121,11 @@ def _server(client: object) -> dict[str, str | int]:
     return found | ({"server.port": parts.port} if parts.port else {})
 
 
-# -- content of messages; recorded only on request ---------------------------------------------------------------------
+# -- content of messages; recorded only if `enable_sensitive_data` is on -------------------------------------------------------------------
 
 
 def asked(messages: Sequence[Message], options: JsonMapping) -> dict[str, str]:
-    """Return the attributes of a span that contain the conversation, the instructions and the tools of a request."""
+    """Return the span attributes that contain the messages, the instructions and the tools of a request."""
     found = {"gen_ai.input.messages": shown(messages)}
     if options.get("instructions"):
         found["gen_ai.system_instructions"] = _text([{"type": "text", "content": options["instructions"]}])
@@ -137,7 +137,7 @@ def asked(messages: Sequence[Message], options: JsonMapping) -> dict[str, str]:
 
 
 def shown(messages: Sequence[Message], finish_reason: str | None = None) -> str:
-    """Return messages in the JSON form of OpenTelemetry's GenAI conventions."""
+    """Return messages as JSON text, in the format of OpenTelemetry's conventions for generative AI."""
     told: list[JsonObject] = [{"role": message.role, "parts": [_part(content) for content in message.contents]} for message in messages]
     if told and finish_reason:
         told[-1]["finish_reason"] = "tool_call" if finish_reason == "tool_calls" else finish_reason

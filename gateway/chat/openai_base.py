@@ -1,4 +1,4 @@
-"""`OpenAIClientBase`: constructor and connection shared by both OpenAI-compatible chat clients."""
+"""`OpenAIClientBase`: base class of the two OpenAI-compatible chat clients, with their constructor and connection."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class OpenAIClientBase(BaseChatClient[OptionsT]):
-    """A client of an OpenAI-compatible endpoint.
+    """Base class of chat clients for an OpenAI-compatible endpoint.
 
-    It owns its connection pool unless an `async_client` is passed; close the pool with `aclose`.
+    A client owns its connection pool unless an `async_client` is passed; close the pool with `aclose`.
     """
 
     NAMES: ClassVar[Names]
@@ -44,10 +44,10 @@ class OpenAIClientBase(BaseChatClient[OptionsT]):
         retry: RetryPolicy | None = None,
         **arguments: Unpack[ChatClientArguments],
     ) -> None:
-        """Look up missing arguments in the `.env` file, then in the environment. Nothing connects yet.
+        """Store the settings. Missing arguments are looked up in the `.env` file, then in the environment. Nothing connects yet.
 
         `api_key` may be a function that returns the key for the next request; `credential` may be a credential object of the package
-        `azure-identity`. A passed `async_client` keeps its own number of retries and is not closed by `aclose`.
+        `azure-identity`. An `async_client` that is passed decides the number of retries, and `aclose` does not close it.
 
         Raises:
             SettingNotFoundError: No model or no key is set; the text says what to set.
@@ -61,11 +61,11 @@ class OpenAIClientBase(BaseChatClient[OptionsT]):
 
     @property
     def client(self) -> AsyncOpenAI:
-        """The `openai` package's client, created on first use."""
+        """The client object of the `openai` package, created at first use."""
         return self.connection.client
 
     def service_url(self) -> str:
-        """Return the address of the API."""
+        """Return the base URL of the API."""
         return self.connection.endpoint.base_url
 
     async def aclose(self) -> None:

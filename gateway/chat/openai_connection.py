@@ -1,7 +1,7 @@
-"""`OpenAIConnection`: sends requests to one OpenAI-compatible endpoint, with retries and a retry budget; errors become `ModelError`.
+"""`OpenAIConnection`: sends requests to an OpenAI-compatible endpoint and retries them; errors become `ModelError`.
 
-Requests use the `openai` package's generic request methods, and responses are decoded JSON: no field that a compatible server adds is lost.
-Each chat and embedding client has one connection.
+Requests use the generic request methods of the `openai` package, and responses are decoded JSON, so that fields which only some compatible
+servers send are preserved. Each chat and embedding client has one such connection.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_SECONDS = 120.0
-"""Timeout of a whole response, or between two parts of a streamed one."""
+"""Timeout in seconds for a whole response, or between two parts of a streamed response."""
 
 AnswerT = TypeVar("AnswerT")
 
 
 class OpenAIConnection:
-    """The connection to one endpoint. It owns its connection pool, unless `endpoint.client` is a client that the caller passed."""
+    """Sends requests to one OpenAI-compatible endpoint.
+
+    It owns its connection pool, unless `endpoint.client` is a client that the caller passed.
+    """
 
     def __init__(self, endpoint: Endpoint, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS, retry: RetryPolicy | None = None) -> None:
         self.endpoint = endpoint
@@ -50,7 +53,7 @@ class OpenAIConnection:
 
     @property
     def client(self) -> AsyncOpenAI:
-        """The `openai` package's client, created on first use."""
+        """The client object of the `openai` package, created at first use."""
         if self._client is None:
             self._client = self.endpoint.build_client(self._timeout_seconds)
         return self._client
@@ -62,9 +65,9 @@ class OpenAIConnection:
             await client.close()
 
     async def answer(self, model: str, path: str, body: JsonObject | None, *, subject: str | None = None) -> JsonObject:
-        """Send a request (`POST` with a body, `GET` without) and return the whole response.
+        """Send a request, `POST` if it has a body and otherwise `GET`, and return the whole response.
 
-        `subject` says in error texts what was requested, if that is not an answer of the model.
+        `subject` describes in error texts what was requested, if that is not a response of the model.
 
         Raises:
             ModelError: The endpoint failed, also after all retries.
@@ -80,7 +83,9 @@ class OpenAIConnection:
         return self._object(model, await self._retried(model, send, subject))
 
     async def deletion(self, model: str, path: str, *, subject: str | None = None) -> JsonObject:
-        """Send `DELETE` and return the response; an empty object if it has no content.
+        """Send a `DELETE` request, and return the response; an empty object if it has no content.
+
+        `subject` describes in error texts what was to be deleted.
 
         Raises:
             ModelError: The endpoint failed, also after all retries.
@@ -100,7 +105,10 @@ class OpenAIConnection:
     async def events(
         self, model: str, path: str, body: JsonObject | None, *, subject: str | None = None
     ) -> AsyncGenerator[JsonObject, None]:
-        """Yield the events of a streamed response and release the connection at the end. Retries only before the first event.
+        """Send a request, and yield the events of the streamed response. Failures are retried only before the first event.
+
+        The connection is released at the end. `subject` describes in error texts what was requested, if that is not a response of the
+        model.
 
         Raises:
             ModelError: The endpoint failed, or the stream broke (`retryable`).
@@ -144,7 +152,7 @@ class OpenAIConnection:
                 return answer
 
     def _wait_before(self, retry: int, error: openai.OpenAIError) -> float | None:
-        """Return the wait before this retry (counted from 1), or `None` if the request must not be retried."""
+        """Return the seconds to wait before retry number `retry` (from 1), or `None` if the request must not be retried."""
         import openai
 
         if retry > self.retry.max_retries or not isinstance(error, openai.APIConnectionError | openai.APIStatusError):
@@ -163,7 +171,7 @@ class OpenAIConnection:
 
     @asynccontextmanager
     async def _breaking(self, model: str) -> AsyncGenerator[None]:
-        """Convert errors that occur while a streamed response is read to `ModelError`."""
+        """Convert errors while a streamed response is read to `ModelError`."""
         import openai
 
         try:
@@ -187,21 +195,21 @@ def _options() -> RequestOptions:
 
 
 async def load_openai() -> None:
-    """Import the `openai` package in a thread, because the import takes seconds on a small machine."""
+    """Import the `openai` package in a thread, so that the import, which may take seconds, does not block the event loop."""
     if "openai" not in sys.modules:
         await anyio.to_thread.run_sync(import_module, "openai")
 
 
 def list_of(value: object) -> list[JsonObject]:
-    """Return the objects in a list from a server; other items are dropped."""
+    """Return the objects in a list that a server sent. Other items are dropped; any other value gives an empty list."""
     items = cast("list[object]", value) if isinstance(value, list) else []
     return [cast("JsonObject", item) for item in items if isinstance(item, dict)]
 
 
 def counts(usage: object, names: Mapping[str, str], details: Mapping[str, Mapping[str, str]]) -> dict[str, int] | None:
-    """Return a provider's token counts under the names of `UsageDetails`.
+    """Return the token counts in a provider's usage object under the names of `UsageDetails`; `None` if it has none.
 
-    `names` maps the provider's names at the top level, `details` those in nested objects. Missing counts stay missing.
+    `names` maps the provider's names at the top level, `details` the names in nested objects. Missing counts are left out.
     """
     if not isinstance(usage, dict):
         return None

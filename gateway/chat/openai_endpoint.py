@@ -1,7 +1,7 @@
-"""Address and authentication of an OpenAI-compatible API, from constructor arguments, then an `.env` file, then the environment.
+"""Finds address and authentication of an OpenAI-compatible API: from constructor arguments, then an `.env` file, then the environment.
 
-Names and precedence are agent-framework's, so that its programs find their settings. Azure is used if an Azure endpoint or a credential is
-given, or if only variables of Azure are set.
+Names and precedence are those of Microsoft's agent framework, so that its programs find their settings. Azure is used if an Azure endpoint
+or a credential is given, or if only the environment variables of Azure are set.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 
 PLACEHOLDER_KEY = "not-needed"
-"""Key sent if only a base URL is set: local servers require a key and accept any."""
+"""API key that is sent if only a base URL is set, because local servers require a key and accept any."""
 
 AZURE_SCOPE = "https://cognitiveservices.azure.com/.default"
-"""Scope of a credential's token for Azure OpenAI."""
+"""OAuth scope of tokens for Azure OpenAI."""
 
 FOUNDRY_SCOPE = "https://ai.azure.com/.default"
-"""Scope of a credential's token for a Foundry project."""
+"""OAuth scope of tokens for a Microsoft Foundry project."""
 
 KeySource = Callable[[], str | Awaitable[str]]
-"""Function that returns the API key or the token for the next request."""
+"""Function that returns the API key or the token for the next request, or an awaitable of it."""
 
 
 @runtime_checkable
 class TokenCredential(Protocol):
-    """A credential of `azure-identity`, sync or async."""
+    """Interface of a credential object of the package `azure-identity`, synchronous or asynchronous."""
 
     def get_token(self, *scopes: str) -> object:
-        """Return an object with a `token`, or an awaitable of one."""
+        """Return an object with the attribute `token`, or an awaitable of it."""
         ...
 
 
@@ -55,7 +55,7 @@ Credential = TokenCredential | KeySource
 
 
 class _Settings(TypedDict, total=False):
-    """Settings that OpenAI and Azure OpenAI have in common. A client reads the model setting of its kind first, then `model`."""
+    """Settings that OpenAI and Azure OpenAI have in common. A client uses the model setting for its kind, or if it is not set `model`."""
 
     api_key: SecretString | None
     base_url: str | None
@@ -66,13 +66,13 @@ class _Settings(TypedDict, total=False):
 
 
 class OpenAISettings(_Settings, total=False):
-    """Settings of OpenAI, from environment variables with the prefix `OPENAI_`."""
+    """Settings of OpenAI, read from environment variables with the prefix `OPENAI_`."""
 
     org_id: str | None
 
 
 class AzureOpenAISettings(_Settings, total=False):
-    """Settings of Azure OpenAI, from environment variables with the prefix `AZURE_OPENAI_`."""
+    """Settings of Azure OpenAI, read from environment variables with the prefix `AZURE_OPENAI_`."""
 
     endpoint: str | None
     api_version: str | None
@@ -80,7 +80,7 @@ class AzureOpenAISettings(_Settings, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointArguments:
-    """The arguments of a client's constructor that describe the endpoint. `find_endpoint` looks up the missing ones."""
+    """Arguments of a client's constructor that describe the endpoint of a model. `find_endpoint` looks up those that are missing."""
 
     model: str | None = None
     api_key: Key | None = None
@@ -96,13 +96,16 @@ class EndpointArguments:
 
     @classmethod
     def among(cls, arguments: Mapping[str, Any]) -> EndpointArguments:
-        """Pick these arguments from the `locals()` of a constructor. All clients use the same parameter names."""
+        """Take the arguments that describe the endpoint from `arguments`, which are `locals()` of a client's constructor.
+
+        This works because all clients use the same parameter names.
+        """
         return cls(**{one.name: arguments[one.name] for one in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """All data needed to create the client object of the `openai` package, or such an object that the caller passed (`client`)."""
+    """Address, authentication and other data for a client object of the `openai` package; or such an object that was passed (`client`)."""
 
     model: str
     base_url: str
@@ -115,7 +118,7 @@ class Endpoint:
     client: AsyncOpenAI | None = None
 
     def build_client(self, timeout_seconds: float) -> AsyncOpenAI:
-        """Create the `openai` package's client without retries of its own, because `model_retry` decides about retries.
+        """Create a client object of the `openai` package. Its own retries are off, because `OpenAIConnection` makes the retries.
 
         Raises:
             ModelError: The address or the key is unusable, or the environment names an unusable proxy.
@@ -137,7 +140,7 @@ class Endpoint:
                 where["azure_deployment"] = self.model
             return cast(
                 "AsyncOpenAI",
-                AsyncAzureOpenAI(  # pyright: ignore[reportCallIssue]  # its overloads do not cover a choice of keywords
+                AsyncAzureOpenAI(  # pyright: ignore[reportCallIssue]  # its overloads do not cover keywords that are chosen at run time
                     **azure,  # pyright: ignore[reportArgumentType]
                     **where,
                     api_version=self.api_version,
@@ -159,7 +162,11 @@ class Endpoint:
 
 
     def _check(self) -> None:
-        """Reject an address or a key that cannot be used in a request. Raises `ModelError`."""
+        """Check that the address and the key can be used in a request.
+
+        Raises:
+            ModelError: The address or the key is malformed; the text names the variable to check.
+        """
         prefix = "AZURE_OPENAI_" if self.is_azure else "OPENAI_"
         address = self.base_url or self.azure_endpoint or ""
         try:
@@ -178,18 +185,18 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of the environment variables that one kind of client (chat, embeddings, …) reads, and its defaults for Azure."""
+    """Names of the environment variables that one kind of client (chat, embeddings, …) reads for its model, and its defaults for Azure."""
 
     models: tuple[str, ...]
-    """Names of the variables for the model, without the prefixes `OPENAI_` and `AZURE_OPENAI_`. The first variable that is set is used."""
+    """Names of the variables for the model, without the prefixes `OPENAI_` and `AZURE_OPENAI_`. The first of them that is set is used."""
     azure_api_version: str
-    """Default version of the Azure API."""
+    """Version of the Azure API that is used if none is set."""
     azure_path: str | None = None
-    """Path appended to an Azure endpoint, for APIs that Azure offers without a deployment in the address."""
+    """Path that is appended to an Azure endpoint, for APIs whose address in Azure does not contain a deployment; `None` for other APIs."""
 
 
 def find_endpoint(given: EndpointArguments, names: Names) -> Endpoint:
-    """Return the endpoint that results from constructor arguments, the `.env` file and environment variables.
+    """Determine the endpoint of a model from constructor arguments, the `.env` file and environment variables.
 
     Raises:
         SettingNotFoundError: The model or the key is missing; the text names what to set.
@@ -256,7 +263,10 @@ def _azure(given: EndpointArguments, settings: AzureOpenAISettings, names: Names
 
 
 def token_source(credential: Credential, scope: str) -> KeySource:
-    """Return a function that gets a token from a credential. The credential caches and renews its tokens."""
+    """Return a function that gets a token with the OAuth scope `scope` from a credential object.
+
+    The credential object caches and renews its tokens. A credential that is a function is returned unchanged.
+    """
     if not isinstance(credential, TokenCredential):
         return credential
 

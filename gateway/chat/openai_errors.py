@@ -1,4 +1,4 @@
-"""Converts the `openai` package's errors to `ModelError`: what failed and what to set, without keys or bodies."""
+"""Converts errors of the `openai` package to `ModelError`. The texts say what failed and what to set, without keys or bodies."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ if TYPE_CHECKING:
     import openai
 
 _NO_API = (400, 404, 405, 410)
-"""Statuses with which a web server that is not a model API rejects a request."""
+"""HTTP statuses with which a web server that is not a model API rejects a model request."""
 
 MAX_REASON_CHARACTERS = 300
-"""Maximum characters of an endpoint's error text that are quoted: enough to name a parameter."""
+"""Maximum characters of an endpoint's error text that are quoted: enough to name a wrong parameter."""
 
 FILTER_CODES = ("content_filter", "content_policy_violation")
-"""Error codes of a provider's content filter."""
+"""Error codes that mean that a provider's content filter rejected a request or response."""
 
 
 class HtmlResponseException(ChatClientInvalidResponseException):
-    """The endpoint answered with an HTML page, so it is not a model API."""
+    """Raised if an endpoint answers with an HTML page, which means that it is not a model API."""
 
 
 def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str, subject: str | None = None) -> ModelError:
-    """Return the `ModelError` for an error of the `openai` package. `subject` says what was requested, if not an answer of the model."""
+    """Convert an error of the `openai` package to a `ModelError`.
+
+    `subject` describes in the text what was requested, if that is not a response of the model.
+    """
     import openai
 
     shown = shown_url(base_url)
@@ -58,19 +61,19 @@ def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str, subj
 
 
 def is_too_large(error: openai.OpenAIError) -> bool:
-    """Return whether the error means that a response was too large. A retry would not help."""
+    """Return whether an error means that a response was too large, so that a retry would not help."""
     from gateway.egress.bounded_transport import ResponseTooLarge
 
     return isinstance(error.__cause__, ResponseTooLarge)
 
 
 def is_html(text: str) -> bool:
-    """Return whether a body is an HTML page, as sent by web servers and sign-in pages."""
+    """Return whether a response body is an HTML page, as web servers and sign-in pages send."""
     return text.lstrip()[:15].casefold().startswith(("<!doctype html", "<html"))
 
 
 def html_answer(base_url: str) -> HtmlResponseException:
-    """Return the error for an endpoint that answers with an HTML page."""
+    """Return the exception for an endpoint that answered with an HTML page."""
     text = f"The model endpoint {shown_url(base_url)} answered with an HTML page instead of JSON, so it is not the address of a model API."
     return HtmlResponseException(f"{text} Set OPENAI_BASE_URL to the API's base address, which often ends in /v1.")
 
@@ -105,7 +108,10 @@ def _of_status(error: openai.APIStatusError, model: str, base_url: str, subject:
 
 
 def filtered(text: str, body: object, status: int | None = None) -> ChatClientContentFilterException:
-    """Return the error for a request or response that a content filter rejected, with Azure's result for each category."""
+    """Return the exception for a request or response that a content filter rejected, with the filter's result for each category.
+
+    Azure sends these results in `body`.
+    """
     inner = cast("JsonMapping", body).get("innererror") if isinstance(body, Mapping) else None
     results = cast("JsonMapping", inner).get("content_filter_result") if isinstance(inner, Mapping) else None
     found = cast("JsonMapping", results) if isinstance(results, Mapping) else cast("JsonMapping", {})
@@ -113,7 +119,7 @@ def filtered(text: str, body: object, status: int | None = None) -> ChatClientCo
 
 
 def shown_url(base_url: str) -> str:
-    """Return the address without user name, password and query, which may contain secrets."""
+    """Return the URL without user name, password, query and fragment, which may contain secrets."""
     parts = urlsplit(base_url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 

@@ -1,6 +1,6 @@
-"""Conversion of `ChatOptions` for OpenAI's two APIs: tools, tool choice and answer format.
+"""Conversion of `ChatOptions`, the options of a model call, for OpenAI's two APIs: tools, tool choice and response format.
 
-Both clients convert the common options here and pass all other options on unchanged, because each provider has its own.
+The clients for both APIs use this module for the common options. They send all other options unchanged, because each provider has its own.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class _Model(Protocol):
 
 
 OURS = frozenset({"type", "model", "instructions", "tools", "tool_choice", "response_format", "conversation_id", "continuation_token"})
-"""Options that each client converts with code of its own, so that they are not passed on unchanged."""
+"""Options that the clients convert or handle themselves, so that they are not sent unchanged."""
 
 _NEVER_SENT = frozenset({"loop", "additional_properties"})
-"""Options that are meant for Moongate itself or for the caller, and never sent."""
+"""Options that are for Moongate itself or for the caller, and are never sent to the provider."""
 
 RENAMED = {"allow_multiple_tool_calls": "parallel_tool_calls"}
 """Option of `ChatOptions` → its name in both APIs of OpenAI."""
@@ -34,7 +34,10 @@ _ENVELOPES = frozenset({"json_schema", "json_object", "text"})
 
 
 def passed_on(options: ChatOptions, renamed: Mapping[str, str], without: frozenset[str]) -> JsonObject:
-    """Return the options that are sent unchanged, under the names of the API."""
+    """Return the options that are sent to the provider with unchanged values, under the names of the API.
+
+    `renamed` maps names of options to names of the API, `without` are options that the API does not support.
+    """
     names = {**RENAMED, **renamed}
     return {names.get(k, k): v for k, v in options.items() if v is not None and k not in OURS | _NEVER_SENT | without}
 
@@ -43,7 +46,7 @@ def passed_on(options: ChatOptions, renamed: Mapping[str, str], without: frozens
 
 
 def offered(options: ChatOptions) -> tuple[list[ToolDefinition], list[JsonObject]]:
-    """Return the definitions of the tools that this program runs, and the settings of hosted tools, which the provider runs.
+    """Return the tools in the options: definitions of tools that this program runs, and settings of hosted tools, which the provider runs.
 
     Raises:
         ChatClientInvalidRequestException: An item is not a tool.
@@ -68,12 +71,12 @@ def offered(options: ChatOptions) -> tuple[list[ToolDefinition], list[JsonObject
 
 
 def tool_definitions(options: ChatOptions) -> list[tuple[str, str, JsonObject]]:
-    """Return name, description and parameters of the tools that this program runs."""
+    """Return name, description and JSON Schema of the arguments of each tool in the options, without hosted tools."""
     return [(tool.name, tool.description or "", tool.input_schema) for tool in offered(options)[0]]
 
 
 def tool_mode(options: ChatOptions) -> JsonObject:
-    """Return `tool_choice` as `{"mode": …}` with `required_function_name` and `allowed_tools` if given.
+    """Return the option `tool_choice` as an object: `{"mode": …}`, with `required_function_name` and `allowed_tools` if given.
 
     Raises:
         ChatClientInvalidRequestException: The mode is not `auto`, `none` or `required`, or a function is named without `required`.
@@ -91,12 +94,13 @@ def tool_mode(options: ChatOptions) -> JsonObject:
 
 
 def answer_format(options: ChatOptions) -> JsonObject | None:
-    """Return `response_format` as `{"type": "json_schema", "name", "schema", …}`, `{"type": "json_object"}` or `{"type": "text"}`.
+    """Return the option `response_format` in a common form, with `type` `json_schema`, `json_object` or `text`; `None` if it is not set.
 
-    A schema is sent unchanged. `strict` is set only if every object in the schema is closed and requires all its properties.
+    A JSON Schema is under the key `schema`, unchanged, with a `name`. `strict` is set only if every object in the schema forbids additional
+    properties and requires all its properties.
 
     Raises:
-        ChatClientInvalidRequestException: The value is neither a model, nor a schema, nor a format of the API.
+        ChatClientInvalidRequestException: The value is not a pydantic model, a JSON Schema or a format of the API.
     """
     given: object = options.get("response_format")
     if given is None:
@@ -131,9 +135,9 @@ def _format(name: str, schema: JsonObject) -> JsonObject:
 
 
 def strictly(schema: JsonObject) -> JsonObject:
-    """Set `additionalProperties: false` in the objects of a pydantic model's schema, which the API's strict mode requires.
+    """Return a pydantic model's schema with `additionalProperties: false` in its objects, as the API's strict mode requires.
 
-    Strict mode also requires every property: a schema with an optional property is therefore sent without `strict`.
+    Strict mode also requires that every property is required. A schema with an optional property is therefore sent without `strict`.
     """
     return cast("JsonObject", _closed(schema))
 
@@ -170,7 +174,7 @@ def is_strict(schema: JsonValue) -> bool:
 
 
 class OpenAIChatOptions(ChatOptions, total=False):
-    """Options of the Responses API, for type checkers. Other options are passed on too."""
+    """Options of a call of OpenAI's Responses API, for type checkers. Other options are sent, too."""
 
     include: list[str]
     max_tool_calls: int
@@ -186,13 +190,14 @@ class OpenAIChatOptions(ChatOptions, total=False):
     top_logprobs: int
     truncation: str
     background: bool
-    """Whether the provider continues if the connection ends. The unfinished response then has a continuation token."""
+    """Whether the provider continues the response if the connection ends. Until the response is finished, it has a continuation token."""
     continuation_token: JsonMapping
-    """Token of a background response: the call returns its state or streams the rest, instead of sending a new request."""
+    """Token of a background response. The call then returns the state of this response or streams its rest, instead of sending a new
+    request."""
 
 
 class OpenAIChatCompletionOptions(ChatOptions, total=False):
-    """Options of Chat Completions, for type checkers. Other options are passed on too."""
+    """Options of a call of OpenAI's Chat Completions API, for type checkers. Other options are sent, too."""
 
     logprobs: bool
     top_logprobs: int

@@ -1,8 +1,8 @@
-"""`OpenAIChatClient`: OpenAI's Responses API.
+"""`OpenAIChatClient`: a chat client for OpenAI's Responses API.
 
-The provider stores nothing unless requested (`store`, `conversation_id`, `background`); the program keeps the conversation. A background
-response continues without a connection: a call with its continuation token returns its state or streams the rest, and a broken stream is
-resumed.
+The provider stores no conversation unless requested by the options `store`, `conversation_id` or `background`; the program stores it. A
+background response continues without a connection: a call with its continuation token returns its state or streams the rest, and a broken
+stream is resumed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class OpenAIChatClient(ResponsesTools, OpenAIClientBase[OptionsT]):
-    """A client for the Responses API. Responses may be streamed, requested as a whole, or generated in the background."""
+    """A chat client for the Responses API. Responses may be streamed, requested as a whole, or generated in the background."""
 
     NAMES: ClassVar[Names] = Names(models=("CHAT_MODEL", "MODEL"), azure_api_version="preview", azure_path="/openai/v1/")
 
@@ -55,13 +55,15 @@ class OpenAIChatClient(ResponsesTools, OpenAIClientBase[OptionsT]):
             yield update
 
     def _request(self, messages: Sequence[Message], options: ChatOptions, model: str) -> JsonObject:
-        """Return the body of a request. Subclasses for other services override this method to change the body."""
+        """Return the body of a request for a model response. Subclasses for other services override this method to change the body."""
         return to_request(messages, options, self.instruction_role) | {"model": model}
 
     async def _streamed(
         self, reader: StreamReader, model: str, path: str, body: JsonObject | None, *, subject: str | None
     ) -> AsyncGenerator[ChatResponseUpdate, None]:
-        """Yield the updates of a stream. A broken stream of a background response is resumed, as often as retries are allowed.
+        """Send a request, and yield the updates (parts) of the streamed response.
+
+        If the stream of a background response breaks, it is resumed, as often as retries are allowed.
 
         Raises:
             ModelError: The response failed, or the stream ended before it was complete.
@@ -93,7 +95,7 @@ class OpenAIChatClient(ResponsesTools, OpenAIClientBase[OptionsT]):
         return is_known and is_broken and resumes <= self.connection.retry.max_retries and self.connection.budget.take()
 
     async def cancel_response(self, continuation_token: JsonMapping) -> ChatResponse | None:
-        """Stop a background response and return it. A finished response is returned as it is.
+        """Stop the generation of a background response and return the response. If it is already finished, return it unchanged.
 
         Raises:
             ModelError: The provider does not have the response (any more), or failed.
@@ -103,7 +105,7 @@ class OpenAIChatClient(ResponsesTools, OpenAIClientBase[OptionsT]):
         return ChatResponse.from_updates([read_response(answer, self.model, in_background=True, keeps=True)])
 
     async def delete_response(self, continuation_token: JsonMapping) -> bool | None:
-        """Delete a response at the provider; return whether it was deleted.
+        """Delete a response at the provider. Return whether it was deleted.
 
         Raises:
             ModelError: The provider does not have the response (any more), or failed.

@@ -1,6 +1,7 @@
-"""Converts output items of the Responses API to contents, for whole and streamed responses.
+"""Converts output items of OpenAI's Responses API to contents of messages, for whole and streamed responses.
 
-An item of an unknown type becomes a content with that type and all its fields, and is sent back unchanged, so new kinds are not lost.
+An item of an unknown type becomes a content with that type and all its fields. It is sent back unchanged, so that items of new types are
+not lost.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _USAGE_DETAILS = {
 
 
 def read_item(item: JsonObject) -> list[Content]:
-    """Return the contents of one output item."""
+    """Convert one output item of the Responses API to contents of a message."""
     match item.get("type"):
         case "message":
             return [content for part in list_of(item.get("content")) for content in _message_part(part)]
@@ -73,7 +74,7 @@ def _message_part(part: JsonObject) -> list[Content]:
 
 
 def read_annotation(annotation: JsonMapping) -> Annotation | None:
-    """Return an annotation as a citation; `None` if the annotation names neither a file nor an address."""
+    """Convert an annotation of the API to a citation; `None` if the annotation names neither a file nor an address."""
     file_id, url = annotation.get("file_id"), annotation.get("url") or annotation.get("filename")
     if not (file_id or url):
         return None
@@ -95,7 +96,7 @@ def read_annotation(annotation: JsonMapping) -> Annotation | None:
 
 
 def read_reasoning(item: JsonObject, *, seen: bool = False) -> list[Content]:
-    """Return the contents for a reasoning item: its readable texts and its encrypted data.
+    """Convert an output item with the model's reasoning to contents: its readable texts and its encrypted data.
 
     With `seen`, the texts were already streamed and are left out.
     """
@@ -163,7 +164,7 @@ def _image(item: JsonObject) -> list[Content]:
 
 
 def to_image(data: str) -> Content:
-    """Return an image from base64 data without a media type."""
+    """Return a content with an image from base64 data. The media type is determined from the first characters; the default is PNG."""
     media_type = next((kind for start, kind in _IMAGE_STARTS.items() if data.startswith(start)), "image/png")
     return Content.from_data(data, media_type)
 
@@ -202,7 +203,7 @@ def _command_output(output: JsonObject) -> Content:
 
 
 def read_usage(usage: object) -> list[Content]:
-    """Return token counts as a content; nothing if the server sent none."""
+    """Return the token counts of a response as a list with one content; empty if the server sent none."""
     found = counts(usage, _USAGE, _USAGE_DETAILS)
     return [Content.from_usage(found, raw_representation=usage)] if found else []
 

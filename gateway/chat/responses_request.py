@@ -1,7 +1,7 @@
-"""Converts a conversation to a request of the Responses API.
+"""Converts a conversation to a request of OpenAI's Responses API.
 
-If the provider stores nothing, every request contains the whole conversation, and reasoning is sent back only in encrypted form. Items then
-carry no ids of the provider, because it would look them up in its storage.
+If the API's provider stores nothing, every request contains the whole conversation, and reasoning is sent back only in encrypted form.
+Items are then sent without the provider's ids, because the provider would look these up in its storage.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gateway.types.options import ChatOptions
 
 RENAMED = {"max_tokens": "max_output_tokens"}
 UNSUPPORTED = frozenset({"presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop", "verbosity"})
-"""Options of `ChatOptions` that are not sent under their own name: the API does not support them, or has another place for them."""
+"""Options of `ChatOptions` that are not sent under their own name: the API does not support them, or has another field for them."""
 
 AUDIO_FORMATS = {"wav": "wav", "x-wav": "wav", "wave": "wav", "mp3": "mp3", "mpeg": "mp3"}
-"""Subtype of an audio media type → the name of the format in the API."""
+"""Subtype of an audio media type → the name of the audio format in the API."""
 
 FOREIGN_ITEM = "openai_item"
-"""Key in the `additional_properties` of a content that holds an item of the API without a corresponding content type. The item is sent back
-unchanged."""
+"""Key in the `additional_properties` of a message's content. The value is an output item of the API that does not fit any type of content;
+it is sent back unchanged."""
 
 
 def to_request(messages: Sequence[Message], options: ChatOptions, instruction_role: str | None = None) -> JsonObject:
@@ -98,7 +98,10 @@ def _add_text(request: JsonObject, options: ChatOptions) -> None:
 
 
 def to_items(messages: Sequence[Message], *, kept: bool = False) -> list[JsonObject]:
-    """Return messages as input items. With `kept`, the provider stores the conversation, so items that the provider made are left out."""
+    """Convert messages to input items of the API.
+
+    With `kept`, the provider stores the conversation, so items that the provider itself created are left out.
+    """
     items: list[JsonObject] = []
     calls: dict[str, JsonObject] = {}
     for message in messages:
@@ -123,7 +126,7 @@ def to_items(messages: Sequence[Message], *, kept: bool = False) -> list[JsonObj
 
 
 def _part(content: Content, role: str) -> JsonObject | None:
-    """Return a content as a part of a message item; `None` if the content becomes an item of its own or cannot be sent."""
+    """Convert a content of a message to a part of a message item of the API; `None` if it becomes an item of its own or cannot be sent."""
     if content.type == "text":
         if role == "assistant":
             if content.additional_properties.get("refusal"):
@@ -134,7 +137,7 @@ def _part(content: Content, role: str) -> JsonObject | None:
 
 
 def input_part(content: Content) -> JsonObject | None:
-    """Return an image, audio or file as input for the model; `None` for other contents."""
+    """Convert a content that is an image, audio or file to a part of the model's input in the API's format; `None` for other contents."""
     properties = content.additional_properties
     if content.type == "hosted_file":
         kind = "input_image" if content.has_top_level_media_type("image") else "input_file"
@@ -154,7 +157,7 @@ def input_part(content: Content) -> JsonObject | None:
 
 
 def to_audio(content: Content) -> JsonObject | None:
-    """Return inline audio in the form of both APIs: base64 and `wav` or `mp3`; `None` for other contents."""
+    """Convert a content with inline audio to the form of OpenAI's APIs: base64 data and the format `wav` or `mp3`; `None` for any other."""
     form = AUDIO_FORMATS.get((content.media_type or "").partition("/")[2].partition(";")[0].lower())
     data = (content.uri or "").partition("base64,")[2]
     return {"data": data, "format": form} if form and data else None
@@ -196,9 +199,9 @@ def _reasoning(content: Content) -> JsonObject | None:
 
 
 def _joined(items: list[JsonObject], calls: dict[str, JsonObject], item: JsonObject) -> bool:
-    """Merge an item into an earlier item if both belong together. Return `True` if the item must not be sent as an item of its own.
+    """Merge an item into the earlier item of `items` that it belongs to, if any. Return true if it must not be added to `items` itself.
 
-    Merged are the output of a call of a remote MCP server, and a further summary of the same reasoning.
+    The output of a call of a remote MCP server is merged into the call, and a further summary of the same reasoning into the first one.
     """
     if item["type"] == "mcp_result":
         if (call := calls.get(str(item["id"]))) is not None:
@@ -214,7 +217,10 @@ def _joined(items: list[JsonObject], calls: dict[str, JsonObject], item: JsonObj
 
 
 def _without_orphans(items: list[JsonObject]) -> list[JsonObject]:
-    """Drop reasoning that cannot be sent back, and the remote MCP calls after it, which the provider accepts only with the reasoning."""
+    """Return the items without reasoning that cannot be sent back, and without the calls of remote MCP servers that follow such reasoning.
+
+    The provider accepts these calls only together with the reasoning before them.
+    """
     sent: list[JsonObject] = []
     lost = False
     for item in items:
@@ -247,7 +253,7 @@ def _as_text(value: JsonValue) -> str:
 
 
 def to_annotations(annotations: Sequence[Annotation]) -> list[JsonObject]:
-    """Return citations in the API's form, one for each span of text."""
+    """Convert citations to annotations of the API, one for each cited span of text."""
     found: list[JsonObject] = []
     for annotation in annotations:
         properties = annotation.get("additional_properties") or {}

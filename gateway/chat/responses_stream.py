@@ -1,7 +1,7 @@
-"""Converts the events of a streamed response to updates.
+"""Converts the events of a streamed response of the Responses API to updates (parts of the response).
 
-Text and reasoning are passed on at once, other items when complete. An update of a background response has a continuation token with the
-position from which the stream can be resumed. While a tool call is incomplete, the position stays before that call.
+Text and reasoning are yielded at once, other items when they are complete. An update of a background response has a continuation token with
+the position from which the stream can be resumed. While a tool call is incomplete, this position stays before the call.
 """
 
 from __future__ import annotations
@@ -19,35 +19,38 @@ from gateway.types.responses import ChatResponseUpdate
 
 
 class StreamReader:
-    """Reads the events of one response in order.
+    """Converts the events of one streamed response, in order, to updates.
 
-    `is_done` is set after the last event; `sequence` is the number of the event that was read last.
+    `is_done` is true after the last event; `sequence` is the number of the event that was read last.
     """
 
     def __init__(self, model: str, *, in_background: bool, keeps: bool) -> None:
-        """`keeps` says that the provider stores the response, so that the next call may refer to it by id."""
+        """Start reading a response. `keeps` is whether the provider stores the response, so that the next call may refer to it by id.
+
+        `in_background` is whether the response is a background response, whose updates get continuation tokens.
+        """
         self._model = model
         self.in_background = in_background
         self._keeps = keeps
         self._resumable: int | None = None
         self._open_calls: set[object] = set()
         self._told: set[object] = set()
-        """Output items of which text or reasoning was already passed on in parts."""
+        """Positions of output items of which text or reasoning was already yielded in parts."""
         self._complete: set[object] = set()
         self.response_id: str | None = None
         self.sequence: int | None = None
         self.is_done = False
 
     def read(self, event: JsonObject) -> ChatResponseUpdate | None:
-        """Return the update for an event, or `None` if the event adds nothing.
+        """Return the update for an event, or `None` if the event adds nothing to the response.
 
         Raises:
-            ModelError: The response failed.
+            ModelError: The event reports that the response failed.
         """
         sequence = event.get("sequence_number")
         if isinstance(sequence, int):
             if self.sequence is not None and sequence <= self.sequence:
-                return None  # received before the stream was resumed
+                return None  # the event was already received before the stream was resumed
             self.sequence = sequence
         response = cast("JsonMapping", event["response"]) if isinstance(event.get("response"), dict) else None
         contents = self._contents(event)
@@ -117,7 +120,7 @@ class StreamReader:
         return read_item(item)
 
     def _end(self, response: JsonObject) -> list[Content]:
-        """Return the contents of the last event: token counts, and output items that were not streamed before."""
+        """Return the contents for the last event: output items that were not streamed before, and token counts."""
         self.is_done = True
         late = [
             content
@@ -150,7 +153,7 @@ def _item(event: JsonObject) -> JsonObject:
 
 
 def read_response(response: JsonObject, model: str, *, in_background: bool, keeps: bool) -> ChatResponseUpdate:
-    """Convert a whole response to one update; an unfinished response gets a continuation token.
+    """Convert a whole response to one update. An unfinished response gets a continuation token.
 
     Raises:
         ModelError: The response failed.
@@ -173,7 +176,7 @@ def read_response(response: JsonObject, model: str, *, in_background: bool, keep
 
 
 def properties_of(response: JsonMapping, *, in_background: bool) -> JsonObject:
-    """Return the `additional_properties` of a response: metadata, log probabilities, and the status of a background response."""
+    """Return the `additional_properties` of a response: its metadata, log probabilities, and the status of a background response."""
     found: JsonObject = dict(cast("JsonMapping", response.get("metadata") or {}))
     messages = [item for item in list_of(response.get("output")) if item.get("type") == "message"]
     parts = [part for message in messages for part in list_of(message.get("content"))]
@@ -185,7 +188,7 @@ def properties_of(response: JsonMapping, *, in_background: bool) -> JsonObject:
 
 
 def finish_reason(response: JsonMapping) -> str | None:
-    """Return `stop`, `length` or `content_filter`, as in Chat Completions; `None` for a cancelled response."""
+    """Return why a response ended, in the terms of Chat Completions: `stop`, `length` or `content_filter`; `None` if it was cancelled."""
     match response.get("status"):
         case "cancelled" | "canceled":
             return None
@@ -197,14 +200,14 @@ def finish_reason(response: JsonMapping) -> str | None:
 
 
 def conversation_of(response: JsonMapping) -> str | None:
-    """Return the id with which the next call continues this conversation."""
+    """Return the conversation id with which the next call continues after this response."""
     conversation = response.get("conversation")
     named: object = cast("JsonMapping", conversation).get("id") if isinstance(conversation, dict) else conversation
     return cast("str | None", named or response.get("id"))
 
 
 def failed(model: str, response: JsonMapping) -> ModelError:
-    """Return the `ModelError` for a response with the status `failed`."""
+    """Return the exception for a response with the status `failed`."""
     error = cast("JsonMapping", response.get("error") or {})
     code, reason = error.get("code"), str(error.get("message") or "")[:MAX_REASON_CHARACTERS]
     text = f"Model {model!r} failed during its response{f' ({code})' if code else ''}{f': {reason}' if reason else '.'}"

@@ -1,7 +1,7 @@
-"""Admission of servers' sampling requests: checks budget, approval and token limit, in that order, before a model is called.
+"""Decides about sampling requests of servers before a model is called: checks budget, token limit and approval.
 
-The gateway (`upstream.input_guard`) and Python programs (`upstream.library`) both use it, with their own counters and approvals.
-`sampling_requests` answers admitted requests. Log lines contain counts and limits, never the content of requests.
+The gateway (`upstream.input_guard`) and Python programs (`upstream.library`) both use this module, with their own counters and approvals.
+`sampling_requests` answers the admitted requests. Log lines contain counts and limits, never the content of requests.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from gateway.policy.input_requests import judge_input
 logger = logging.getLogger(__name__)
 
 Count = Callable[[], Awaitable[int]]
-"""Function that counts the present request, and returns the number of earlier requests in the time window of the budget."""
+"""Function that counts the current request, and returns the number of earlier requests in the time window of the budget."""
 
 Approve = Callable[[JsonMapping], Awaitable[Reject | None]]
-"""Function of the parameters of a request, as the server sent them. It returns why the request is rejected, or `None` to approve it."""
+"""Function that receives the `params` of a sampling request as the server sent them, and decides whether to answer it. Returns `None` to
+approve the request, or the reason for a rejection."""
 
 
 async def admit_sampling(server: str, request: JsonObject, policy: SourcePolicy, *, count: Count, approve: Approve) -> JsonObject:
-    """Check a server's sampling request, and return it with its limits applied. A rejected request counts towards the budget too.
+    """Check a server's sampling request, and return it with the policy's limits applied. Rejected requests also count towards the budget.
 
     Raises:
         PolicyDenied: The budget, the approval, the mode or the request itself forbids it; `rule` says which.

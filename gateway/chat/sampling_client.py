@@ -1,8 +1,8 @@
-"""`SamplingChatClient`: uses the connected client's own model through MCP sampling.
+"""`SamplingChatClient`: a chat client that uses the connected MCP client's own model, through MCP sampling.
 
-An agent with `model: auto` uses this client if no endpoint is configured. Requests go through `CallContext.ask`, so they work for
-clients of MCP 2025 and 2026, within the limits of `policy.input_requests`: tokens per answer and requests per run. Tools are offered only
-to a client that declared `sampling.tools`. For other clients the prompt says that there are no tools, so that the model does not invent
+An agent with `model: auto` uses it if no model endpoint is configured. The requests go through `CallContext.ask`, so they work with clients
+of MCP 2025 and 2026, within the limits of `policy.input_requests`: tokens per response and requests per run. Tools are offered only to a
+client that declared `sampling.tools`. For other clients the prompt says that no tools are available, so that the model does not invent
 results.
 """
 
@@ -27,16 +27,16 @@ from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponseUpdate
 
 GUARD = SourcePolicy(sampling=SamplingPolicy(mode="relay"))
-"""Limits of the sampling requests that an agent sends in one run: the defaults of `SamplingPolicy`."""
+"""Limits of the sampling requests that an agent may send in one run: the defaults of `SamplingPolicy`."""
 
 DEFAULT_MAX_TOKENS = 2048
-"""`maxTokens` of a request if the run sets no limit. MCP requires a number."""
+"""`maxTokens` of a sampling request if the run sets no limit, because MCP requires a number."""
 
 NO_TOOLS = "No tools are available in this run. Say what you could not look up instead of guessing it."
 
 
 class SamplingChatClient(BaseChatClient):
-    """Chat client that uses the model of the connected MCP client. There is one per run, because it counts the requests of the run."""
+    """Chat client that uses the connected MCP client's model. Each run has its own instance, which counts the run's requests."""
 
     def __init__(self, ctx: CallContext, guard: SourcePolicy = GUARD) -> None:
         super().__init__("client")
@@ -64,7 +64,7 @@ class SamplingChatClient(BaseChatClient):
 
 
 def to_request(messages: Sequence[Message], options: ChatOptions, *, with_tools: bool) -> JsonObject:
-    """Return a `sampling/createMessage` request for a conversation."""
+    """Convert a conversation to a `sampling/createMessage` request. Without `with_tools`, tools are not offered."""
     tools = tool_definitions(options)
     system = [options.get("instructions") or "", *(m.text for m in messages if m.role == "system")]
     if tools and not with_tools:
@@ -103,18 +103,18 @@ def _to_wire(message: Message, *, with_tools: bool) -> list[JsonObject]:
                 continue
     if not blocks:
         return []
-    # A single block is not sent as a list: lists were added together with tool use, and older clients reject them.
+    # A single block is not sent as a list, because older clients reject lists, which MCP added together with tool use.
     return [{"role": role, "content": blocks[0] if len(blocks) == 1 else blocks}]
 
 
 def _result_blocks(content: Content) -> list[JsonObject]:
-    """Return a tool's result as MCP content blocks: the text, then images and other data."""
+    """Convert a tool's result to MCP content blocks: the text first, then images and other data."""
     text: JsonObject = {"type": "text", "text": as_text(content.result)}
     return [text, *(to_block(item) for item in content.items or () if item.type in ("data", "uri"))]
 
 
 def to_contents(content: JsonValue) -> list[Content]:
-    """Return the contents of a sampling result: text, images, audio and tool calls. Other blocks are dropped."""
+    """Convert the content of a sampling message to contents: text, images, audio and tool calls. Other blocks are dropped."""
     blocks = cast("list[JsonValue]", content) if isinstance(content, list) else [content]
     contents: list[Content] = []
     for block in blocks:

@@ -1,7 +1,7 @@
-"""Answers a server's `sampling/createMessage` with a chat client.
+"""Answers a server's sampling request (`sampling/createMessage`) with a chat client of this program.
 
-The model receives only the request: no tools, skills or history of the gateway. `sampling_admission` has already admitted and limited the
-request. `sampling_client` converts in the opposite direction.
+The model receives only the request, without tools, skills or history of the gateway. `sampling_admission` has already admitted and limited
+the request. `sampling_client` does the opposite: it sends sampling requests to a connected client.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _STOP_REASONS = {"stop": "endTurn", "length": "maxTokens", "tool_calls": "toolUs
 
 
 class _Offered:
-    """A tool that the sampling request offers to the model. The requesting server runs it; the gateway only describes it."""
+    """A tool that a server's sampling request offers to the model. The server runs the tool; this program only passes on its definition."""
 
     def __init__(self, definition: ToolDefinition) -> None:
         self.definition = definition
 
 
 async def answer_sampling(client: SupportsChatGetResponse, params: JsonMapping) -> JsonObject:
-    """Return the `CreateMessageResult` for `params` (wire form, already admitted and limited).
+    """Call the model with `params` of a sampling request, which is already admitted and limited, and return a `CreateMessageResult`.
 
     Raises:
-        ModelError: The model failed, or its answer has neither text nor image nor tool call.
+        ModelError: The model failed, or its response has neither text nor image nor tool call.
     """
     response = await call_model(client, _messages(params), _options(params), stream=True).get_final_response()
     contents = [content for message in response.messages for content in message.contents]

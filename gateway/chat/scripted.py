@@ -1,4 +1,4 @@
-"""`ScriptedChatClient`: a public chat client that returns scripted answers, for tests of agents."""
+"""`ScriptedChatClient`: a public chat client that returns scripted responses, for tests of agents."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponseUpdate
 
 Reply = str | Content | Sequence[Content | str] | Exception
-"""One turn: text, contents such as tool calls, or an exception to raise."""
+"""A scripted response of the model: text, contents such as tool calls, or an exception to raise."""
 
 
 class ScriptedChatClient(BaseChatClient):
-    """Returns `replies` in order. `requests` stores the messages and options of every call, for assertions."""
+    """Chat client that returns `replies` in order. `requests` stores the messages and options of every call, for assertions."""
 
     def __init__(self, replies: Sequence[Reply], *, model: str = "scripted") -> None:
         super().__init__(model)

@@ -1,7 +1,7 @@
-"""`SkillBackend`: provides skills that are not in folders: skills in code, or on servers behind this gateway.
+"""`SkillBackend`: the interface of providers of skills that are not in folders: Python objects, and skills of remote MCP servers.
 
-The library puts these skills into its index beside those of folders and fetches their bytes from the backend. `code.CodeSkills` and
-the catalog's `RemoteSkills` implement the protocol.
+The skill library (`library.SkillLibrary`) adds these skills to its index of skills from folders, and fetches their bytes from the backend.
+`code.CodeSkills` and the catalog's `RemoteSkills` implement the protocol.
 """
 
 from __future__ import annotations
@@ -15,24 +15,27 @@ from gateway.tools.context import CallContext
 
 
 class SkillBackend(Protocol):
-    """Provides the skills whose `Skill.key` has the `id` of this backend as its first part."""
+    """Interface of a provider of skills that are not in folders. `Skill.key` of a provided skill begins with the `id` of its backend."""
 
     @property
     def id(self) -> str:
-        """Id of the backend, which must differ from the paths of all skill folders."""
+        """Id of the backend. It must differ from the paths of all folders with skills, because `Skill.key` begins with one or the other."""
         ...
 
     @property
     def skills(self) -> Sequence[Skill]:
-        """The skills that the last refresh found."""
+        """The skills that the last successful `refresh` found."""
         ...
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
-        """Register the callback that is called synchronously after each change of `skills`."""
+        """Register a callback, which the backend calls synchronously after each change of `skills`."""
         ...
 
     async def refresh(self) -> None:
-        """Check for changes; the library calls it as often as it checks folders. After a failure `skills` stays unchanged."""
+        """Check whether the backend's skills have changed, and update `skills`. If the check fails, `skills` stays unchanged.
+
+        The skill library calls this as often as it checks skill folders.
+        """
         ...
 
     async def ready(self) -> None:
@@ -40,7 +43,7 @@ class SkillBackend(Protocol):
         ...
 
     async def renew(self, skill: Skill, ctx: CallContext) -> Skill:
-        """Return the skill as the backend lists it now; its body may be missing.
+        """Return the current version of a skill from the backend. The text of its `SKILL.md` may be missing in the result.
 
         Raises:
             NotFound: The backend no longer has the skill.
@@ -49,7 +52,7 @@ class SkillBackend(Protocol):
         ...
 
     async def fetch(self, skill: Skill, path: str, ctx: CallContext) -> tuple[SkillFile, bytes]:
-        """Return the list entry of a skill's file and the file's current bytes. The caller compares the bytes with the digest in the entry.
+        """Fetch a file of a skill. Return its list entry and its current bytes; the caller compares the bytes with the digest in the entry.
 
         Raises:
             NotFound: The skill has no such file.
@@ -58,14 +61,20 @@ class SkillBackend(Protocol):
         ...
 
     def locate(self, skill: Skill, path: str) -> tuple[str, str]:
-        """Return the id of the source that publishes a file, and the source's URI of it. Scopes are judged by both. Raises `NotFound`."""
+        """Return the id of the source (a server or the gateway itself) that publishes a skill's file, and the file's URI at that source.
+
+        The scopes of an API key are checked against both values.
+
+        Raises:
+            NotFound: The skill has no such file.
+        """
         ...
 
     async def run(self, skill: Skill, function: str, args: JsonValue, ctx: CallContext) -> str:
-        """Call one of the skill's `functions` and return its result as text.
+        """Call one of the skill's `functions` (scripts that are Python functions) and return its result as text.
 
         Raises:
-            SkillError: The arguments do not fit.
+            SkillError: The arguments do not fit the function.
             ToolFailed: The function fails.
         """
         ...

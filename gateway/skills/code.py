@@ -1,8 +1,8 @@
 """`CodeSkills`: serves skills that are Python objects in the same way as skills in folders.
 
-`skills.objects` of the configuration names the objects; their classes are in `objects`. A skill's text becomes a `SKILL.md`, so it
-is served and digested like a folder. A resource that is a function is computed at each read. Functions run in this process, because they
-are the operator's own code, as those of `expose.functions` are.
+`skills.objects` of the configuration names the objects; their classes are in `gateway.skills.objects`. Each skill's text becomes a
+`SKILL.md`, which is listed with its digest like a file on disk. A resource that is a function is computed at each read. The functions run
+in this process, because they are the operator's own code, like the functions that `expose.functions` of the configuration names.
 """
 
 from __future__ import annotations
@@ -36,28 +36,32 @@ from gateway.tools.functions_source import import_from, import_object
 logger = logging.getLogger(__name__)
 
 BACKEND_ID = "code:"
-"""First part of `Skill.key` for skills in code. It cannot be a folder's path, because the paths of root folders are absolute."""
+"""First part of `Skill.key` for skills that are Python objects. It differs from every skill folder's path, because those paths are
+absolute."""
 
 
 class CodeSkills:
-    """The configured skills that are Python objects, as a `SkillBackend`. `start` imports the objects, `refresh` reads them again."""
+    """A `SkillBackend` that provides the configured skills that are Python objects. `start` imports them, `refresh` reads them again."""
 
     def __init__(self, references: Sequence[str], *, base_dir: Path, strict: bool = False) -> None:
-        """`references` are `module` or `module:name`, looked up in `base_dir` first. Nothing is imported before `start`."""
+        """Store the settings. Nothing is imported before `start`.
+
+        `references` are `module` or `module:name`, looked up in the folder `base_dir` first. `strict` refuses skills with warnings.
+        """
         self._references = list(dict.fromkeys(references))
         self._base_dir = base_dir
         self._strict = strict
         self._found: list[tuple[str, Skill | SkillsSource]] = []
         self._served: dict[str, tuple[Skill, ServedSkill]] = {}
-        """Name → the object, and the skill of the index made from it."""
+        """Skill name → the Python object, and the skill that was made from it for the skill index."""
         self._on_change: Callable[[], None] = lambda: None
         self._failed: list[SkillReport] = []
         self.problems: list[SkillReport] = []
-        """One report for each object or reference that is refused, or served with a warning."""
+        """One report for each skill that is refused or served with a warning, and for each reference that cannot be imported or read."""
 
     @property
     def id(self) -> str:
-        """Always `code:`."""
+        """The id of this skill backend: always `code:`."""
         return BACKEND_ID
 
     @property
@@ -66,11 +70,11 @@ class CodeSkills:
         return [skill for _, skill in self._served.values()]
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
-        """Register the one callback that is called when the skills have changed."""
+        """Register the callback that is called after `skills` changed. It replaces a callback registered earlier."""
         self._on_change = on_change
 
     async def start(self) -> None:
-        """Import all references and read their skills. A reference that fails is added to `problems`; the others are served."""
+        """Import all configured references and read their skills. A reference that fails is added to `problems`; the others are served."""
         for reference in self._references:
             try:
                 self._found += [(reference, found) for found in await self._import(reference)]
@@ -90,7 +94,10 @@ class CodeSkills:
         return found
 
     async def refresh(self) -> None:
-        """Read every skill again, also from each `SkillsSource`. If the code of a reference fails, its skills of the last refresh stay."""
+        """Read every skill object again, and call each `SkillsSource` (an object that returns skills) again.
+
+        If the code of a reference fails, the skills that it had at the last refresh are served unchanged.
+        """
         served: dict[str, tuple[Skill, ServedSkill]] = {}
         problems = list(self._failed)
         for reference, found in self._found:
@@ -112,7 +119,10 @@ class CodeSkills:
             self._on_change()
 
     def _judge(self, reference: str, skill: Skill, taken: Container[str], problems: list[SkillReport]) -> ServedSkill | None:
-        """Convert an object to a skill of the index, or return `None` to refuse it. Refusals and warnings are added to `problems`."""
+        """Convert a Python object to a skill for the skill index, or return `None` to refuse it. Add refusals and warnings to `problems`.
+
+        `taken` has the names of the skills that are already accepted.
+        """
         name = skill.frontmatter.name
         if name in taken:
             problems.append(_refused(reference, "name-taken", f"Another skill in code is called {name!r}; rename one."))
@@ -125,10 +135,14 @@ class CodeSkills:
         return made if is_served else None
 
     async def ready(self) -> None:
-        """Return at once: `start` has read every skill."""
+        """Return at once, because `start` has already read every skill."""
 
     async def renew(self, skill: ServedSkill, ctx: CallContext) -> ServedSkill:
-        """Read every skill again and return the new version of `skill`, with the id under which it is served. Raises `NotFound`."""
+        """Read every skill object again, and return the new version of `skill` under the id that `skill` has.
+
+        Raises:
+            NotFound: The skill no longer exists.
+        """
         await self.refresh()
         now = next((s for s in self.skills if s.key == skill.key), None)
         if now is None:
@@ -136,7 +150,7 @@ class CodeSkills:
         return published(now, skill.id) if now.is_listed else now
 
     async def fetch(self, skill: ServedSkill, path: str, ctx: CallContext) -> tuple[SkillFile, bytes]:
-        """Return the list entry of a resource or of the `SKILL.md`, and the bytes that the object returns for it now.
+        """Return the list entry of a resource or of the `SKILL.md`, and the bytes that the Python object currently returns for it.
 
         Raises:
             NotFound: The skill has no such file.
@@ -159,11 +173,17 @@ class CodeSkills:
         return file, data
 
     def locate(self, skill: ServedSkill, path: str) -> tuple[str, str]:
-        """Return the id of the gateway's own source (`skill`) and the URI under which it publishes the file."""
+        """Return the id of the source that publishes the file, which is the gateway itself (`skill`), and the file's URI there."""
         return SOURCE_ID, own_uri(skill, path)
 
     async def run(self, skill: ServedSkill, function: str, args: JsonValue, ctx: CallContext) -> str:
-        """Call a script and return its result as text. Raises `SkillError` for arguments that do not fit, `ToolFailed` for a failure."""
+        """Call a script of the skill, which is a Python function, and return its result as text.
+
+        Raises:
+            NotFound: The skill has no such script.
+            SkillError: The arguments do not fit.
+            ToolFailed: The script fails.
+        """
         found = self._object(skill)
         script = await found.get_script(function)
         if script is None:
@@ -179,7 +199,12 @@ class CodeSkills:
 
 
 async def _run_code(skill: ServedSkill, what: str, work: Callable[[], Awaitable[object]]) -> object:
-    """Run a skill's own code. Raises `SkillError` if the arguments do not fit, and `ToolFailed` if the code raises anything else."""
+    """Run code of a skill, and return its result. `what` names the action in the error message.
+
+    Raises:
+        GatewayError: The code raised it; it is passed on unchanged (a `SkillError` if arguments do not fit).
+        ToolFailed: The code raised any other exception.
+    """
     try:
         return await work()
     except GatewayError:
@@ -190,13 +215,19 @@ async def _run_code(skill: ServedSkill, what: str, work: Callable[[], Awaitable[
 
 
 async def _content(skill: ServedSkill, found: Skill) -> str:
-    """Return the text of a skill as a `SKILL.md`, with a header if it has none. For a skill class that does not come from `objects`."""
+    """Return the text of a skill as a `SKILL.md`, for a skill whose class is not from `gateway.skills.objects`.
+
+    If the text has no frontmatter, the skill's own frontmatter is put before it.
+    """
     text = str(await _run_code(skill, "be loaded", found.get_content))
     return text if text.startswith("---\n") else _header(found.frontmatter) + text
 
 
 def to_served(skill: Skill, reference: str) -> ServedSkill:
-    """Convert a skill object to a skill of the index. Only reads what the object declares: its functions are not called."""
+    """Convert a Python skill object to a skill for the skill index, from what the object declares. No function of the object is called.
+
+    `reference` is the configured reference that names the object. A resource with an unusable name is left out, with a warning.
+    """
     name, text = skill.frontmatter.name, manifest_of(skill)
     data = (text or _header(skill.frontmatter)).encode()
     document = parse_skill(data, directory=name)
@@ -226,7 +257,10 @@ def to_served(skill: Skill, reference: str) -> ServedSkill:
 
 
 def manifest_of(skill: Skill) -> str:
-    """Return the `SKILL.md` of a skill: the file of a `FileSkill`, the fields and instructions of one in code; empty for other classes."""
+    """Return the `SKILL.md` of a Python skill object; empty if the object's class does not define the text in a known form.
+
+    A `FileSkill` has the text of a file. For a `ClassSkill` or `InlineSkill`, the text is made of its fields and instructions.
+    """
     if isinstance(skill, ClassSkill | InlineSkill):
         return f"{_header(skill.frontmatter)}{skill.instructions.rstrip()}\n"
     return skill.content if isinstance(skill, FileSkill) else ""
@@ -252,14 +286,18 @@ def _quoted(text: str) -> str:
 
 
 def _to_bytes(value: object) -> bytes:
-    """Return the result of a function as bytes: text as UTF-8, and any value other than text or bytes as JSON."""
+    """Convert the result of a skill's function to bytes: text to UTF-8, and any value other than text or bytes to JSON."""
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     return value.encode() if isinstance(value, str) else to_json(value, fallback=str)
 
 
 def _skills_in(value: object) -> list[Skill | SkillsSource]:
-    """Return the skills and sources that a Python value stands for: the value itself, an instance of a skill class, or list items."""
+    """Return the skills and skill sources in a Python value: the value itself, an instance of a skill class, or those in a list.
+
+    Raises:
+        ConfigError: Creating an instance of the skill class fails.
+    """
     if isinstance(value, Skill | SkillsSource):
         return [value]
     if isclass(value) and issubclass(value, Skill) and not isabstract(value):
@@ -273,7 +311,7 @@ def _skills_in(value: object) -> list[Skill | SkillsSource]:
 
 
 def _own_values(module: ModuleType) -> list[object]:
-    """Return the values of a module's variables, without classes that the module has only imported."""
+    """Return the values of a module's variables, without classes that the module imports from elsewhere."""
     return [v for v in vars(module).values() if not isclass(v) or v.__module__ == module.__name__]
 
 

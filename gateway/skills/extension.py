@@ -1,7 +1,7 @@
-"""`SkillsExtension`: answers the requests of the extension `io.modelcontextprotocol/skills` (SEP-2640).
+"""`SkillsExtension`: answers the requests of the MCP extension `io.modelcontextprotocol/skills` (SEP-2640).
 
-`SkillSource` calls it; the catalog and the server complete and send the results. All answers come from the library's index, so the
-digests here match the bytes of `resources/read`.
+`SkillSource` calls it; the packages `catalog` and `server` complete and send the results. All answers come from the skill library's index,
+so the digests in them match the bytes that `resources/read` returns.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ PAGE_SIZE = 100
 """Entries per page of `skills/list`. A page of 100 published skills has about 82 KB."""
 
 TTL_MS = 60_000
-"""`ttlMs` of all results: how long a client may cache them. Changes are announced, and a read file shows an outdated digest."""
+"""`ttlMs` of all results: milliseconds for which a client may cache them. Clients are notified of changes, and notice an outdated digest
+when they read the file."""
 
 FOLDER = "inode/directory"
-"""MIME type of a folder (SEP-2640)."""
+"""MIME type that stands for a folder in listings (SEP-2640)."""
 
 
 class SkillsExtension:
-    """Answers `skills/list`, `skills/get` and `resources/directory/read` from one skill library."""
+    """Answers requests of the MCP skills extension (`skills/list`, `skills/get`, `resources/directory/read`) from a skill library."""
 
     def __init__(self, library: SkillLibrary) -> None:
         self._library = library
 
     async def list_page(self, cursor: str | None = None, limit: int = PAGE_SIZE) -> JsonObject:
-        """Answer `skills/list`: entries sorted by URI, starting after the entry that the cursor names.
+        """Answer `skills/list`: return the listed skills sorted by URI, starting after the skill that the cursor names.
 
         Raises:
             NotFound: The cursor was not made by this method (kind `cursor`).
@@ -45,7 +46,7 @@ class SkillsExtension:
         return _page("skills", [(skill.root_uri, skill.entry) for skill in index.listed], cursor, limit)
 
     async def get(self, uri: str, ctx: CallContext) -> JsonObject:
-        """Answer `skills/get`: the entry of a skill by the URI of its `SKILL.md`, after reading the skill's folder again.
+        """Answer `skills/get`: read the skill's folder again, and return the skill's entry. `uri` is the URI of its `SKILL.md`.
 
         Raises:
             NotFound: No skill has this URI (kind `skill`).
@@ -55,7 +56,7 @@ class SkillsExtension:
         return {"skill": dict(self._skill_at(uri).entry), "ttlMs": TTL_MS, "cacheScope": "private"}
 
     async def directory(self, uri: str, cursor: str | None = None, limit: int = PAGE_SIZE) -> JsonObject:
-        """Answer `resources/directory/read`: the direct children of a folder of a skill, sorted by URI.
+        """Answer `resources/directory/read`: return the files and folders directly inside a folder of a skill, sorted by URI.
 
         Raises:
             NotFound: No folder has this URI (kind `directory`), or the cursor was not made by this method (kind `cursor`).
@@ -74,7 +75,10 @@ class SkillsExtension:
 
 
 def _page(key: str, items: Sequence[tuple[str, JsonMapping]], cursor: str | None, limit: int) -> JsonObject:
-    """Return one page of `items`, which are pairs of URI and list entry, sorted by URI."""
+    """Return one page of a result: under `key` at most `limit` of the `items` after the cursor, and `nextCursor` if more follow.
+
+    `items` are pairs of URI and list entry, sorted by URI.
+    """
     uris = [uri for uri, _ in items]
     start = bisect_right(uris, _decode(cursor)) if cursor else 0
     result: JsonObject = {key: [dict(item) for _, item in items[start : start + limit]], "ttlMs": TTL_MS, "cacheScope": "private"}
@@ -84,7 +88,7 @@ def _page(key: str, items: Sequence[tuple[str, JsonMapping]], cursor: str | None
 
 
 def resource_wire(skill: Skill, file: SkillFile) -> JsonObject:
-    """Return a file as an MCP `Resource`. For a `SKILL.md`, name and description are those of the skill."""
+    """Return a skill's file as an MCP `Resource` object. A `SKILL.md` gets the name and description of the skill."""
     wire: JsonObject = {"uri": file_uri(skill.root_uri, file.path), "name": file.path.rpartition("/")[2]}
     if file.path == MANIFEST:
         wire |= {"name": skill.document.name, "description": skill.document.description, "mimeType": MARKDOWN}

@@ -1,7 +1,7 @@
-"""`check_skills`: judges the skill folders that a person names, for `moongate skills check`.
+"""`check_skills`: checks the skill folders that a user names, for the command `moongate skills check`.
 
-The index that serves skills also judges them here. A path may be a folder of skills, the folder of one skill or its `SKILL.md`. Blocking;
-prints nothing.
+The checks are those of the gateway: `build_index` makes them. A path may be a folder of skills, the folder of one skill, or its `SKILL.md`.
+Blocking; prints nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gateway.skills.model import MANIFEST, SkillReport
 
 
 def check_skills(paths: Sequence[str], *, strict: bool = False) -> list[SkillReport]:
-    """Return one report per skill below `paths`, sorted by path, and one per path without a skill.
+    """Return one report per skill below `paths`, and one per path that has no skill, sorted by path.
 
-    Reports spell paths as they were given. With `strict`, warnings reject a skill.
+    Paths in reports are written as the user gave them. With `strict`, warnings reject a skill.
     """
     roots = {_folder_of(path): path for path in reversed(paths)}
     index = build_index(tuple(dict.fromkeys(_folder_of(path) for path in paths)), strict=strict)
@@ -36,13 +36,16 @@ def check_skills(paths: Sequence[str], *, strict: bool = False) -> list[SkillRep
 
 
 def _folder_of(path: str) -> str:
-    """Return the folder that a path given by the user means: the path itself, or the folder that contains a given `SKILL.md`."""
+    """Return the folder to check for a path that the user gave: the path itself, or the containing folder if the path is a `SKILL.md`."""
     is_manifest = os.path.basename(path).casefold() == MANIFEST.casefold() and not os.path.isdir(path)
     return (os.path.dirname(path) or os.curdir) if is_manifest else path
 
 
 def _as_given(path: str, spelled: dict[str, str]) -> str:
-    """Return the real `path` as the user would write it, below the innermost folder that the user named (`spelled`: real → written)."""
+    """Return the real `path` with its beginning replaced by the folder as the user wrote it. If several folders fit, the innermost is used.
+
+    `spelled` maps real paths of folders to the paths that the user wrote.
+    """
     for real in sorted(spelled, key=len, reverse=True):
         if path == real:
             return spelled[real]

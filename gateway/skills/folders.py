@@ -1,8 +1,8 @@
-"""Safe access to skill folders on disk: finds skills below a root, lists their files, reads bytes.
+"""Safe access to skill folders on disk: finds skills below a root folder, lists their files, and reads bytes.
 
-Authors of skills are not trusted. Listing therefore checks links and file types itself. Reading opens one path segment after the other
-below the root folder, follows no link, does not block on a FIFO, and stops at the listed size. A file with a second name (hard link)
-is refused (`config.documents`). Paths come from a listing, never from a client. `reader` and `objects` use this module. Blocking; call it
+Authors of skills are not trusted. Listing therefore checks links and file types. Reading opens one path segment after the other below the
+root folder, follows no link, does not block on a FIFO, and stops at the listed size. A file with a second name (hard link) is refused
+(`config.documents`). Paths come from a listing, never from a client. `reader` and `objects` use this module. Its functions block; call them
 in a worker thread.
 """
 
@@ -25,7 +25,7 @@ _UNNAMEABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\ud800-\udfff]")
 """Characters in file names that no client can send: control characters, backslashes and undecodable bytes."""
 
 JUNK = (".git", "node_modules", "__pycache__", ".venv", ".DS_Store", "*.pyc", ".env*")
-"""Names of files and folders that are never served: caches, dependencies, secrets. One published skill has 48 MB of them."""
+"""Name patterns of files and folders that are never served: caches, dependencies, secrets. One published skill has 48 MB of these."""
 
 MAX_ENTRIES = 20_000
 """Maximum number of directory entries listed per skill; further entries are not served. The largest published skill has 1,104 files."""
@@ -34,24 +34,24 @@ MAX_DEPTH = 16
 """Maximum levels of folders in a skill; deeper folders are not served. The deepest published skill has 7 levels."""
 
 MAX_SEARCH_DEPTH = 6
-"""Levels below a root folder that are searched for skills (Agent Skills client guide, scan bounds)."""
+"""Levels of folders below a root folder that are searched for skills (Agent Skills client guide, scan bounds)."""
 
 MAX_SEARCH_FOLDERS = 20_000
 """Maximum number of folders searched per root folder, so that the search ends if the root is `/` by mistake."""
 
 
 class Changed(Exception):
-    """A file changed since it was listed. Internal to this package: callers list the skill again."""
+    """Raised if a file can no longer be read as it was listed. Internal to the package `skills`: its callers list the skill again."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A regular file of a skill."""
+    """A regular file that was found when a skill's folder was listed."""
 
     path: str
-    """Path of the file relative to the skill, as clients see it."""
+    """Path of the file relative to the skill's folder, as clients see it."""
     segments: tuple[str, ...]
-    """Real location of the file below the root folder, as path segments with links resolved."""
+    """Real location of the file below the root folder (the folder searched for skills), as path segments with links resolved."""
     stamp: Stamp
 
 
@@ -64,30 +64,30 @@ class Listing:
     manifest_name: str = MANIFEST
     """Name of the skill's own `SKILL.md` as the disk spells it, such as `skill.md`."""
     nested: list[tuple[str, ...]] = field(default_factory=lambda: cast("list[tuple[str, ...]]", []))
-    """Folders inside the skill that have a `SKILL.md` of their own, as segments below the root."""
+    """Folders inside the skill that are skills themselves, because they have a `SKILL.md`; as path segments below the root folder."""
 
 
 def is_junk(name: str) -> bool:
-    """Return whether a file or folder of that name is never served, because it is a cache, a dependency or a secret (`JUNK`)."""
+    """Return whether a file or folder with this name is never served: a cache, a dependency or a secret by the patterns in `JUNK`."""
     return any(fnmatchcase(name, pattern) for pattern in JUNK)
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """Return size, mtime, inode and ctime of a file. The same four values later mean that its content has not changed."""
+    """Return size, mtime, inode and ctime of a file. If all four values are the same later, the file's content has not changed."""
     return (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
 
 Problems = list[tuple[str, Diagnostic]]
-"""Pairs of a path and a diagnostic, for folders that cannot be searched and links that cannot be followed."""
+"""Pairs of path and diagnostic, about folders that cannot be searched and links that cannot be followed."""
 
 
 def find_skills(
     root: str, roots: tuple[str, ...], problems: Problems, max_depth: int = MAX_SEARCH_DEPTH
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the folders with a `SKILL.md`, in path order, as `(root, segments)`. Does not search inside a skill.
+    """Yield each skill folder below `root` as `(root, segments)`, in path order. Folders inside a skill are not searched.
 
-    `roots` are real paths. A link to a skill folder counts as the folder it points to, which may be below another one of `roots`; if
-    it is below none of them, it is skipped and added to `problems`.
+    A skill folder has a `SKILL.md`. `roots` are the real paths of all configured folders. A link to a skill folder yields the folder it
+    points to, with the one of `roots` that contains it; if none of `roots` contains it, it is skipped and added to `problems`.
     """
     stack: list[tuple[str, ...]] = [()]
     looked = 0
@@ -142,7 +142,7 @@ def _linked_skill(path: str, roots: tuple[str, ...], problems: Problems) -> tupl
 
 
 def _inside(folder: str, path: str) -> tuple[str, ...] | None:
-    """Return the segments of `path` below `folder`, or `None` if it is outside. Both are real paths (without links)."""
+    """Return the path segments of `path` below `folder`, or `None` if `path` is outside. Both are real paths, without links."""
     if path == folder:
         return ()
     prefix = folder.rstrip(os.sep) + os.sep
@@ -150,7 +150,7 @@ def _inside(folder: str, path: str) -> tuple[str, ...] | None:
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]] | None:
-    """Return the directory entries of a folder, sorted by name; `None` if the folder cannot be read, an empty list if it is gone."""
+    """Return a folder's directory entries, sorted by name; `None` if the folder cannot be read, an empty list if it no longer exists."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda e: e.name)
@@ -161,7 +161,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]] | None:
 
 
 class _Walk:
-    """One pass over a skill folder. A diagnostic of level `error` refuses the skill."""
+    """One pass over a skill folder, which collects its files and problems in `listing`. A problem of level `error` refuses the skill."""
 
     def __init__(self, root: str, segments: tuple[str, ...]) -> None:
         self.root = root
@@ -170,7 +170,11 @@ class _Walk:
         self.seen = 0
 
     def folder(self, path: str, segments: tuple[str, ...], parents: tuple[tuple[str, ...], ...]) -> None:
-        """Add the files of one folder. `path` is the path that clients see, `segments` the real location below the root folder."""
+        """Add the files of one folder, and of the folders inside it, to the listing.
+
+        `path` is the folder's path as clients see it, `segments` its real location below the root folder, `parents` the locations of the
+        folders around it.
+        """
         if len(parents) > MAX_DEPTH:
             self.problem("too-deep", "warning", f"{path!r} is deeper than {MAX_DEPTH} folders; left out. Move it up.")
             return
@@ -200,7 +204,7 @@ class _Walk:
         try:
             status = entry.stat(follow_symlinks=False)
         except OSError:
-            return  # removed since the folder was listed
+            return  # the file was removed after the folder was listed
         if path == MANIFEST:
             self.listing.manifest_name = entry.name
         if stat.S_ISLNK(status.st_mode):
@@ -220,7 +224,7 @@ class _Walk:
             self.problem("special-file", "error", f"{path!r} is not a regular file; remove it.")
 
     def link(self, full: str, path: str, parents: tuple[tuple[str, ...], ...]) -> None:
-        """Add the target of a link to the listing if the target is inside this skill; otherwise add an error, which refuses the skill."""
+        """Add the target of a symbolic link to the listing. A target outside this skill adds an error instead, which refuses the skill."""
         if path == MANIFEST:
             self.problem("symlink-manifest", "error", f"{MANIFEST} is a link; put the file itself there.")
             return
@@ -249,12 +253,12 @@ class _Walk:
         self.problem("symlink-copied", "warning", f"{path!r} is a link; clients get a copy of its target.")
 
     def problem(self, code: str, level: Level, message: str) -> None:
-        """Add a diagnostic to the listing."""
+        """Add a problem of the skill to the listing, as a diagnostic."""
         self.listing.problems.append(Diagnostic(code, level, message))
 
 
 def list_files(root: str, segments: tuple[str, ...]) -> Listing:
-    """List the files of the skill at `segments` below `root` (a path without links), without reading them."""
+    """List the files of the skill folder at `segments` below `root`, without reading them. `root` is a path without links."""
     walk = _Walk(root, segments)
     walk.folder("", segments, (segments,))
     if walk.seen > MAX_ENTRIES:
@@ -268,7 +272,7 @@ _FOLDER_FLAGS = _FLAGS | getattr(os, "O_DIRECTORY", 0)
 
 
 def read_file(root: str, segments: tuple[str, ...], max_bytes: int = MAX_SKILL_BYTES) -> tuple[bytes, Stamp]:
-    """Return the bytes of a regular file below `root`, reached without following a link, and its `Stamp`.
+    """Read a regular file below `root` without following any link. Return its bytes, and its `Stamp` (size, times and inode).
 
     Raises:
         Changed: The file is gone, not a regular file, a hard link, larger than `max_bytes`, or changed while it was read.
@@ -297,7 +301,7 @@ def read_file(root: str, segments: tuple[str, ...], max_bytes: int = MAX_SKILL_B
 
 
 def _open_below(root: str, segments: tuple[str, ...]) -> int:
-    """Open a file one segment at a time, so that a folder that was replaced by a link is not followed."""
+    """Open a file below `root` and return its descriptor. Opens one segment after the other, so that no link is followed."""
     if os.open not in os.supports_dir_fd:
         path = root
         for segment in segments:

@@ -1,7 +1,8 @@
-"""`SkillIndex`: an immutable table of every served skill, with the names and URIs that `build_index` assigns.
+"""`SkillIndex`: an immutable table of every served skill, with the ids and URIs that `build_index` assigns to the skills.
 
-The extension, resources, tools and prompts all answer from one index, so they agree. Building again reuses what did not change on
-disk. Client input is looked up in the index and never joined to a path. Blocking; `library` calls it in a worker thread.
+The skills extension, resources, tools and prompts all answer from the same index, so that they agree. Building the index again reuses
+everything that did not change on disk. Input of clients is looked up in the index and never joined to a path. Blocking; `library` builds
+the index in a worker thread.
 """
 
 from __future__ import annotations
@@ -27,49 +28,50 @@ logger = logging.getLogger(__name__)
 SCHEME = "skill://"
 
 SOURCE_ID = "skill"
-"""Id of the source that publishes the gateway's own skills."""
+"""Id of the source that publishes the gateway's own skills: those in folders and those that are Python objects."""
 
 PREFIX = "code"
-"""First part of the id of a skill in code (`code/<name>`) whose name a skill in a folder already has."""
+"""First part of the id `code/<name>`, which a skill that is a Python object gets if another skill already has its name."""
 
 _SAFE = "-._~!$&'()*+,;=:@"
-"""Characters that a segment of a URI path may hold unquoted (RFC 3986, `pchar`)."""
+"""Characters besides letters and digits that a segment of a URI path may contain without percent-encoding (RFC 3986, `pchar`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkillIndex:
-    """All served skills, and tables to look them up. Made by `build_index` and `with_more`."""
+    """All served skills, and tables to look them up. Created by `build_index` and `with_more`; never modified."""
 
     folders: Mapping[Key, SkillFolder] = field(default_factory=lambda: cast("dict[Key, SkillFolder]", {}))
-    """Everything that was read of each skill folder, including folders that are refused."""
+    """Key of a skill folder → everything that was read of the folder. Includes folders that are refused."""
     skills: tuple[Skill, ...] = ()
     """All served skills, sorted by id."""
     listed: tuple[Skill, ...] = ()
-    """The gateway's own skills that have URIs, sorted by URI."""
+    """The gateway's own skills (not those of remote servers) that have URIs, sorted by URI."""
     for_models: tuple[Skill, ...] = ()
-    """The skills that tools, search and catalogue may show, sorted by id."""
+    """The skills that models may see, sorted by id. Skill tools, search results and lists of skills for models are made from these."""
     reports: tuple[SkillReport, ...] = ()
-    """One report per skill folder that was found, including refused folders."""
+    """One report per skill folder that was found: whether the skill is served or refused, and its diagnostics."""
     trouble: tuple[SkillReport, ...] = ()
-    """One report per root folder that cannot be used, or that was not searched to the end."""
+    """One report per root folder (a folder searched for skills) that cannot be used, or that was not searched completely."""
     by_key: Mapping[Key, Skill] = field(default_factory=lambda: cast("dict[Key, Skill]", {}))
     by_root: Mapping[str, Skill] = field(default_factory=lambda: cast("dict[str, Skill]", {}))
-    """URI of a skill's root folder → the skill, for the gateway's own listed skills."""
+    """URI of a skill's folder → the skill, for the skills in `listed`."""
     by_file: Mapping[str, tuple[Skill, SkillFile]] = field(default_factory=lambda: cast("dict[str, tuple[Skill, SkillFile]]", {}))
-    """URI of a file (percent-encoded as `file_uri` does it) → the skill and the file, for the gateway's own listed skills."""
+    """URI of a file (percent-encoded as by `file_uri`) → the skill and the file, for all files of the skills in `listed`."""
     search: SearchIndex = field(default_factory=lambda: SearchIndex([]))
     by_name: Mapping[str, tuple[Skill, ...]] = field(default_factory=lambda: cast("dict[str, tuple[Skill, ...]]", {}))
-    """Case-folded name or id → the skills in `for_models` with this name or id."""
+    """Case-folded name or id → the skills in `for_models` that have this name or id."""
 
     @property
     def has_uris(self) -> bool:
-        """Whether any served skill has `skill://` URIs, skills of servers included."""
+        """Whether any served skill has `skill://` URIs. Skills of remote servers count, too."""
         return any(skill.is_listed for skill in self.skills)
 
     def named(self, name: str) -> list[Skill]:
-        """Return the skills in `for_models` that `name` can mean.
+        """Return the skills in `for_models` that `name`, written by a model or a user, can refer to.
 
-        An id or a URI means one skill, a plain name every skill with that name. Case is ignored, unless a skill matches exactly.
+        An id or a `skill://` URI refers to one skill, a name without slash to every skill with that name. Case matters only if a skill has
+        exactly the spelling of `name`; the other skills are then left out.
         """
         wanted = name.strip().removesuffix(f"/{MANIFEST}").removeprefix(SCHEME).rstrip("/")
         found = self.by_name.get(wanted.casefold(), ())
@@ -79,11 +81,17 @@ class SkillIndex:
         return [s for s in found if s.name == wanted] or list(found)
 
     def handle(self, skill: Skill) -> str:
-        """Return the shortest text for which `named` returns only this skill: its name, or its URI if others share the name."""
+        """Return the text that models and users pass to name this skill: its name, or its URI if several skills have that name.
+
+        `named` finds exactly this skill by this text.
+        """
         return skill.name if len(self.named(skill.name)) == 1 else SCHEME + skill.id
 
     def directory(self, uri: str) -> tuple[Skill, str] | None:
-        """Return the skill that has the folder with this URI (no slash at its end), and the folder's path in the skill; else `None`."""
+        """Return the skill that contains the folder with this URI, and the folder's path in the skill; `None` if no skill contains it.
+
+        The URI has no slash at its end. The path of the skill's own folder is empty.
+        """
         root = uri
         while root and root not in self.by_root:
             root = root.rpartition("/")[0]
@@ -100,12 +108,15 @@ class SkillIndex:
 
 
 def file_uri(root_uri: str, path: str) -> str:
-    """Return the URI of the file `path` of a skill, whose root folder has the URI `root_uri`. Each segment is percent-encoded."""
+    """Return the URI of a skill's file: `root_uri`, the URI of the skill's folder, and the percent-encoded segments of `path`."""
     return "/".join((root_uri, *(quote(segment, safe=_SAFE) for segment in path.split("/"))))
 
 
 def children(skill: Skill, folder: str) -> dict[str, SkillFile | None]:
-    """Return path → file of the direct children of a skill's folder (`""` is the skill itself). For a folder: path with `/` → `None`."""
+    """Return the files and folders directly inside the folder `folder` of a skill, by path. The folder `""` is the skill's own folder.
+
+    A file's path maps to the file. A folder's path ends in `/` and maps to `None`.
+    """
     prefix = f"{folder}/" if folder else ""
     found: dict[str, SkillFile | None] = {}
     for path, file in skill.files.items():
@@ -116,7 +127,7 @@ def children(skill: Skill, folder: str) -> dict[str, SkillFile | None]:
 
 
 def own_uri(skill: Skill, path: str) -> str:
-    """Return the URI of a file of one of the gateway's own skills. For a skill that only the tools serve, it is made from the id."""
+    """Return the URI of a file of one of the gateway's own skills. If the skill has no URI, one is made from its id."""
     return file_uri(skill.root_uri or f"{SCHEME}{skill.id}", path)
 
 
@@ -129,11 +140,12 @@ def build_index(
     cached: Mapping[Key, SkillFolder] | None = None,
     signed: Mapping[str, SignatureRule] | None = None,
 ) -> SkillIndex:
-    """Read the skills below `roots` and assign their names. Returns `previous` itself if nothing changed.
+    """Read the skills below the folders `roots` and assign their ids and URIs. Return `previous` itself if nothing changed.
 
-    Folders that did not change are taken from `previous`, or at the first call from `cached`, which must have been read under the
-    same rules. With `only`, just these folders, and folders that contain them or are inside them, are looked at. `signed` has a rule
-    for each root folder whose skills must be signed.
+    Skill folders that did not change are taken from `previous`, the last index, or at the first call from `cached`, which must have been
+    read under the same rules. If `only` is given, just the folders with these keys are checked for changes, and folders that contain them
+    or are inside them. `strict` refuses skills with warnings. `signed` has a signature rule for each root folder whose skills must be
+    signed.
     """
     known: Mapping[Key, SkillFolder] = previous.folders if previous else (cached or {})
     reader = FolderReader(known, signed or {})
@@ -152,7 +164,7 @@ def build_index(
 
 
 def is_same(now: Mapping[Key, SkillFolder], then: Mapping[Key, SkillFolder]) -> bool:
-    """Return whether both tables have the same `SkillFolder` objects in the same order, so no folder was read again."""
+    """Return whether `now` and `then` have the same `SkillFolder` objects in the same order, so that no folder was read again."""
     return list(now) == list(then) and all(then[key] is folder for key, folder in now.items())
 
 
@@ -164,7 +176,7 @@ def _assemble(folders: Mapping[Key, SkillFolder], trouble: Sequence[SkillReport]
     for folder in folders.values():
         listable = _is_listable(folder, strict)
         if folder.is_nested and not listable:
-            continue  # its files belong to the skill around it
+            continue  # its files are served as files of the skill that contains the folder
         skill = None
         if folder.verdict(strict=strict) != "rejected":
             skill_id = _unique_id(folder, taken, names, listable=listable)
@@ -179,10 +191,11 @@ def _assemble(folders: Mapping[Key, SkillFolder], trouble: Sequence[SkillReport]
 
 
 def with_more(index: SkillIndex, more: Sequence[Skill], keeps: Callable[[str], bool] | None) -> SkillIndex:
-    """Return `index`, which has the skills of folders, with the skills `more` added. Own skills whose id `keeps` rejects are removed.
+    """Return a copy of `index`, the index of skills in folders, with the skills of other providers (`more`) added.
 
-    If two skills have the same id, the skill of a folder keeps it. A skill in code gets a prefix (`code/<name>`). A skill of a server
-    is left out and logged, because its URIs belong to that server.
+    The gateway's own skills (not those of remote servers) for whose id `keeps` returns false are removed. If two skills have the same id,
+    the skill of a folder keeps the id. A skill that is a Python object gets a prefix (`code/<name>`). A skill of a remote server is left
+    out and logged, because its URIs belong to that server.
     """
     if not more and keeps is None:
         return index
@@ -203,7 +216,7 @@ def with_more(index: SkillIndex, more: Sequence[Skill], keeps: Callable[[str], b
 
 
 def _tabulate(index: SkillIndex, skills: list[Skill]) -> SkillIndex:
-    """Return `index` with `skills` as its skills, and with new tables to look them up."""
+    """Return a copy of the skill index `index` that has `skills` as its skills, with new lookup tables for them."""
     skills.sort(key=lambda s: s.id)
     own = [s for s in skills if s.is_listed and not s.is_remote]
     for_models = tuple(s for s in skills if s.is_for_models)
@@ -230,10 +243,10 @@ def _is_listable(folder: SkillFolder, strict: bool) -> bool:
 
 
 def _unique_id(folder: SkillFolder, taken: set[str], names: Counter[str], *, listable: bool) -> str:
-    """Return the id for a skill: its name, or if another skill has that id, `<prefix>/<name>` with the name of its folder or parent folder.
+    """Return an unused id for the skill in `folder`: its name, or `<prefix>/<name>` if another skill has that id.
 
-    A prefix is never the name of a skill, because the URIs would then lie inside that skill. A skill that cannot be listed never
-    takes a name that a listed skill has.
+    The prefix is made of the name of the skill's folder or of its parent folder. A prefix is never the name of a skill, because the URIs
+    would then lie inside that skill. A skill that cannot be listed never takes a name that a listed skill has.
     """
     name = folder.document.name if listable else _slug(folder.name)
     if name not in taken and (listable or name not in names):
@@ -251,7 +264,7 @@ def _prefixed(stem: str, name: str, taken: Container[str], names: Container[str]
 
 
 def _slug(text: str) -> str:
-    """Return `text` changed to a legal skill name: lower-case letters, digits and single hyphens, at most 60 characters."""
+    """Convert `text` to a legal skill name: lower-case letters, digits and single hyphens, at most 60 characters."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].rstrip("-") or "skill"
 
 
@@ -273,7 +286,10 @@ def _to_skill(folder: SkillFolder, skill_id: str, *, listable: bool) -> Skill:
 
 
 def published(skill: Skill, skill_id: str) -> Skill:
-    """Return the skill with this id, its URIs and its SEP-2640 entry. `resources` is `dynamic` if any file is made at each read."""
+    """Return a copy of the skill with the id `skill_id`, its `skill://` URI, and its entry for `skills/list` (SEP-2640).
+
+    `resources` in the entry lists the files, or is `dynamic` if the content of any file is made at each read.
+    """
     root_uri = SCHEME + skill_id
     files = skill.files.values()
     resources = [{"uri": file_uri(root_uri, f.path), "digest": f.digest, "size": f.size} for f in files]

@@ -1,7 +1,7 @@
-"""The skill index on disk: what was read of each folder, so that a restart need not read files again.
+"""Cache file of the skill index: what was read of each skill folder, so that a restart need not read the files again.
 
-An entry counts only while the file still has the recorded size, times and inode (its stamp). A cache file that is missing, torn, or
-written by other rules is ignored. Blocking; `library` calls it in a worker thread.
+An entry of the cache is used only if the file still has the recorded size, times and inode (its stamp). A cache file that is missing,
+incomplete, or was written by other code of the modules in `RULES` is ignored. Blocking; `library` calls this module in a worker thread.
 """
 
 from __future__ import annotations
@@ -25,19 +25,22 @@ from gateway.storage.atomic_files import make_private_folder, write_atomic
 logger = logging.getLogger(__name__)
 
 RULES = (documents, folders, mime, model, parser, reader)
-"""The modules that read and judge skill folders. If the code of one changes, the cache is ignored and every folder is read again."""
+"""The modules that read and check skill folders. If their code changes, the cache file is ignored and every folder is read again."""
 
 MAX_BYTES = 1 << 30
-"""Maximum size of a cache file. A larger file is ignored, because `write_cache` does not write any of that size."""
+"""Maximum size of a cache file; a larger file is ignored. `write_cache` does not write files of that size."""
 
 
 def cache_file(state_folder: Path, roots: tuple[str, ...]) -> Path:
-    """Return the path of the cache file for these root folders. Each set of root folders has its own file."""
+    """Return the path of the cache file for the root folders `roots`. Each list of root folders has its own cache file."""
     return state_folder / f"skills-{hashlib.sha256(json.dumps(roots).encode()).hexdigest()[:16]}.json"
 
 
 def write_cache(path: Path, index: Mapping[Key, SkillFolder]) -> None:
-    """Write what was read of each folder to the cache file. If writing fails, it is logged, and the next start reads every file."""
+    """Write what was read of each skill folder to the cache file.
+
+    A failure is logged; the next start of the gateway then reads every file again.
+    """
     document = {"format": _rules_digest(), "folders": [dataclasses.asdict(folder) for folder in index.values()]}
     try:
         make_private_folder(path.parent)
@@ -47,7 +50,7 @@ def write_cache(path: Path, index: Mapping[Key, SkillFolder]) -> None:
 
 
 def read_cache(path: Path) -> dict[Key, SkillFolder]:
-    """Return the folders that `write_cache` wrote; empty if the file cannot be used."""
+    """Return the skill folders that `write_cache` wrote to a cache file, by key; empty if the file cannot be used."""
     try:
         if path.stat().st_size > MAX_BYTES:
             return {}

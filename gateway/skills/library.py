@@ -1,7 +1,8 @@
-"""`SkillLibrary`: holds the current `SkillIndex` of folders and backends, refreshes it, and reads files with a check of their digest.
+"""`SkillLibrary`: holds the current index of all skills, keeps it up to date, and reads files of skills with a check of their digest.
 
-Tools, resources, prompts and the extension all use one library, so that listings and reads agree. Disk access happens in worker
-threads. The library knows no MCP messages.
+The skills are in folders, or are provided by backends: Python objects and remote servers. Tools, resources, prompts and the skills
+extension all use the same library, so that listings and reads agree. Disk access happens in worker threads. The library does not depend on
+MCP messages.
 """
 
 from __future__ import annotations
@@ -32,17 +33,21 @@ from gateway.tools.context import CallContext
 logger = logging.getLogger(__name__)
 
 REST_FACTOR = 20
-"""The pause after a refresh is at least this many times as long as the refresh took, so that many skills do not keep a core busy."""
+"""Minimum ratio of the pause after a refresh to the duration of the refresh, so that a large number of skills does not keep a core busy."""
 
 _EMPTY = SkillIndex()
-"""The empty index, which is in use before the first refresh."""
+"""A skill index without skills, which the library uses before the first refresh."""
 
 OnSwap = Callable[[SkillIndex, SkillIndex], None]
-"""Callback that receives the old and the new index after each change. It is called synchronously, and must not block or raise."""
+"""Callback for a change of the index of all skills. Receives the old and the new index; is called synchronously, and must not block or
+raise."""
 
 
 class SkillLibrary:
-    """The skills in folders below `paths` and those of backends. Call `refresh` once before use; `watch` keeps the index current."""
+    """All skills: those in folders below `paths`, and those of backends, which provide skills that are not in folders.
+
+    Call `refresh` once before use; `watch` then keeps the index of the skills current.
+    """
 
     def __init__(
         self,
@@ -57,8 +62,9 @@ class SkillLibrary:
     ) -> None:
         """Store the settings. Nothing is read before `refresh`.
 
-        With `refresh_seconds` 0 every use reads the folders on disk. `keeps` decides by id which own skills are served. `signed` has a
-        rule for each root folder whose skills must be signed. The index is cached in `state_folder`, except with `signed`: signatures
+        `strict` refuses skills with warnings. Folders are checked again after `refresh_seconds`; with 0, every use reads the folders on
+        disk. `keeps` returns for the id of one of the gateway's own skills (not of a remote server) whether the skill is served. `signed`
+        has a rule for each root folder whose skills must be signed. The index is cached in `state_folder`, except with `signed`: signatures
         are checked at every start.
         """
         self._roots = tuple(str(path) for path in paths)
@@ -79,29 +85,32 @@ class SkillLibrary:
 
     @property
     def index(self) -> SkillIndex:
-        """The index that was built last. Reading this property never touches the disk."""
+        """The index (table) of all skills that was built last. Reading this property never accesses the disk."""
         return self._index
 
     def add(self, backend: SkillBackend) -> None:
-        """Add a backend, whose skills are served from now on."""
+        """Add a provider of skills that are not in folders. Its skills are served from now on."""
         self._backends[backend.id] = backend
         backend.subscribe(self._combine)
         self._combine()
 
     def has(self, backend: SkillBackend) -> bool:
-        """Return whether this backend object was added to the library."""
+        """Return whether exactly this `SkillBackend` object (a provider of skills) was added to the library."""
         return self._backends.get(backend.id) is backend
 
     def backend_of(self, skill: Skill) -> SkillBackend | None:
-        """Return the backend that provides a skill; `None` for a skill in a folder."""
+        """Return the `SkillBackend` that provides a skill; `None` for a skill in a folder."""
         return self._backends.get(skill.key[0])
 
     def subscribe(self, listener: OnSwap) -> None:
-        """Register a callback that is called with the old and the new index after each change (`OnSwap`)."""
+        """Register a callback that is called with the old and the new skill index after each change of the index."""
         self._listeners.append(listener)
 
     async def current(self) -> SkillIndex:
-        """Return the index, refreshed first if the last refresh is older than `refresh_seconds`."""
+        """Return the skill index, after a refresh if the last refresh is older than `refresh_seconds`.
+
+        Also waits until every backend has listed its skills for the first time.
+        """
         if anyio.current_time() - self._checked >= self._refresh_seconds:
             await self.refresh()
         for backend in self._backends.values():
@@ -109,7 +118,7 @@ class SkillLibrary:
         return self.index
 
     async def refresh(self) -> SkillIndex:
-        """Check every folder and backend now. Costs one `stat` per file if nothing changed."""
+        """Check every skill folder and backend for changes now, and return the index. Costs one `stat` per file if nothing changed."""
         asked = anyio.current_time()
         async with self._lock:
             if self._checked < asked:
@@ -121,13 +130,13 @@ class SkillLibrary:
         return self.index
 
     async def store(self) -> None:
-        """Write the index to the cache for the next start, if it changed since the last time."""
+        """Write the skill index to the cache file for the next start, if the index changed since it was last written."""
         if self._cache is not None and not self._is_cached:
             self._is_cached = True
             await anyio.to_thread.run_sync(write_cache, self._cache, self.index.folders)
 
     async def watch(self) -> None:
-        """Refresh every `refresh_seconds`, or less often if a refresh takes long, until cancelled."""
+        """Check for changes every `refresh_seconds` and store the index in the cache, until cancelled. Long checks get longer pauses."""
         while True:
             started = anyio.current_time()
             await self.current()
@@ -136,7 +145,10 @@ class SkillLibrary:
             await anyio.sleep(max(self._refresh_seconds, took * REST_FACTOR))
 
     def judge(self, skill: Skill, path: str, scopes: Sequence[str] | None) -> Verdict:
-        """Decide whether a caller with these scopes may read a skill's file, which is a resource of the source that publishes the skill."""
+        """Decide whether a caller with these scopes may read a file of a skill. `None` as scopes grants everything.
+
+        The file is judged as a resource of the source that publishes the skill: the gateway itself, or a remote server.
+        """
         if scopes is None:
             return PASS
         backend = self.backend_of(skill)
@@ -147,11 +159,11 @@ class SkillLibrary:
         return judge_scope(scopes, "resources", source, uri)
 
     async def recheck(self, skill: Skill, ctx: CallContext) -> Skill:
-        """Read one skill again and return it as its folder or backend has it now, with its body. Other skills are not read again.
+        """Read one skill again, and return it as its folder or backend has it now, with the text of its `SKILL.md`.
 
         Raises:
             NotFound: The skill is gone, or is refused now.
-            SkillError: A server's `SKILL.md` differs from the entry that it lists (code `entry-differs`).
+            SkillError: A server's `SKILL.md` differs from the entry that the server lists (code `entry-differs`).
             GatewayError: The backend cannot be reached.
         """
         backend = self.backend_of(skill)
@@ -182,7 +194,7 @@ class SkillLibrary:
         return now
 
     async def read(self, skill: Skill, path: str, ctx: CallContext) -> tuple[Skill, SkillFile, bytes]:
-        """Return a file's bytes, with the current skill and the current list entry of the file, whose digest the bytes always have.
+        """Return the current skill, the current list entry of the file `path`, and the file's bytes, which have the digest in that entry.
 
         If the file changed since it was indexed, the skill is indexed again first.
 
@@ -205,7 +217,10 @@ class SkillLibrary:
         raise SkillError(f"{path!r} of skill {skill.id!r} keeps changing; try again.", code="unstable")
 
     async def _build(self, only: frozenset[Key] | None) -> None:
-        """Build the index of the skill folders again. The caller holds `_lock`. If the disk cannot be read, the last index stays."""
+        """Build the index of the skill folders again. If the disk cannot be read, the last index stays. The caller must hold `_lock`.
+
+        `only` has the keys of the folders to check; `None` checks all folders.
+        """
         old = self._folders
         try:
             cached = await anyio.to_thread.run_sync(read_cache, self._cache) if old is None and self._cache is not None else None
@@ -225,7 +240,7 @@ class SkillLibrary:
         self._combine()
 
     def _combine(self) -> None:
-        """Put the skills of folders and backends into one index and call the listeners."""
+        """Create the index of all skills, those of folders and those of backends, and call the listeners."""
         if self._folders is None:
             return
         more = [skill for backend in self._backends.values() for skill in backend.skills]

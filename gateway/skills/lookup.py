@@ -1,6 +1,6 @@
-"""Finds the skill that a call, a command or an agent file names, and judges whether the call may read it.
+"""Finds the skill that a call, a command or an agent file names, and decides whether the caller may read the skill.
 
-The tools, the script tool, `moongate skills grant` and `SkillSource` use it.
+The skill tools, the command `moongate skills grant` and `SkillSource` use this module.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from gateway.tools.context import CallContext
 
 
 class SkillRights:
-    """Decides which skills a call may read: those that the calling agent's or workflow's file names, and those in the caller's scopes."""
+    """Decides which skills a call may read: those within the scopes of the caller's API key, and those named by the calling agent's file.
+
+    Files of workflows that make a call count like files of agents.
+    """
 
     def __init__(self, library: SkillLibrary, index: SkillIndex, ctx: CallContext) -> None:
         self._library = library
@@ -28,19 +31,19 @@ class SkillRights:
         self._named = frozenset[Key]() if self._scopes is None else skills_named(index, ctx.facts.skills_in_files)
 
     def judge(self, skill: Skill, path: str) -> Verdict:
-        """Decide whether the call may read the file `path` of a skill."""
+        """Decide whether the call may read the file `path` of a skill: `PASS`, or a `Reject` with the reason."""
         return PASS if skill.key in self._named else self._library.judge(skill, path, self._scopes)
 
     def readable(self, skills: Sequence[Skill]) -> Sequence[Skill]:
-        """Return the skills whose `SKILL.md` the call may read."""
+        """Return those of `skills` whose `SKILL.md` the call may read."""
         return skills if self._scopes is None else [skill for skill in skills if self.judge(skill, MANIFEST) is PASS]
 
 
 def named_skill(library: SkillLibrary, index: SkillIndex, arguments: JsonObject, ctx: CallContext) -> Skill:
-    """Return the skill that a call names in its argument `skill_name`.
+    """Return the skill that a tool call names in its argument `skill_name`.
 
     Raises:
-        ToolFailed: The name means no skill or several; the text names the candidates.
+        ToolFailed: The name fits no skill or several; the text names the candidates.
         PolicyDenied: The caller may not read the skill.
     """
     name = str(arguments.get(SKILL_ARGUMENT) or "")
@@ -51,7 +54,7 @@ def named_skill(library: SkillLibrary, index: SkillIndex, arguments: JsonObject,
 
 
 def check_file(library: SkillLibrary, skill: Skill, path: str, ctx: CallContext) -> None:
-    """Check that the caller of a tool may read a file of a skill.
+    """Raise an exception unless the caller of a tool may read the file `path` of a skill.
 
     Raises:
         PolicyDenied: The caller may not read the file.
@@ -61,7 +64,7 @@ def check_file(library: SkillLibrary, skill: Skill, path: str, ctx: CallContext)
 
 
 def skills_named(index: SkillIndex, names: Iterable[str]) -> frozenset[Key]:
-    """Return the keys of the skills that `names` in an agent's or workflow's file mean. Names that several skills share are left out."""
+    """Return the keys of the skills that the file of an agent or workflow lists by name. A name that fits several skills is left out."""
     found = [index.named(name) for name in names]
     return frozenset(skills[0].key for skills in found if len(skills) == 1)
 
@@ -69,10 +72,10 @@ def skills_named(index: SkillIndex, names: Iterable[str]) -> frozenset[Key]:
 def find_skill(
     index: SkillIndex, name: str, among: Callable[[Sequence[Skill]], Sequence[Skill]] = lambda skills: skills
 ) -> Skill:
-    """Return the one skill that `name` means. Only skills that the filter `among` returns are considered.
+    """Return the one skill that `name` (a name, id or URI) refers to, among the skills that the filter `among` returns.
 
     Raises:
-        ToolFailed: The name means no skill or several; the text names the candidates.
+        ToolFailed: The name fits no skill or several; the text names the candidates.
     """
     found = among(index.named(name))
     if len(found) == 1:
@@ -88,10 +91,10 @@ def find_skill(
 
 
 def skills_of_file(index: SkillIndex, names: Sequence[str]) -> list[Skill]:
-    """Return the skills that an agent file names.
+    """Return the skills that an agent file lists by name, in the order of `names`.
 
     Raises:
-        SkillError: A name means no skill or several (code `unknown-skill`).
+        SkillError: A name fits no skill or several (code `unknown-skill`).
     """
     try:
         return [find_skill(index, name) for name in names]
@@ -100,7 +103,7 @@ def skills_of_file(index: SkillIndex, names: Sequence[str]) -> list[Skill]:
 
 
 def similar(name: str, known: Iterable[str]) -> str:
-    """Return up to three known names that resemble `name`, quoted for an error text; empty if no name is similar."""
+    """Return up to three of the names in `known` that resemble `name`, joined and quoted for an error message; empty if none is similar."""
     folded = {k.casefold(): k for k in known}
     wanted = name.strip().casefold()[:200]
     matches = difflib.get_close_matches(wanted, folded, n=3, cutoff=0.6)

@@ -1,6 +1,6 @@
-"""MIME types of skill files by extension, from a fixed table that is the same on every machine.
+"""MIME types of skill files by file name extension, from a fixed table, so that they are the same on every machine.
 
-A file with an unknown extension gets a type by whether it is text. `reader`, `remote` and `code` use this module.
+The type of a file with an unknown extension depends on whether its content is text. `reader`, `remote` and `code` use this module.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 MARKDOWN = "text/markdown"
 
 SCRIPT_SUFFIXES = frozenset({"bash", "bat", "cjs", "js", "mjs", "php", "pl", "ps1", "py", "r", "rb", "sh", "ts", "zsh"})
-"""Extensions (without dot) of files that count as scripts even without a `#!` line."""
+"""File name extensions (without dot) of scripts. A file without one of these is a script only if it begins with `#!`."""
 
 _TYPES = {
     "bash": "application/x-sh",
@@ -66,5 +66,5 @@ def suffix_of(path: str) -> str:
 
 
 def mime_type_of(path: str, *, is_text: bool) -> str:
-    """Return the MIME type of a file by its extension, or by `is_text` if the extension is unknown."""
+    """Return the MIME type of a file by its extension. If the extension is unknown, `is_text` selects a general type for text or bytes."""
     return _TYPES.get(suffix_of(path)) or ("text/plain" if is_text else "application/octet-stream")

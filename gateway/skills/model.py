@@ -1,7 +1,7 @@
-"""The model of a skill: its parsed `SKILL.md`, its files, its functions, its diagnostics, and the names it is served under.
+"""The types that describe a skill: its parsed `SKILL.md`, its files, its functions, its diagnostics, and its id and URIs.
 
-Every module of the package uses these types. They are frozen and shared between threads and calls. `parser` fills the
-document, `reader`, `remote` and `code` fill the files, `index` assigns the ids and URIs.
+Every module of the package `skills` uses these types. They are frozen and shared between threads and calls. `parser` creates the document,
+`reader`, `remote` and `code` list the files, and `index` assigns the ids and URIs.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from gateway.policy.skill_policy import MAX_SKILL_BYTES as MAX_SKILL_BYTES
 from gateway.policy.skill_policy import MAX_SKILL_FILES as MAX_SKILL_FILES
 
 MANIFEST = "SKILL.md"
-"""File that makes a folder a skill. Clients always see this spelling."""
+"""Name of the file that makes a folder a skill. Clients always see this spelling, even if the disk has another one."""
 
 Key = tuple[str, str]
-"""Identity of a skill: its root folder and its path below that folder, or the id of its backend and its id in that backend."""
+"""Identity of a skill: its root folder (the folder searched for skills) and its path below that folder; or, for a skill that is not in a
+folder, the id of the backend that provides it and its id in that backend."""
 
 Stamp = tuple[int, int, int, int]
-"""Size, mtime in ns, inode and ctime in ns of a file: equal stamps mean equal content, so the file need not be read."""
+"""Size, mtime in ns, inode and ctime in ns of a file. If the stamp is unchanged, the content is too, and the file need not be read
+again."""
 
 
 def is_manifest(path: str) -> bool:
-    """Return whether a path names a `SKILL.md`, in any case and in any folder."""
+    """Return whether the file name in `path` is `SKILL.md`, in upper or lower case; the path may contain folders."""
     return path.rpartition("/")[2].upper() == MANIFEST.upper()
 
 
@@ -46,7 +48,7 @@ def is_utf8(data: bytes) -> bool:
 
 
 def verdict_of(diagnostics: Iterable[Diagnostic], *, strict: bool = False) -> Verdict:
-    """Return whether diagnostics reject a skill (with `strict`, warnings do too), accept it, or accept it with a warning."""
+    """Return whether diagnostics mean that a skill is accepted, accepted with a warning, or rejected. `strict` rejects on warnings."""
     levels = {d.level for d in diagnostics}
     if "error" in levels or (strict and "warning" in levels):
         return "rejected"
@@ -55,13 +57,13 @@ def verdict_of(diagnostics: Iterable[Diagnostic], *, strict: bool = False) -> Ve
 
 @dataclass(frozen=True, slots=True)
 class SkillReport:
-    """The verdict on one skill, or on a root folder that cannot be used. For a root folder, `name` is empty."""
+    """Whether a skill was accepted or rejected, and why. Or the same for a root folder that cannot be used; `name` is then empty."""
 
     path: str
     name: str
     verdict: Verdict
     listed: bool
-    """Whether `skills/list` has the skill. An accepted skill that only the tools serve is not listed."""
+    """Whether `skills/list` includes the skill. An accepted skill may be unlisted; then only the skill tools and its prompt serve it."""
     diagnostics: tuple[Diagnostic, ...]
 
     def to_json(self) -> JsonObject:
@@ -76,7 +78,7 @@ class SkillReport:
 
 
 def rejected_skills(reports: Iterable[SkillReport]) -> list[JsonObject]:
-    """Return `source`, `where` and `message` of each rejected skill, the form in which a gateway lists files that it could not load."""
+    """Return the rejected skills as objects with `source`, `where` (path) and `message`, as a gateway reports files that it cannot load."""
     return [
         {"source": "skill", "where": report.path, "message": "; ".join(d.message for d in report.diagnostics if d.level == "error")}
         for report in reports
@@ -86,19 +88,20 @@ def rejected_skills(reports: Iterable[SkillReport]) -> list[JsonObject]:
 
 @dataclass(frozen=True, slots=True)
 class SkillDocument:
-    """A parsed `SKILL.md`. The defaults are those of a file that could not be parsed."""
+    """A parsed `SKILL.md`: YAML frontmatter and Markdown. The default values are those of a file that could not be parsed."""
 
     frontmatter: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
-    """Every field as written, read as YAML 1.2 core; JSON values."""
+    """All fields of the frontmatter as JSON values, read as YAML 1.2 (core schema) and otherwise unchanged."""
     name: str = ""
     """The skill's name in the frontmatter; empty if the frontmatter has no usable name."""
     description: str = ""
     text: str = ""
-    """The whole file, decoded; empty if only its frontmatter is known."""
+    """The whole file, decoded as UTF-8; empty if only its frontmatter is known, as for a skill that a remote server lists."""
     body_start: int = 0
-    """Offset of the body in `text`, in characters."""
+    """Offset in `text`, in characters, at which the Markdown after the frontmatter begins."""
     conformant: bool = False
-    """Whether `skills/list` may list the skill: the YAML needed no repair and the name is legal."""
+    """Whether `skills/list` may list the skill: valid YAML, a legal name, no control characters, and only values that can be sent as
+    JSON."""
     diagnostics: tuple[Diagnostic, ...] = ()
 
     @property
@@ -109,22 +112,23 @@ class SkillDocument:
 
 @dataclass(frozen=True, slots=True)
 class SkillFile:
-    """One served file of a skill."""
+    """A file of a skill as the gateway lists and serves it, without its content."""
 
     path: str
     """Path of the file relative to the skill, with `/` as separator. Clients name the file by this path."""
     segments: tuple[str, ...]
-    """Location of the bytes: path segments below the root folder, none of them a link; or the URI on a server."""
+    """Location of the content: path segments below the root folder, without links; for a file on a remote server, its URI as the only item;
+    empty for a Python object."""
     stamp: Stamp
     digest: str
-    """`sha256:` and 64 hexadecimal digits over the raw bytes. Empty for a file whose bytes are made at each read; its size is then
+    """`sha256:` and 64 hexadecimal digits over the raw bytes. Empty for a file whose content is made at each read; its size is then
     unknown."""
     mime_type: str
     is_text: bool = True
     """Whether the content of the file is valid UTF-8."""
     is_script: bool = False
     is_settled: bool = True
-    """False if the file was hashed so soon after a change that an equal stamp (times and size) does not prove equal content."""
+    """Whether an equal stamp (times and size) proves equal content. False if the file was hashed less than two seconds after it changed."""
 
     @property
     def size(self) -> int:
@@ -133,7 +137,7 @@ class SkillFile:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the content is made at each read, so that size and digest are unknown before the read."""
+        """Whether the content is made at each read, so that its size and digest are not known in advance."""
         return not self.digest
 
     def with_content(self, data: bytes) -> SkillFile:
@@ -143,64 +147,70 @@ class SkillFile:
 
 @dataclass(frozen=True, slots=True)
 class SkillMember:
-    """A resource or script of a skill as models see it."""
+    """A resource or a script of a skill, as described to models."""
 
     name: str
     """Name by which a model reads the resource or runs the script."""
     description: str
     parameters: JsonMapping | None = None
-    """JSON Schema of a script's arguments; `None` if the script takes no arguments, and for a resource."""
+    """JSON Schema of a script's arguments; `None` for a resource, and for a script without arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """A skill with its content, and with the id and URIs under which it is served."""
+    """A skill: instructions for models with their files and scripts, and the id and URIs under which the gateway serves them."""
 
     id: str
     """Id of the skill, unique in the index: its name, or `<prefix>/<name>` if another skill has that name."""
     key: Key
     origin: str
-    """Where the skill comes from, for clients: root folder's name and path below it, server's name, or reference of a Python object."""
+    """Origin of the skill, as shown to clients: the name of the root folder and the path below it, the name of a remote server, or the
+    reference of a Python object."""
     root_uri: str
-    """URI of the skill's root folder, `skill://…` without a trailing slash; empty for a skill that only the tools serve."""
+    """URI of the skill's folder, `skill://…` without a trailing slash; empty for a skill that has no URIs and is served only by tools and
+    prompts."""
     document: SkillDocument
     files: Mapping[str, SkillFile]
     diagnostics: tuple[Diagnostic, ...] = ()
     entry: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
-    """`{uri, frontmatter, resources}` of SEP-2640, ready to send; empty for a skill that is not listed."""
+    """Entry for `skills/list`, `{uri, frontmatter, resources}` (SEP-2640); empty for a skill that is not listed."""
     functions: tuple[SkillMember, ...] = ()
-    """Scripts of the skill that are functions and run in this process; empty for a skill in a folder."""
+    """Scripts of the skill that are Python functions and run in this process; empty for a skill in a folder."""
     in_code: bool = False
-    """Whether the skill is defined in code without a file; `load_skill` then shows its fields and instructions instead of a file."""
+    """Whether the skill is a Python object that has no file. The tool `load_skill` then returns its fields and instructions instead of a
+    file."""
     is_remote: bool = False
-    """Whether an upstream server publishes the skill. That server then answers requests for its URIs."""
+    """Whether a remote MCP server publishes the skill. Requests for its URIs are then answered by that server."""
 
     @property
     def name(self) -> str:
-        """The name in the frontmatter; if that is unusable, a legal name made of the folder's name."""
+        """The name in the frontmatter; if it is missing or illegal, a legal name made of the folder's name."""
         return self.id.rpartition("/")[2]
 
     @property
     def is_listed(self) -> bool:
-        """Whether the skill has URIs, so that `skills/list` and `resources/list` have it."""
+        """Whether the skill has URIs, so that `skills/list` and `resources/list` include it."""
         return bool(self.root_uri)
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the skill's entry lists no files, so that the skill may have any file."""
+        """Whether the skill's entry says `dynamic` instead of listing the files, so that files may exist that `files` does not have."""
         return self.entry.get("resources") == "dynamic"
 
     @property
     def is_for_models(self) -> bool:
-        """Whether models may see the skill. False for `disable-model-invocation: true`: tools, search and skill lists then leave it out."""
+        """Whether models may see the skill. False if its frontmatter has `disable-model-invocation: true`.
+
+        The skill tools, search results and lists of skills for models then leave the skill out.
+        """
         return self.document.frontmatter.get("disable-model-invocation") is not True
 
     @property
     def manifest(self) -> SkillFile:
-        """The entry of the skill's `SKILL.md` in `files`."""
+        """The entry in `files` of the skill's `SKILL.md`."""
         return self.files[MANIFEST]
 
     @property
     def uri(self) -> str | None:
-        """URI of `SKILL.md`; `None` for a skill that only the tools serve."""
+        """URI of the skill's `SKILL.md`; `None` for a skill that has no URIs and is served only by tools and prompts."""
         return f"{self.root_uri}/{MANIFEST}" if self.root_uri else None

@@ -1,8 +1,8 @@
-"""Parses `SKILL.md` tolerantly, with a coded diagnostic for every departure from the Agent Skills format.
+"""Parses `SKILL.md` files tolerantly, and reports every departure from the Agent Skills format as a diagnostic with a code.
 
-A diagnostic of level `error` refuses the skill, `warning` refuses it in strict mode only, and `info` changes nothing. Frontmatter that is
-not YAML 1.2 is parsed again line by line. Such a skill is served by the tools only, because hosts compare the listed frontmatter with the
-one that they parse themselves. The parser runs and expands nothing in a skill.
+A diagnostic of level `error` refuses the skill, `warning` refuses it in strict mode only, and `info` has no effect. Frontmatter that is not
+YAML 1.2 is parsed again line by line. A skill with such frontmatter is served by tools only, because hosts compare the listed frontmatter
+with the frontmatter that they parse themselves. The parser runs no command and expands no variable in a skill.
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ from gateway.policy.skill_policy import MAX_NAME_CHARS, is_skill_name
 from gateway.skills.model import MANIFEST, SkillDocument
 
 MAX_FRONTMATTER_BYTES = 65_536
-"""Maximum size of frontmatter; larger frontmatter is refused without parsing. The largest published one has 9.6 KB."""
+"""Maximum size of frontmatter; larger frontmatter is refused without parsing. The largest published frontmatter has 9.6 KB."""
 
 LARGE_MANIFEST_BYTES = 50_000
-"""A larger `SKILL.md` gets a warning, because it costs a model more than 10,000 tokens."""
+"""Size above which a `SKILL.md` gets a warning, because it costs a model more than 10,000 tokens."""
 
 MAX_DESCRIPTION_CHARS = 1024
 MAX_COMPATIBILITY_CHARS = 500
-"""Limits of the Agent Skills specification, in characters."""
+"""Maximum length of the field `compatibility`, in characters. This limit and `MAX_DESCRIPTION_CHARS` are those of the Agent Skills
+specification."""
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""C0 and C1 controls except tab and line feed, and surrogates. Carriage returns are replaced before it is applied."""
+"""Matches characters that text of skills may not have: C0 and C1 controls except tab and line feed, and surrogates. Carriage returns are
+replaced before it is applied."""
 
 HIDDEN = re.compile("[\u200b\u2060\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
-"""Characters that hide or reorder text: zero-width characters, bidirectional overrides, tags."""
+"""Matches characters that hide or reorder text: zero-width characters, bidirectional overrides, and Unicode tags."""
 
 KNOWN_KEYS = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})
 """Frontmatter fields that the Agent Skills specification defines."""
 
 EXECUTABLE_KEYS = frozenset({"hooks", "model", "context", "agent", "shell", "allowed-tools"})
-"""Fields with which some hosts run commands or widen permissions. The gateway treats them as data."""
+"""Frontmatter fields with which some hosts run commands or widen permissions. The gateway treats them as data."""
 
 TOOLS_ONLY = " Served by tools only"
-"""Start of the last sentence in messages about problems for which the gateway does not list a skill."""
+"""Start of the last sentence in a diagnostic's message, if the problem means that a skill is not listed and served by tools only."""
 
 _CONTROLS_TEXT = f"The text has control characters; remove them.{TOOLS_ONLY}."
 _COMMAND = re.compile(r"!`[^`\n]+`")
@@ -57,13 +59,14 @@ _CAUSES = {
     "found unexpected end of stream": "a quote that is not closed",
     "found unknown escape character": "a backslash inside double quotes; use single quotes",
 }
-"""Message of the YAML parser → its usual cause in frontmatter."""
+"""Error message of the YAML parser → the usual cause in frontmatter, which the diagnostic names instead."""
 
 
 def parse_skill(data: bytes, *, directory: str, file_name: str = MANIFEST) -> SkillDocument:
-    """Parse the bytes of a `SKILL.md`. Never raises; the diagnostics have every problem.
+    """Parse the bytes of a `SKILL.md`. Never raises; every problem becomes a diagnostic of the returned document.
 
-    `directory` is the name of the folder, `file_name` the spelling of the file on disk.
+    `directory` is the name of the skill's folder, with which the name in the frontmatter is compared. `file_name` is the spelling of the
+    file's name on disk.
     """
     try:
         text = data.decode("utf-8")
@@ -99,10 +102,10 @@ def parse_skill(data: bytes, *, directory: str, file_name: str = MANIFEST) -> Sk
 
 
 def _read_frontmatter(header: str) -> tuple[JsonObject, list[Diagnostic]]:
-    """Parse the frontmatter as YAML, or else line by line.
+    """Parse frontmatter as YAML; if it is not valid YAML, parse it line by line. Return the fields and diagnostics.
 
     Raises:
-        DocumentError: Neither works, or the frontmatter uses a refused feature (aliases, anchors, tags, repeated keys, depth).
+        DocumentError: Neither works, or the frontmatter uses a refused feature of YAML (aliases, anchors, tags, repeated keys, depth).
     """
     try:
         value = load_yaml(header)
@@ -122,10 +125,10 @@ def _read_frontmatter(header: str) -> tuple[JsonObject, list[Diagnostic]]:
 
 
 def _rescue(header: str) -> JsonObject:
-    """Parse top-level `key: value` blocks one at a time. A block that is not YAML counts as plain text.
+    """Parse frontmatter that is not valid YAML, one top-level `key: value` block at a time. A value that is not YAML is taken as text.
 
     Raises:
-        DocumentError: A block uses a refused feature.
+        DocumentError: A block uses a refused feature of YAML, or a key is written twice.
     """
     blocks: list[tuple[str, list[str]]] = []
     for line in header.splitlines():
@@ -176,9 +179,10 @@ def _check_file(text: str, size: int, file_name: str, parts: Frontmatter) -> lis
 
 
 def check_fields(frontmatter: JsonMapping, directory: str, header: str = "") -> list[Diagnostic]:
-    """Check the fields of a frontmatter by the Agent Skills specification, for a skill in a folder named `directory`.
+    """Check the fields of a frontmatter by the Agent Skills specification, and return a diagnostic for each problem.
 
-    `header` is the text of the frontmatter, from which the diagnostics get their line numbers.
+    `directory` is the name of the skill's folder. `header` is the text of the frontmatter, in which the line numbers of the diagnostics are
+    found.
     """
     found = _check_name(frontmatter, directory, header)
     return [*found, *_check_description(frontmatter, header), *_check_optional(frontmatter, header)]
@@ -265,7 +269,10 @@ def _line_of(text: str, position: int) -> int:
 
 
 def _from_document(error: DocumentError, code: str = "", level: Level = "error") -> Diagnostic:
-    """Convert a YAML error to a diagnostic whose line number counts from the top of the file, not of the frontmatter."""
+    """Convert a YAML error in frontmatter to a diagnostic, with a line number that counts from the top of the file.
+
+    `code` replaces the code of the error; `level` is the level of the diagnostic.
+    """
     message = " ".join(_LINE_PREFIX.sub("", str(error)).split())
     message = _CAUSES.get(message, message)
     if code == "yaml-repaired":

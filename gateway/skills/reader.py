@@ -1,7 +1,7 @@
-"""Reads skill folders from the disk into `SkillFolder`s: documents, files with digests, and diagnostics.
+"""Reads skill folders from the disk into `SkillFolder` objects: the parsed `SKILL.md`, the files with digests, and diagnostics.
 
-`index` reads all roots with it and assigns names. A folder whose files have the same sizes and times is not read again, so a refresh
-costs one `stat` per file. Blocking; `library` calls it in a worker thread.
+`index` reads all root folders with this module and assigns ids. A folder whose files have the same sizes and times as before is not read
+again, so a refresh costs one `stat` per file. Blocking; `library` calls it in a worker thread.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from gateway.skills.parser import parse_skill
 from gateway.skills.signatures import judge_signature, rule_for
 
 SETTLE_NS = 2_000_000_000
-"""A file that changed less than this long before it was hashed is hashed again at the next refresh. File systems keep times coarsely, so
-a second change may leave the times as they are."""
+"""Nanoseconds for which a changed file counts as unsettled. A file that is hashed within this time after its last change is hashed again at
+the next refresh. File systems store times with a coarse resolution, so a second change within this time may leave the times unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkillFolder:
-    """Everything that was read of one skill folder, before the index assigns an id and URIs."""
+    """Everything that was read of one skill folder, before the skill index assigns an id and URIs to the skill."""
 
     key: Key
     is_nested: bool
-    """Whether the folder is inside another skill."""
+    """Whether the folder is inside the folder of another skill."""
     listing: Listing
     document: SkillDocument
     files: Mapping[str, SkillFile]
@@ -51,12 +51,12 @@ class SkillFolder:
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """Path of the skill folder below its root folder, as segments."""
+        """Path of the skill folder below its root folder (the folder searched for skills), as segments."""
         return segments_of(self.key)
 
     @property
     def path(self) -> str:
-        """Absolute path of the folder."""
+        """Absolute path of the skill folder."""
         return os.path.join(self.key[0], *self.segments)
 
     @property
@@ -70,31 +70,34 @@ class SkillFolder:
         return all(f.is_settled for f in self.files.values())
 
     def is_current(self) -> bool:
-        """Return whether the folder on disk is unchanged since it was read. Lists this folder only and reads no file."""
+        """Return whether the folder on disk is unchanged since it was read. Lists the folder's files and reads none of them."""
         return self.is_settled and list_files(self.key[0], self.segments) == self.listing
 
     def overlaps(self, other: SkillFolder) -> bool:
-        """Return whether one of the two folders contains the other, so that both publish the same bytes."""
+        """Return whether one of the two skill folders contains the other, so that both skills publish the same files."""
         shorter = min(len(self.segments), len(other.segments))
         return self.key[0] == other.key[0] and self.segments[:shorter] == other.segments[:shorter]
 
     def verdict(self, *, strict: bool) -> Verdict:
-        """Return the verdict on the skill; with `strict`, warnings reject it."""
+        """Return whether the skill's diagnostics accept it, accept it with a warning, or reject it. With `strict`, warnings reject it."""
         return verdict_of(self.diagnostics, strict=strict)
 
 
 class FolderReader:
-    """Reads skill folders. For a folder that did not change, it returns the `SkillFolder` that was read before."""
+    """Reads skill folders from the disk. For a folder that did not change since an earlier read, it returns the earlier `SkillFolder`."""
 
     def __init__(self, known: Mapping[Key, SkillFolder], signed: Mapping[str, SignatureRule]) -> None:
-        """`known` are the folders read before. `signed` has a rule for each root folder whose skills must be signed."""
+        """Store the `SkillFolder` objects of an earlier read, and a signature rule for each root folder whose skills must be signed."""
         self._known = known
         self._signed = signed
         self.trouble: list[SkillReport] = []
-        """One report per root folder that cannot be used, or that was not searched to the end."""
+        """One report per root folder (a folder searched for skills) that cannot be used, or that was not searched completely."""
 
     def read_roots(self, roots: Sequence[str], max_depth: int = MAX_SEARCH_DEPTH) -> Iterable[SkillFolder]:
-        """Read every skill up to `max_depth` levels below `roots`, ordered by root and path, each followed by the skills inside it."""
+        """Read every skill up to `max_depth` levels below the folders `roots`. Yields the skill folders by root folder and path.
+
+        Each skill is followed by the skills inside its folder. Problems of root folders are added to `trouble`.
+        """
         real_roots = {root: os.path.realpath(root) for root in roots}
         order = {real: position for position, real in enumerate(dict.fromkeys(real_roots.values()))}
         found: dict[str, tuple[int, tuple[str, ...], str]] = {}
@@ -117,7 +120,7 @@ class FolderReader:
                 yield self.read((top, "/".join(inner)), is_nested=True)
 
     def read(self, key: Key, *, is_nested: bool) -> SkillFolder:
-        """Return the skill folder as it is on disk now; the same object as before if nothing changed."""
+        """Read the skill folder with this key from the disk. If nothing changed, return the same object as the last read returned."""
         root, segments, known = key[0], segments_of(key), self._known.get(key)
         listing = list_files(root, segments)
         if known is not None and known.is_settled and known.listing == listing and known.is_nested == is_nested:
@@ -151,12 +154,15 @@ class FolderReader:
 
 
 def segments_of(key: Key) -> tuple[str, ...]:
-    """Return the second part of a skill folder's key, its path below the root folder, as segments."""
+    """Return the path segments of a skill folder below its root folder (the folder searched for skills), from the folder's key."""
     return tuple(key[1].split("/")) if key[1] else ()
 
 
 def _check_signature(root: str, folder: str, files: Mapping[str, SkillFile], rule: SignatureRule) -> list[Diagnostic]:
-    """Check a skill's signature. Its files must still have the digests in `files`, so that what is verified is what is served."""
+    """Check the signature of the skill in `folder`. Returns no diagnostics if it is valid.
+
+    Files that no longer have the digests in `files` are an error, so that exactly the served bytes are verified.
+    """
     data: dict[str, bytes] = {}
     for path, file in files.items():
         found = read_verified(root, file)
@@ -167,7 +173,7 @@ def _check_signature(root: str, folder: str, files: Mapping[str, SkillFile], rul
 
 
 def read_verified(root: str, file: SkillFile) -> bytes | None:
-    """Return the bytes of an indexed file, or `None` if they changed."""
+    """Read a file that is in the skill index from the disk, and return its bytes; `None` if they do not have the digest in the index."""
     try:
         data, _ = read_file(root, file.segments, file.size)
     except Changed:
@@ -176,7 +182,10 @@ def read_verified(root: str, file: SkillFile) -> bytes | None:
 
 
 def _within_limits(listing: Listing) -> tuple[list[FoundFile], list[Diagnostic]]:
-    """Choose the files to serve: all of them, or for a skill over the limits `SKILL.md` and the files that fit, in path order."""
+    """Return the files of a skill to serve, and a diagnostic for each limit that the skill exceeds.
+
+    For a skill within the limits these are all files, otherwise `SKILL.md` and the files that fit, in path order.
+    """
     files = sorted(listing.files, key=lambda f: f.path != MANIFEST)
     total = sum(f.stamp[0] for f in files)
     diagnostics: list[Diagnostic] = []

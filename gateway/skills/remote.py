@@ -1,7 +1,7 @@
-"""Converts what a remote MCP server lists into skills of the index: entries of `skills/list` (SEP-2640) and `SKILL.md` resources.
+"""Converts what a remote MCP server lists to skills of the index: entries of `skills/list` (SEP-2640) and `SKILL.md` resources.
 
-The catalog's `RemoteSkills`, `library` and `objects.mcp_source` use it. It sends nothing itself; `policy.skill_policy` decides which
-entries are valid.
+The catalog's `RemoteSkills`, `library` and `objects.mcp_source` use this module. It sends no requests itself; its callers pass functions
+that do. `policy.skill_policy` decides which entries are valid.
 """
 
 from __future__ import annotations
@@ -22,31 +22,34 @@ from gateway.skills.model import MANIFEST, Skill, SkillDocument, SkillFile
 from gateway.skills.parser import parse_skill
 
 INDEX_URI = "skill://index.json"
-"""URI of the resource that lists a server's skills in the draft of SEP-2640, the only list that Microsoft's agent framework reads."""
+"""URI of the resource in which a server lists its skills by the draft of SEP-2640. Microsoft's agent framework reads no other list."""
 
 MAX_SKILLS = 10_000
-"""Maximum number of skills of one server; further skills are ignored."""
+"""Maximum number of skills that are used of one server; further skills are ignored."""
 
 MAX_PAGES = 1_000
-"""Maximum number of pages that are read from one server's list of skills."""
+"""Maximum number of pages that are read of one server's `skills/list`."""
 
 MAX_INDEX_LENGTH = 8_000_000
-"""Maximum length of a `skill://index.json`. A longer one is not used; this is enough for tens of thousands of skills."""
+"""Maximum length of a server's `skill://index.json`, in characters or bytes. A longer list is not used; the limit is enough for tens of
+thousands of skills."""
 
 MAX_ATTEMPTS = 3
-"""Number of attempts to read a file whose bytes do not have the listed digest, before the read fails."""
+"""How often a file is read while its bytes do not have the listed digest, before the read fails."""
 
 Fetch = Callable[[Skill, str], Awaitable[tuple[SkillFile, bytes]]]
-"""Fetches a file of a skill and returns its list entry and its bytes."""
+"""Type of a function that fetches the file at a path of a skill, and returns the file's list entry and its bytes."""
 
 FetchPage = Callable[[str | None], Awaitable[tuple[Sequence[JsonMapping], str | None]]]
-"""Fetches the page of `skills/list` at a cursor (`None` for the first) and returns its entries and the next cursor."""
+"""Type of a function that fetches one page of `skills/list`. The argument is the page's cursor, `None` for the first page. Returns the
+entries and the next cursor."""
 
 
 async def list_skills(fetch_page: FetchPage, backend: str, origin: str) -> list[Skill]:
-    """Return the skills of all pages of a server's `skills/list`, in order, without entries that SEP-2640 does not allow.
+    """Return the skills of all pages of a server's `skills/list`, in order. Entries that SEP-2640 does not allow are left out.
 
-    Of several entries with the same URI, the first is used. Errors of `fetch_page` are not caught.
+    Of several entries with the same URI, the first is used. `backend` and `origin` are stored in each skill. Errors of `fetch_page` are not
+    caught.
     """
     found: dict[str, Skill] = {}
     cursor: str | None = None
@@ -62,7 +65,10 @@ async def list_skills(fetch_page: FetchPage, backend: str, origin: str) -> list[
 
 
 def to_skill(entry: JsonMapping, backend: str, origin: str) -> Skill | None:
-    """Convert a `skills/list` entry with exposed URIs to a skill without its body; `None` for an entry that SEP-2640 does not allow."""
+    """Convert an entry of `skills/list` to a skill without the text of its `SKILL.md`; `None` if SEP-2640 does not allow the entry.
+
+    The URIs in the entry are those that the gateway exposes. `backend` and `origin` become part of the skill's key and its origin.
+    """
     if not judge_entry(entry):
         return None
     uri, fields = str(entry["uri"]), cast("JsonObject", entry["frontmatter"])
@@ -79,9 +85,9 @@ def to_skill(entry: JsonMapping, backend: str, origin: str) -> Skill | None:
 
 
 def listed_skill(uri: str, description: str, backend: str, origin: str) -> Skill | None:
-    """Return a skill for a `SKILL.md` resource of a server without the skills extension; `None` if the URI does not end in `/SKILL.md`.
+    """Return a skill for a `SKILL.md` in the resource list of a server without the skills extension; `None` for any other URI.
 
-    The other files of the skill and the digest of its `SKILL.md` stay unknown.
+    The URI must be `skill://…/<name>/SKILL.md` with a legal name. The skill's other files and the digest of its `SKILL.md` stay unknown.
     """
     root = uri.removesuffix(f"/{MANIFEST}")
     name = root.rpartition("/")[2]
@@ -91,7 +97,10 @@ def listed_skill(uri: str, description: str, backend: str, origin: str) -> Skill
 
 
 def unlisted_skill(uri: str, name: str, description: str, backend: str, origin: str) -> Skill:
-    """Return a skill of which only the URI of its `SKILL.md`, its name and its description are known, so that it may have any file."""
+    """Return a skill of which only the name, the description and the URI of its `SKILL.md` are known.
+
+    Its other files are unknown, so any path can be read from the server.
+    """
     root = uri.removesuffix(f"/{MANIFEST}").rstrip("/")
     skill_id = root.removeprefix(SCHEME)
     document = SkillDocument({"name": name, "description": description}, name, description or name, "", 0, conformant=False)
@@ -101,10 +110,12 @@ def unlisted_skill(uri: str, name: str, description: str, backend: str, origin: 
 
 
 def file_of(skill: Skill, path: str) -> SkillFile:
-    """Return the list entry of a file of a server's skill, or an entry without digest for a file of a skill that may have any file.
+    """Return the list entry of a file of a remote server's skill.
+
+    If the server does not list the skill's files (`dynamic`), an entry without digest is made for any path.
 
     Raises:
-        NotFound: The skill has no such file.
+        NotFound: The skill has no such file, or the path is not safe.
     """
     file = skill.files.get(path)
     if file is not None:
@@ -115,12 +126,12 @@ def file_of(skill: Skill, path: str) -> SkillFile:
 
 
 async def read_listed(skill: Skill, path: str, fetch: Fetch, renew: Callable[[Skill], Awaitable[Skill]]) -> tuple[Skill, SkillFile, bytes]:
-    """Fetch a file until its bytes have the listed digest, and return the current skill, the list entry and the bytes.
+    """Fetch a file until its bytes have the listed digest. Return the current skill, the list entry and the bytes.
 
-    After each fetch of other bytes, `renew` fetches the skill's entry again. A file without a listed digest is fetched once.
+    After each fetch of bytes with another digest, `renew` fetches the skill's entry again. A file without a listed digest is fetched once.
 
     Raises:
-        SkillError: The bytes keep differing from what is listed (code `digest-differs`).
+        SkillError: After `MAX_ATTEMPTS` fetches the bytes still differ from the listed digest (code `digest-differs`).
     """
     for _ in range(MAX_ATTEMPTS):
         file, data = await fetch(skill, path)
@@ -133,7 +144,7 @@ async def read_listed(skill: Skill, path: str, fetch: Fetch, renew: Callable[[Sk
 
 
 def entry_of(uri: str, data: bytes) -> JsonObject | None:
-    """Make a `skills/list` entry from the bytes of a `SKILL.md`; `None` if the file breaks the rules for listed skills.
+    """Create an entry of `skills/list` from the bytes of a `SKILL.md`; `None` if the file breaks the rules for listed skills.
 
     Raises:
         SkillError: The bytes are not a usable `SKILL.md` (code `entry-differs`).
@@ -148,7 +159,7 @@ def entry_of(uri: str, data: bytes) -> JsonObject | None:
 
 
 def index_entries(text: str | bytes) -> list[JsonMapping]:
-    """Return the entries of a `skill://index.json`, the listing of the draft of SEP-2640.
+    """Return the skills that a server's `skill://index.json` lists, in the format of the draft of SEP-2640.
 
     Raises:
         ValueError: The text is longer than `MAX_INDEX_LENGTH`, is not JSON, or has no list `skills`.
@@ -166,7 +177,7 @@ def index_entries(text: str | bytes) -> list[JsonMapping]:
 
 
 def bytes_of(contents: JsonValue) -> bytes | None:
-    """Return the bytes of the first text or blob in the `contents` of a `resources/read` result; `None` if there is no valid one."""
+    """Return the bytes of the first text or blob in `contents` of a `resources/read` result; `None` without a text or valid blob."""
     for wire in objects_in(contents):
         if isinstance(text := wire.get("text"), str):
             return text.encode("utf-8", errors="surrogatepass")
@@ -176,7 +187,7 @@ def bytes_of(contents: JsonValue) -> bytes | None:
 
 
 def decode_blob(blob: str) -> bytes | None:
-    """Return the bytes of a base64 text; `None` if it is not valid base64."""
+    """Decode base64 text and return its bytes; `None` if it is not valid base64."""
     try:
         return base64.b64decode(blob, validate=True)
     except (binascii.Error, ValueError):

@@ -1,9 +1,9 @@
-"""Renders skills as text for models: one loaded skill, lists of skills, one-line descriptions.
+"""Formats skills as text for models: the full text of one skill, lists of skills, and one-line descriptions.
 
-The tools, prompts, agents' instructions and `objects` use it. Authors of skills are not trusted, so their text is made harmless here:
-descriptions become one line, control characters are removed, and the tag that ends a skill cannot be forged. `resources/read` returns
-raw bytes instead. The tags that list resources and scripts are agent-framework's since core 1.13, because models and prompts written for
-it read them. Pure functions.
+The skill tools, prompts, agents' instructions and `objects` use this module. Authors of skills are not trusted, so their text is made
+harmless: descriptions are put on one line, control characters are removed, and the text of a skill cannot contain the tag that ends it.
+`resources/read` returns raw bytes instead. The tags around lists of resources and scripts are those of Microsoft's agent framework since
+core 1.13, because models and prompts written for that framework expect them. Pure functions.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from gateway.skills.model import MANIFEST, Skill, SkillFile, SkillMember, is_man
 from gateway.skills.parser import CONTROLS, HIDDEN
 
 MAX_BODY_CHARS = 50_000
-"""Maximum characters of a skill in one result of `load_skill`; the result says how to read the rest."""
+"""Maximum characters of a skill's text in one result of the tool `load_skill`; the result says how to read the rest."""
 
 MAX_LISTED_FILES = 100
-"""Maximum number of files that `load_skill` names; `read_skill_resource` of a folder lists the others."""
+"""Maximum number of files that a result of `load_skill` lists; the tool `read_skill_resource` lists the others."""
 
 MAX_DESCRIPTION_CHARS = 1024
-"""Maximum characters of a skill's description in any list of skills."""
+"""Maximum characters of a skill's description in lists of skills. A longer description is cut."""
 
 CATALOGUE_MAX_SKILLS = 30
-"""If there are more skills, the description of `load_skill` does not name them and refers to `search_skills`."""
+"""Maximum number of skills that the description of the tool `load_skill` lists. If there are more, it refers to `search_skills` instead."""
 
 CATALOGUE_MAX_BYTES = 8_000
-"""Maximum bytes of the catalogue (the list of skills) in the description of `load_skill`: about 2,000 tokens in every prompt."""
+"""Maximum bytes of the list of skills in the description of the tool `load_skill`: about 2,000 tokens in every prompt."""
 
 _CATALOGUE_CUTS = (MAX_DESCRIPTION_CHARS, 500, 240, 120, 0)
-"""Lengths to which descriptions in the catalogue are cut. They are tried in this order until it fits `CATALOGUE_MAX_BYTES`."""
+"""Lengths to which each description in the list of skills is cut. They are tried in order until the list has at most
+`CATALOGUE_MAX_BYTES`."""
 
 _WRAPPER = "skill_content"
 _FORGED_END = re.compile(rf"<(?=\s*/\s*{_WRAPPER})", re.IGNORECASE)
 
 COMMAND_LINE: JsonObject = {"type": "array", "items": {"type": "string"}}
-"""JSON Schema of the arguments of a script file."""
+"""JSON Schema for the arguments of a script file: an array of strings."""
 
 _TEMPLATE = """\
 You have skills: tested instructions for particular kinds of work. When a task matches one, call `load_skill` with \
@@ -65,7 +66,7 @@ When a task matches a skill:
 {resource_instructions}
 {runner_instructions}
 Load only what you need, and each skill once."""
-"""Default template for the instructions of `SkillsProvider`."""
+"""Default template for the instructions that the context provider `SkillsProvider` adds to an agent."""
 
 RESOURCE_INSTRUCTIONS = "- Read what the skill refers to with `read_skill_resource`, by the names it lists."
 RUNNER_INSTRUCTIONS = (
@@ -74,7 +75,7 @@ RUNNER_INSTRUCTIONS = (
 
 
 def one_line(text: str, max_chars: int = MAX_DESCRIPTION_CHARS) -> str:
-    """Return `text` on one line, without control or hidden characters, cut with an ellipsis."""
+    """Return `text` on one line, without control or hidden characters. Text longer than `max_chars` is cut and ends with an ellipsis."""
     plain = " ".join(HIDDEN.sub("", CONTROLS.sub(" ", text)).split())
     return plain if len(plain) <= max_chars else plain[: max_chars - 1].rstrip() + "…"
 
@@ -85,18 +86,21 @@ def escape(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Replace each control and hidden character by one other character, so that offsets stay valid."""
+    """Replace each control or hidden character by a visible one. The length of the text does not change, so that offsets stay valid."""
     return HIDDEN.sub("\ufffd", CONTROLS.sub(lambda m: m[0] if m[0] == "\r" else "\ufffd", text))
 
 
 def code_text(name: str, description: str, instructions: str) -> str:
-    """Return the text of a skill in code, without its resources and scripts. The instructions are not escaped."""
+    """Return name, description and instructions of a skill that is a Python object, as XML. The instructions are not escaped."""
     head = f"<name>{escape(name)}</name>\n<description>{escape(description)}</description>"
     return f"{head}\n\n<instructions>\n{instructions}\n</instructions>"
 
 
 def member_blocks(resources: Iterable[SkillMember], scripts: Iterable[SkillMember]) -> str:
-    """Return the lists of resources and scripts at the end of a skill's text. An empty list is included, so that a model need not guess."""
+    """Return the XML lists of resources and scripts that are appended to a skill's text.
+
+    An empty list is written, too, so that a model does not guess that there are resources or scripts.
+    """
     return _block("available_resources", [_opening("resource", r) + "/>" for r in resources]) + _block(
         "available_scripts", [_script(script) for script in scripts]
     )
@@ -124,17 +128,17 @@ def _opening(tag: str, member: SkillMember) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSkill:
-    """A skill rendered for a model: text and structured content for a result of `load_skill`. The skill's prompt has the same text."""
+    """A skill formatted for a model: text and structured content for a result of the tool `load_skill`. Its MCP prompt uses the text."""
 
     text: str
     structured: JsonObject
 
 
 def load(index: SkillIndex, skill: Skill) -> LoadedSkill:
-    """Render a skill inside a tag that names its origin, then its resources and scripts.
+    """Format a skill for a model: its text in a tag that names the skill's origin, then the lists of its resources and scripts.
 
-    A skill in a file is shown as the whole file, a skill in code as its fields and instructions. The body is cut at `MAX_BODY_CHARS`;
-    `read_skill_resource` of `SKILL.md` continues at `nextOffset`.
+    A skill with a file is shown as the whole `SKILL.md`, a skill that is a Python object as its fields and instructions. The Markdown is
+    cut at `MAX_BODY_CHARS` characters; the tool `read_skill_resource` reads the rest of `SKILL.md` from the offset `nextOffset`.
     """
     handle = index.handle(skill)
     whole = visible(skill.document.body)
@@ -191,20 +195,23 @@ def _function_wire(function: SkillMember) -> JsonObject:
 
 
 def describe_file(file: SkillFile) -> str:
-    """Return a few words about a skill's file: its size, and whether it is a script or binary."""
+    """Return a short description of a skill's file for models: its size, and whether it is a script or not text."""
     if file.is_dynamic:
         return "made when it is read"
     return f"{file.size} bytes" + (", script" if file.is_script else "") + ("" if file.is_text else f", {file.mime_type}")
 
 
 def file_wire(file: SkillFile) -> JsonObject:
-    """Return a skill's file as an item of a tool result's structured content."""
+    """Return a skill's file as a JSON object for the structured content of tool results: path, MIME type, size and digest."""
     wire: JsonObject = {"path": file.path, "mimeType": file.mime_type, "script": file.is_script}
     return wire if file.is_dynamic else {**wire, "size": file.size, "digest": file.digest}
 
 
 def catalogue(index: SkillIndex, skills: Sequence[Skill]) -> str:
-    """Return the catalogue: a line per skill, within `CATALOGUE_MAX_BYTES`; beyond `CATALOGUE_MAX_SKILLS` skills only their number."""
+    """Return the list of skills for the description of `load_skill`: a line per skill, with at most `CATALOGUE_MAX_BYTES`.
+
+    For more than `CATALOGUE_MAX_SKILLS` skills, return only their number and a reference to `search_skills`.
+    """
     if len(skills) > CATALOGUE_MAX_SKILLS:
         return f"There are {len(skills)} skills here: find the right one with search_skills first."
     text = ""
@@ -217,9 +224,9 @@ def catalogue(index: SkillIndex, skills: Sequence[Skill]) -> str:
 
 
 def skill_instructions(index: SkillIndex, skills: Sequence[Skill], template: str | None = None) -> str:
-    """Return the part of an agent's instructions that names its skills, sorted and XML-escaped; empty without skills.
+    """Return the part of an agent's instructions that lists its skills, sorted and XML-escaped; empty if it has no skills.
 
-    `template` has the placeholder `{skills}` (`config.instruction_template` checks it).
+    `template` is text with the placeholder `{skills}`, which `config.instruction_template` has checked; `None` means the default template.
     """
     if not skills:
         return ""
@@ -228,7 +235,9 @@ def skill_instructions(index: SkillIndex, skills: Sequence[Skill], template: str
 
 
 def provider_instructions(skills: Iterable[tuple[str, str]], template: str | None = None) -> str:
-    """Return the instructions of `SkillsProvider`, which name the skills (name, description), sorted and XML-escaped.
+    """Return the instructions that the context provider `SkillsProvider` adds to an agent. They list `skills`, sorted and XML-escaped.
+
+    `skills` are pairs of name and description.
 
     Raises:
         ValueError: `template` lacks `{skills}`, or has braces that are neither a known placeholder nor doubled.
@@ -239,7 +248,10 @@ def provider_instructions(skills: Iterable[tuple[str, str]], template: str | Non
 
 
 def _named(skills: Iterable[tuple[str, str]], layout: str) -> str:
-    """Return the entries of `<available_skills>`, sorted. `layout` places the elements of name (`{0}`) and description (`{1}`)."""
+    """Return the content of the element `<available_skills>`: one entry per pair of name and description, sorted.
+
+    `layout` is the format of an entry; `{0}` is replaced by the element with the name, `{1}` by the element with the description.
+    """
     return "\n".join(
         layout.format(f"<name>{escape(name)}</name>", f"<description>{escape(description)}</description>")
         for name, description in sorted(skills)

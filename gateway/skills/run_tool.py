@@ -1,7 +1,8 @@
-"""The tool `run_skill_script`: runs a granted script file in the sandbox, or a function of a skill in code.
+"""The tool `run_skill_script`: runs a script file of a skill in the sandbox, or a function of a skill that is a Python object.
 
-The name and arguments are those of Microsoft's agent framework. A wrong argument and a failed script are error results; the result of a
-failed script ends with its standard error. `SkillSource` offers the tool if any script can run.
+A script file runs only if the configuration grants it. Name and arguments of the tool are those of Microsoft's agent framework. A wrong
+argument or a failed script gives an error result; for a failed script, the result has the end of its standard error. `SkillSource` offers
+the tool if any script can run.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ _STRING: JsonObject = {"type": "string"}
 
 
 class RunSkillScript:
-    """The tool `run_skill_script(skill_name, script_name, args?)`."""
+    """The tool `run_skill_script(skill_name, script_name, args?)`, with which a model runs a script of a skill."""
 
     def __init__(self, library: SkillLibrary, runner: ScriptRunner | None, events: EventStream | None) -> None:
-        """Without `runner`, no script files run, only functions of skills in code. Every run and refusal is emitted to `events`."""
+        """Create the tool. Without `runner`, script files do not run, only functions of skills that are Python objects.
+
+        Every run and every refusal is emitted to `events`.
+        """
         self._library = library
         self._runner = runner
         self._events = events
@@ -76,7 +80,12 @@ class RunSkillScript:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Read the skill again and run the script that the arguments name. Raises `ToolFailed` or `PolicyDenied`."""
+        """Read the named skill again, and run the named script.
+
+        Raises:
+            ToolFailed: The skill or script does not exist, may not run, or has wrong arguments; or a Python function of the skill failed.
+            PolicyDenied: The caller may not read the skill or the script.
+        """
         index = await self._library.current()
         skill = await self._library.recheck(named_skill(self._library, index, arguments, ctx), ctx)
         path, is_function = _script_path(skill, str(arguments.get("script_name") or ""))
@@ -115,7 +124,12 @@ class RunSkillScript:
             self._events.emit(kind, source="skill", name=skill.id, principal=ctx.facts.principal.id, fields=named)
 
     async def _files(self, skill: Skill, ctx: CallContext) -> dict[str, bytes]:
-        """Read all files of the skill. Raises `SkillError` if they changed, because the script was granted for their digest."""
+        """Read all files of the skill, and return their content by path.
+
+        Raises:
+            SkillError: A file changed after the skill was read, so that the digest for which the script is granted no longer fits (code
+                `unstable`).
+        """
         files: dict[str, bytes] = {}
         for path in skill.files:
             try:
@@ -132,7 +146,11 @@ def _why_not(skill: Skill) -> str:
 
 
 def _script_path(skill: Skill, wanted: str) -> tuple[str, bool]:
-    """Return the name of the script that the model's argument `wanted` means, and whether it is a function. Raises `ToolFailed`."""
+    """Return the name of the script that `wanted`, an argument from a model, refers to, and whether the script is a Python function.
+
+    Raises:
+        ToolFailed: The skill has no such script; the text names similar scripts.
+    """
     functions = [function.name for function in skill.functions]
     scripts = [*functions, *(path for path, file in skill.files.items() if file.is_script)]
     plain = wanted.strip().removeprefix("./")

@@ -1,7 +1,8 @@
-"""`ScriptRunner`: decides which script files may run, chooses the interpreter, and runs them in the sandbox.
+"""`ScriptRunner`: decides which script files of skills may run, selects the interpreter, and runs them in the sandbox.
 
-A script runs only if the configuration grants it by name and by the digest of its whole skill. The sandbox runs a copy of exactly those
-bytes. Arguments are passed as they are; no shell is involved. The gate asks for approval. `run_tool` uses this module.
+A script runs only if the configuration grants it by its name and by the digest of all files of the skill. The sandbox runs a copy of
+exactly the files with this digest. Arguments are passed unchanged; no shell is involved. The call's approval, if needed, is requested
+earlier, by `gateway.gate`. `run_tool` uses this module.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gateway.skills.sandbox.sandbox import FinishedJob, Job, Limits, Sandbox, pr
 logger = logging.getLogger(__name__)
 
 MAX_ARGUMENT_BYTES = 100_000
-"""Maximum length of all arguments of a script together, a little below the limit of the system."""
+"""Maximum bytes of all arguments of a script together, a little below the limit of the operating system."""
 
 INTERPRETERS = ("python", "bash", "sh", "node", "ruby", "perl", "php", "Rscript")
 
@@ -48,16 +49,16 @@ _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
 def set_digest(skill: Skill) -> str:
-    """Return one digest over the paths and contents of all files of a skill. A grant is valid for one such digest only."""
+    """Return one digest over the paths and contents of all files of a skill. The configuration grants a script for one such digest."""
     listed = [[path, file.digest] for path, file in sorted(skill.files.items())]
     return "sha256:" + hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
 class ScriptRunner:
-    """Decides which scripts of skills may run, and runs them, by `skills.scripts` of the configuration. Call `start` before use."""
+    """Decides by the configuration (`skills.scripts`) which scripts of skills may run, and runs them. Call `start` before use."""
 
     def __init__(self, settings: ScriptSettings, environ: Mapping[str, str]) -> None:
-        """Variables that the configuration passes to scripts are taken from `environ`. Nothing runs before `start`."""
+        """Store the settings and create the sandbox. Values of the environment variables that `settings` names come from `environ`."""
         self.settings = settings
         self._environ = environ
         limits = Limits(
@@ -70,12 +71,12 @@ class ScriptRunner:
         python = settings.interpreters.get("python", "")
         self._sandbox = Sandbox(limits, concurrency=settings.concurrency, python=python if os.access(python, os.X_OK) else "")
         self.problem = "scripts are not enabled"
-        """Why scripts cannot run; empty if they can."""
+        """Reason why scripts cannot run; empty if they can."""
         self.network_problem = ""
-        """Why scripts with network access cannot run; empty if they can, or if no grant allows network access."""
+        """Reason why scripts with network access cannot run; empty if they can, or if the configuration allows no script network access."""
 
     async def start(self) -> None:
-        """Test whether this machine can run scripts safely."""
+        """Test whether the sandbox works on this machine, and set `problem` and `network_problem`. Does nothing if scripts are disabled."""
         if self.settings.enabled:
             self.problem = await self._sandbox.probe()
             if self.problem:
@@ -90,16 +91,16 @@ class ScriptRunner:
 
     @property
     def gap(self) -> str:
-        """Why scripts can see names and attributes of files outside their copy; empty if they cannot."""
+        """Reason why scripts can see names and attributes of files outside their copy of the skill; empty if they cannot."""
         return self._sandbox.gap
 
     @property
     def is_offered(self) -> bool:
-        """Whether any script is granted and scripts can run."""
+        """Whether the configuration grants any script and scripts can run."""
         return not self.problem and bool(self.settings.allow)
 
     def judge(self, skill: Skill, path: str) -> ScriptGrant:
-        """Return the configuration's grant of a script for exactly the current content of the skill.
+        """Return the entry of the configuration that grants the script `path` for the current content of the skill.
 
         Raises:
             SkillError: The script is not granted, or the skill has changed since it was granted (code `script-not-granted`).
@@ -115,7 +116,9 @@ class ScriptRunner:
         raise SkillError(text, code="script-not-granted")
 
     async def run(self, skill: Skill, path: str, args: JsonValue, files: Mapping[str, bytes], *, caller: str) -> FinishedJob:
-        """Run a script in a copy of `files`, the skill's files with the listed digests. `caller` is the id of the principal.
+        """Run the script `path` of a skill in the sandbox, in a copy of `files`, and return its output.
+
+        `files` has the content of all files of the skill, with the listed digests. `caller` is the id of the principal.
 
         Raises:
             SkillError: The script is not granted, its arguments are wrong, or the interpreter or the sandbox is missing.
@@ -156,10 +159,12 @@ class ScriptRunner:
 
 
 def interpreter_of(path: str, data: bytes) -> str:
-    """Return the interpreter of a script, by its `#!` line or else by its extension. Options on the `#!` line are ignored.
+    """Return the name of the interpreter for a script. The `#!` line names it, or else the extension of `path` determines it.
+
+    Options on the `#!` line are ignored.
 
     Raises:
-        SkillError: Neither names a known interpreter (code `no-interpreter`).
+        SkillError: The `#!` line or the extension does not name a known interpreter (code `no-interpreter`).
     """
     shebang = _SHEBANG.match(data[:256])
     if shebang:
@@ -179,9 +184,10 @@ def interpreter_of(path: str, data: bytes) -> str:
 
 
 def command_line(args: JsonValue) -> list[str]:
-    """Convert arguments to the words of a command line.
+    """Convert the arguments that a model gave to the command-line arguments of a script.
 
-    An array is taken as it is. An object becomes `--key value`; `true` becomes `--key`, `false` and `null` are left out.
+    An array is used unchanged. An object becomes `--key value` for each member; `true` becomes `--key`, an array repeats the option, and
+    `false` and `null` are left out.
 
     Raises:
         SkillError: The value has another type, a NUL, a key that cannot be an option, or too many bytes (code `script-arguments`).

@@ -1,8 +1,8 @@
-"""Verifies signatures of skills, for root folders whose rule demands them.
+"""Verifies signatures of skills, for root folders (folders searched for skills) for which the configuration requires signatures.
 
 The format is OpenSSF model signing: one signature file in each skill's folder, made with a key, a certificate or a Sigstore identity. The
 library `model-signing` (extra `signatures`, about 30 MB with its dependencies) verifies a copy of exactly the bytes that are indexed, so
-they cannot change in between. A skill that cannot be verified is refused. `reader` uses this module. Blocking.
+that the bytes cannot change in between. A skill that cannot be verified is refused. `reader` uses this module. Blocking.
 """
 
 from __future__ import annotations
@@ -19,20 +19,27 @@ from gateway.diagnostics import Diagnostic
 from gateway.json_types import members_of
 
 MAX_SIGNATURE_BYTES = 4 * 1024 * 1024
-"""Maximum size of a signature file; a larger one is refused. A signature has one digest for each of at most 512 files."""
+"""Maximum size of a signature file; a larger file is refused. A signature has one digest for each of at most 512 files."""
 
 
 INSTALL = "install it with `pip install 'moongate[signatures]'`"
 
 
 def rule_for(folder: str, signed: Mapping[str, SignatureRule]) -> SignatureRule | None:
-    """Return the signature rule for the skill folder `folder`: that of the innermost root folder around it with a rule, else `None`."""
+    """Return the signature rule for the skill folder `folder`, or `None` if its signature is not required.
+
+    `signed` maps folders that are searched for skills to rules. If several of these contain `folder`, the rule of the innermost is
+    returned.
+    """
     around = [root for root in signed if folder == root or folder.startswith(root.rstrip(os.sep) + os.sep)]
     return signed[max(around, key=len)] if around else None
 
 
 def judge_signature(folder: str, files: Mapping[str, bytes], rule: SignatureRule) -> list[Diagnostic]:
-    """Verify a skill's signature, with `files` as path → bytes. An empty list means success; any diagnostic refuses the skill."""
+    """Verify the signature of the skill in `folder`, and return an error for each problem; an empty list means that it is valid.
+
+    `files` has the content of all files by path. Any error refuses the skill.
+    """
     signature = files.get(rule.file)
     if signature is None:
         return [_error("signature-missing", f"{rule.file!r} is missing; this folder serves only signed skills. Sign the skill.")]
@@ -50,7 +57,7 @@ def judge_signature(folder: str, files: Mapping[str, bytes], rule: SignatureRule
             target.write_bytes(data)
         try:
             _with_rule(cast("Any", verifying.Config()), rule).verify(copy, copy / rule.file)
-        except Exception as error:  # the library passes on exceptions of its dependencies; each means that nothing is verified
+        except Exception as error:  # the library lets exceptions of its dependencies through; each means an unverified signature
             reason = " ".join(f"{type(error).__name__}: {error}".split()).replace(place, "")[:500]
             return [_error("signature-invalid", f"The signature does not match the skill or the configured signer: {reason}")]
     return []
@@ -67,7 +74,7 @@ def _with_rule(config: Any, rule: SignatureRule) -> Any:
 
 
 def _unreadable(signature: bytes, rule: SignatureRule) -> str:
-    """Return why a signature file cannot be used; empty if it can."""
+    """Return the reason why a signature file cannot be used; empty if it can."""
     if len(signature) > MAX_SIGNATURE_BYTES:
         return f"{rule.file!r} is larger than {MAX_SIGNATURE_BYTES} bytes."
     try:

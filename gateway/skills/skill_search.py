@@ -1,6 +1,7 @@
-"""`SearchIndex`: ranks skills for a query by name, description, headings and tags. `WordIndex` computes the scores.
+"""`SearchIndex`: ranks skills for a search query by their name, description, headings and tags.
 
-Text of bodies other than headings is not searched. Each `SkillIndex` has its own; the tool `search_skills` uses it.
+`WordIndex` (`gateway.tools.search`) computes the scores. Text of a `SKILL.md` other than headings is not searched. Each `SkillIndex` has
+its own `SearchIndex`; the tool `search_skills` uses it.
 """
 
 from __future__ import annotations
@@ -17,21 +18,24 @@ _HEADING = re.compile(r"^#{1,3}[ \t]+(.+)$", re.MULTILINE)
 
 
 class SearchIndex:
-    """A `WordIndex` over a fixed set of skills."""
+    """A search index over a fixed set of skills. It ranks them by the words that they share with a query."""
 
     def __init__(self, skills: Sequence[Skill]) -> None:
-        """Store the skills. The first query reads their texts and builds the `WordIndex`."""
+        """Store the skills. The search index is built at the first query."""
         self._skills = skills
         self._words = WordIndex(_Rows(skills))
 
     def rank(self, query: str) -> list[Skill]:
-        """Return the skills that share a word with `query`, best first, equal scores by id. Blocking; the first call builds the index."""
+        """Return the skills that share a word with `query`, best first; skills with equal scores are sorted by id.
+
+        Blocking; the first call reads the texts of all skills and builds the index.
+        """
         ranked = [(score, self._skills[position]) for position, score in self._words.scores(query).items()]
         return [skill for _, skill in sorted(ranked, key=lambda item: (-item[0], item[1].id))]
 
 
 class _Rows(Sequence[Row]):
-    """A sequence with the searched texts of each skill, which are made when an item is accessed."""
+    """The searched texts of each skill, as a sequence. The texts of a skill are made when its item is accessed."""
 
     def __init__(self, skills: Sequence[Skill]) -> None:
         self._skills = skills
@@ -39,7 +43,7 @@ class _Rows(Sequence[Row]):
     def __len__(self) -> int:
         return len(self._skills)
 
-    def __getitem__(self, position: int) -> Row:  # type: ignore[override]  # never sliced
+    def __getitem__(self, position: int) -> Row:  # type: ignore[override]  # the sequence is never sliced
         return _row(self._skills[position])
 
 

@@ -1,8 +1,8 @@
-"""The tools `search_skills`, `load_skill` and `read_skill_resource`: skills for clients that support tools only.
+"""The tools `search_skills`, `load_skill` and `read_skill_resource`, which serve skills to MCP clients that support only tools.
 
-Names and arguments are those of Microsoft's agent framework, so prompts written for it work unchanged. A wrong argument is answered by an
-error result that says what to write instead. No tool here runs a script or a command in a skill. `SkillSource` makes the three tools, and
-makes `load_skill` again when its catalogue changes.
+Names and arguments are those of Microsoft's agent framework, so prompts written for it work unchanged. A wrong argument gives an error
+result that says what to pass instead. None of these tools runs a script or a command of a skill. `SkillSource` creates the three tools, and
+creates `load_skill` again when the list of skills in its description changes.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from gateway.tools.context import CallContext
 
 MAX_RESULTS = 50
 DEFAULT_RESULTS = 10
-"""Default number of skills per page of a search."""
+"""Default number of skills per page of a search; `MAX_RESULTS` is the maximum."""
 
 RESULT_DESCRIPTION_CHARS = 400
-"""Maximum characters of a description in search results."""
+"""Maximum characters of a skill's description in search results."""
 
 MAX_READ = 200_000
 DEFAULT_READ = 50_000
-"""Default length of one read: characters of a text file, bytes of any other file."""
+"""Default length of one read of a file, in characters of a text file or bytes of any other file; `MAX_READ` is the maximum."""
 
 MAX_LISTED = 1_000
-"""Maximum number of entries in one listing of a folder."""
+"""Maximum number of entries in one listing of a skill's folder."""
 
 _ANNOTATIONS: JsonObject = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 _STRING: JsonObject = {"type": "string"}
@@ -48,13 +48,13 @@ _COUNT: JsonObject = {"type": "integer", "minimum": 0}
 
 
 def object_schema(properties: JsonObject, *required: str) -> JsonObject:
-    """Return the JSON Schema of an object with these properties; `required` are the names of the required ones."""
+    """Return the JSON Schema of an object with these properties. `required` are the names of the required properties."""
     schema: JsonObject = {"type": "object", "properties": properties}
     return {**schema, "required": [*required]} if required else schema
 
 
 def closed_schema(properties: JsonObject, *required: str) -> JsonObject:
-    """Return the JSON Schema of an object that accepts only these properties, for the arguments of a tool."""
+    """Return the JSON Schema of an object that allows no properties besides `properties`, for the arguments of a tool."""
     return {**object_schema(properties, *required), "additionalProperties": False}
 
 
@@ -66,7 +66,7 @@ _NAMED: JsonObject = {
     "uri": _STRING,
 }
 _ALWAYS = ("name", "skill", "description", "origin")
-"""Fields that every skill in a result has. `_NAMED` are all fields that can name a skill."""
+"""Fields of a skill that results of these tools always have. `_NAMED` has the schemas of all fields that describe a skill."""
 
 _FILE = object_schema({"path": _STRING, "size": _COUNT, "mimeType": _STRING, "digest": _STRING, "script": {"type": "boolean"}}, "path")
 _FUNCTION = object_schema({"name": _STRING, "description": _STRING, "parameters": {"type": "object"}}, "name")
@@ -74,7 +74,7 @@ SKILL_NAME: JsonObject = {**_STRING, "minLength": 1, "description": "Name of the
 
 
 class SearchSkills:
-    """The tool `search_skills(query?, limit?, cursor?)`."""
+    """The tool `search_skills(query?, limit?, cursor?)`, with which a model finds skills."""
 
     def __init__(self, library: SkillLibrary) -> None:
         self._library = library
@@ -101,7 +101,10 @@ class SearchSkills:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Return one page of matches, best first; without a query all skills by name."""
+        """Return one page of the skills that match the query and that the caller may read, best match first.
+
+        Without a query, return all skills that the caller may read, sorted by id.
+        """
         index = await self._library.current()
         query = str(arguments.get("query") or "").strip()
         limit = min(MAX_RESULTS, max(1, int(arguments.get("limit") or DEFAULT_RESULTS)))
@@ -128,7 +131,7 @@ _LOAD = (
 
 
 class LoadSkill:
-    """The tool `load_skill(skill_name)`. Its description lists the skills of the `SkillIndex` with which it was created."""
+    """The tool `load_skill(skill_name)`, with which a model reads a skill. The tool's description lists the skills in `index`."""
 
     def __init__(self, library: SkillLibrary, index: SkillIndex) -> None:
         self._library = library
@@ -157,7 +160,10 @@ class LoadSkill:
         )
 
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        """Return the description for one caller, which lists the skills `named`, or without `named` all within the caller's scopes."""
+        """Return the tool's description for one caller. It lists the skills `named`, or without names the skills within `scopes`.
+
+        `None` as scopes means all skills.
+        """
         if named:
             skills = skills_named(self._index, named)
             return f"{_LOAD}\n{catalogue(self._index, [skill for skill in self._index.for_models if skill.key in skills])}"
@@ -167,7 +173,7 @@ class LoadSkill:
         return f"{_LOAD}\n{catalogue(self._index, shown)}"
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Return the skill after reading its folder again."""
+        """Read the named skill again, and return its text with the lists of its resources and scripts."""
         index = await self._library.current()
         skill = await self._library.recheck(named_skill(self._library, index, arguments, ctx), ctx)
         loaded = load(self._library.index, skill)
@@ -175,7 +181,7 @@ class LoadSkill:
 
 
 class ReadSkillResource:
-    """The tool `read_skill_resource(skill_name, resource_name, offset?, length?)`."""
+    """The tool `read_skill_resource(skill_name, resource_name, offset?, length?)`, with which a model reads a file of a skill."""
 
     def __init__(self, library: SkillLibrary) -> None:
         self._library = library
@@ -220,13 +226,13 @@ class ReadSkillResource:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Return a piece of a file, or the listing of a folder."""
+        """Return a part of the named file, from `offset` on, or the listing of the named folder."""
         index = await self._library.current()
         skill = named_skill(self._library, index, arguments, ctx)
         wanted = str(arguments.get("resource_name") or ".")
         path = _resource_path(skill, wanted)
         if path is None:
-            skill = await self._library.recheck(skill, ctx)  # the file may have been added since
+            skill = await self._library.recheck(skill, ctx)  # the file may have been added after the index was built
             path = _resource_path(skill, wanted)
         if path is None:
             raise ToolFailed(_unknown_file(skill, wanted))
@@ -244,7 +250,10 @@ class ReadSkillResource:
 
 
 def _resource_path(skill: Skill, wanted: str) -> str | None:
-    """Return the path of the skill's file or folder that an argument names, or `None`. Looked up in the index, never on the disk."""
+    """Return the path in the skill of the file or folder that `wanted` (a path or URI) refers to, or `None`.
+
+    The path is looked up in the skill index, never on the disk. The path of the skill's own folder is empty.
+    """
     if skill.root_uri and wanted.startswith(f"{skill.root_uri}/"):
         for path in skill.files:
             if file_uri(skill.root_uri, path) == wanted:
@@ -330,13 +339,22 @@ def _list_folder(skill: Skill, handle: str, path: str) -> Complete:
 
 
 def _cursor(query: str, position: int, last_id: str) -> str:
-    """Make the cursor that continues after skill `last_id`. Skills come and go, so a position alone is not enough."""
+    """Return the cursor of the next page: the query's hash, the position of the page, and the id of the last skill before it.
+
+    The id is needed because skills can be added and removed between the requests.
+    """
     token = json.dumps([_query_mark(query), position, last_id])
     return base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")
 
 
 def _position(cursor: str, query: str, ids: list[str]) -> int:
-    """Return where in `ids` a page starts: after the previous page's last skill, or at the old position if that skill is gone."""
+    """Return the position in `ids` (skills in the order of the results) at which the page for `cursor` starts.
+
+    The page starts after the previous page's last skill, or at the position in the cursor if that skill is gone.
+
+    Raises:
+        ToolFailed: The cursor is malformed or belongs to another query.
+    """
     if not cursor:
         return 0
     try:

@@ -1,7 +1,7 @@
 """`SkillSource`: the tool source that serves skills to MCP clients as tools, resources, prompts and completions.
 
-It converts the library's index to MCP listings and calls the catalog back when a listing changes. `app` creates and enters it, and gives
-`instructions` to the agents.
+It converts the skill library's index to MCP listings, and calls the catalog's callback when a listing changes. `app` creates and enters the
+source, and passes `instructions` to the agents.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import ChangeKind, Finished, Kind, OnChange, SkillMethod, Tool
 from gateway.tools.context import CallContext
 
-if TYPE_CHECKING:  # imported only if a script can run
+if TYPE_CHECKING:  # modules that are imported only if a script can run
     from gateway.skills.code import CodeSkills
     from gateway.skills.run_tool import RunSkillScript
     from gateway.skills.scripts import ScriptRunner
@@ -41,23 +41,26 @@ if TYPE_CHECKING:  # imported only if a script can run
 TEMPLATE = "skill://{+path}"
 
 MAX_COMPLETIONS = 100
-"""Maximum number of values per completion (MCP, `completion/complete`)."""
+"""Maximum number of values in a result of `completion/complete`, as MCP requires."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkillRules:
-    """The operator's rules for which skills are served, and how agents' instructions name them."""
+    """The operator's rules: which skills are served, which must be signed, and how the instructions of agents list their skills."""
 
     keeps: Callable[[str], bool] | None = None
-    """Returns whether the skill with an id is served; `None` serves all skills."""
+    """Receives the id of a skill and returns whether the skill is served; `None` serves all skills."""
     signed: Mapping[str, SignatureRule] | None = None
-    """Root folder → signature rule, for folders whose skills must be signed."""
+    """Folder that is searched for skills → the signature rule for its skills. Skills of other folders need no signature."""
     instruction_template: str | None = None
-    """Template of the text that names the skills to an agent. Has the placeholder `{skills}`; `None` for the default template."""
+    """Template of the text that lists the skills for an agent, with the placeholder `{skills}`; `None` for the default template."""
 
 
 class SkillSource:
-    """Serves the skills below `paths` and those in code. Entering the context reads the skills; leaving it writes the index cache."""
+    """Serves the skills in folders and in Python objects to MCP clients.
+
+    Entering the context reads the skills and starts to watch the folders; leaving it writes the cache file of the skill index.
+    """
 
     def __init__(
         self,
@@ -73,9 +76,9 @@ class SkillSource:
     ) -> None:
         """Store the settings. Nothing is read before the context is entered.
 
-        `strict` refuses skills that are otherwise served with a warning. The source looks for changes on disk every `refresh_seconds`;
-        with 0 only at every use. Without `scripts` no script file can run. The index is cached in `state_folder` for the next start.
-        `code` has the skills that are Python objects. Runs of scripts are emitted to `events`.
+        `strict` refuses skills that are otherwise served with a warning. Folders are checked for changes every `refresh_seconds`; with 0,
+        only at every use. Without `scripts`, no script file can run. The skill index is cached in `state_folder` for the next start. `code`
+        provides the skills that are Python objects. Runs of scripts are emitted to `events`.
         """
         rules = rules or SkillRules()
         self.library = SkillLibrary(
@@ -106,11 +109,11 @@ class SkillSource:
 
     @property
     def id(self) -> str:
-        """Always `skill`."""
+        """The id of this source: always `skill`."""
         return SOURCE_ID
 
     async def __aenter__(self) -> SkillSource:
-        """Test whether scripts can run, read every skill, and start watching."""
+        """Test whether scripts can run, read every skill, and start to watch the folders for changes."""
         if self._scripts is not None:
             await self._scripts.start()
         if self._code is not None:
@@ -132,46 +135,61 @@ class SkillSource:
 
     @property
     def index(self) -> SkillIndex:
-        """The index that was built last."""
+        """The index of all skills that was built last."""
         return self.library.index
 
     @property
     def problems(self) -> list[SkillReport]:
-        """One report per skill or root folder that is refused or served with a warning."""
+        """One report per skill or root folder (a folder searched for skills) that is refused or served with a warning."""
         index = self.index
         in_code = self._code.problems if self._code is not None else []
         return [*index.trouble, *(r for r in index.reports if r.verdict != "accepted"), *in_code]
 
     async def refresh(self) -> None:
-        """Check every folder and backend now."""
+        """Check every skill folder and every other provider of skills for changes now."""
         await self.library.refresh()
 
     def instructions(self, names: Sequence[str]) -> str:
-        """Return the part of an agent's instructions that names its skills. Raises `SkillError` for an unknown or ambiguous name."""
+        """Return the part of an agent's instructions that lists the skills with these names.
+
+        Raises:
+            SkillError: A name is unknown or fits several skills.
+        """
         return skill_instructions(self.index, skills_of_file(self.index, names), self._template)
 
     def allowed_tools(self, names: Sequence[str]) -> Sequence[JsonValue]:
-        """Return `allowed-tools` of each named skill, `None` if it has none. Raises `SkillError` for an unknown or ambiguous name."""
+        """Return the frontmatter field `allowed-tools` of each skill in `names`; `None` for a skill without this field.
+
+        Raises:
+            SkillError: A name is unknown or fits several skills.
+        """
         return [skill.document.frontmatter.get("allowed-tools") for skill in skills_of_file(self.index, names)]
 
     async def tools(self) -> Sequence[Tool]:
-        """Return the skill tools, with `run_skill_script` only if scripts can run; an empty list if models may see no skill."""
+        """Return the tools for skills; `run_skill_script` only if scripts can run. Empty if models may not see any skill."""
         return list(self._tools)
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Register the callback for changed lists. It replaces a callback registered earlier."""
+        """Register the callback that is called with the kind (tools, resources, prompts) of a changed list. It replaces an earlier one."""
         self._on_change = on_change
 
     def subscribe_updates(self, on_update: Callable[[str], None]) -> None:
-        """Register the callback that is called with the URI of a watched file that has changed."""
+        """Register the callback that is called with the URI of a watched file after its content changed."""
         self._on_update = on_update
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
-        """List resources (`SKILL.md` of every listed skill, and the index), the one template for all files, or a prompt per skill."""
+        """Return the resources, resource templates or prompts of the skills, in MCP's format.
+
+        Resources are the `SKILL.md` of each listed skill and `skill://index.json`. One template covers all files. Each skill has a prompt.
+        """
         return list(self._lists[kind])
 
     async def read(self, uri: str, ctx: CallContext) -> Finished:
-        """Return the raw bytes of a file: as text if they are UTF-8, else as base64. Raises `NotFound`."""
+        """Return the content of a skill's file, or of `skill://index.json`, as a `resources/read` result: text if it is UTF-8, else base64.
+
+        Raises:
+            NotFound: No file has this URI.
+        """
         index = await self.library.current()
         if uri == INDEX_URI and index.has_uris:
             text = json.dumps(_legacy_index(index), ensure_ascii=False)
@@ -194,16 +212,16 @@ class SkillSource:
 
     @property
     def serves_skills(self) -> bool:
-        """Always true: the skills extension is supported even while there are no skills."""
+        """Whether the MCP skills extension is supported. Always true, also while the gateway has no skills."""
         return True
 
     @property
     def reads_directories(self) -> bool:
-        """Always true: `resources/directory/read` is supported."""
+        """Whether `resources/directory/read` is supported. Always true."""
         return True
 
     async def skills(self, method: SkillMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Answer a request of the skills extension (`skills/list`, `skills/get`, `resources/directory/read`)."""
+        """Answer a request of the MCP skills extension (`skills/list`, `skills/get` or `resources/directory/read`)."""
         uri, cursor = str(params.get("uri") or ""), params.get("cursor")
         cursor = cursor if isinstance(cursor, str) else None
         match method:
@@ -215,7 +233,11 @@ class SkillSource:
                 return await self.extension.directory(uri, cursor)
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished:
-        """Return the prompt of a skill: one user message with the text that `load_skill` returns. Raises `NotFound`."""
+        """Return the prompt of a skill: one user message with the text that the tool `load_skill` returns.
+
+        Raises:
+            NotFound: No skill has this prompt.
+        """
         index = await self.library.current()
         skill = next((s for s in index.skills if prompt_name(s) == name), None)
         if skill is None:
@@ -229,7 +251,11 @@ class SkillSource:
         return Finished({"description": one_line(skill.document.description), "messages": [message]})
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """Complete the path in the template: before the first slash with skills, after it with files. Prompts have no arguments."""
+        """Answer `completion/complete` for the URI template of skill files, with paths that begin with the given value.
+
+        If the value has no slash, these are paths of `SKILL.md` files, otherwise paths of all files. Any other request gets no values,
+        because prompts of skills have no arguments.
+        """
         values: list[str] = []
         if ref.get("type") == "ref/resource" and ref.get("uri") == TEMPLATE and argument.get("name") == "path":
             typed = str(argument.get("value") or "")
@@ -241,18 +267,22 @@ class SkillSource:
         return {"values": shown, "total": len(values), "hasMore": len(values) > len(shown)}
 
     async def watch(self, uri: str) -> None:
-        """Start to watch a skill's file; changes go to the callback of `subscribe_updates`. Raises `NotFound`."""
+        """Start to watch a skill's file. After a change, the callback of `subscribe_updates` is called with its URI.
+
+        Raises:
+            NotFound: No file has this URI.
+        """
         if uri not in self.index.by_file and uri != INDEX_URI:
             raise NotFound("resource", uri)
         self._watched[uri] += 1
 
     async def unwatch(self, uri: str) -> None:
-        """End a watch that `watch` started."""
+        """End one watch of the file `uri`. A file that was watched several times stays watched until each watch has ended."""
         self._watched[uri] -= 1
         self._watched += Counter()
 
     def _swapped(self, old: SkillIndex, new: SkillIndex) -> None:
-        """Rebuild the lists after a change of the index, and call the callbacks for changed lists and changed watched files."""
+        """Build the MCP listings again after a change of the skill index, and call the callbacks for changed listings and watched files."""
         changed: list[ChangeKind] = []
         if self._renew_tools(new):
             changed.append("tools")
@@ -269,7 +299,10 @@ class SkillSource:
                 self._on_update(uri)
 
     def _renew_tools(self, index: SkillIndex) -> bool:
-        """Create `load_skill` again if the skills in its description changed; return whether the list of tools changed."""
+        """Create the tools again if the skills in the description of `load_skill` changed, or if scripts became able or unable to run.
+
+        Returns whether the list of tools changed.
+        """
         if not index.for_models:
             had, self._tools = bool(self._tools), []
             return had
@@ -303,12 +336,15 @@ def _lists(index: SkillIndex) -> dict[Kind, list[JsonObject]]:
 
 
 def prompt_name(skill: Skill) -> str:
-    """Return the name of a skill's prompt: its id with `__` for each slash, which names in MCP may not have."""
+    """Return the name of a skill's MCP prompt: the skill's id with `__` for each slash, because names may not contain slashes."""
     return skill.id.replace("/", "__")
 
 
 def _legacy_index(index: SkillIndex) -> JsonObject:
-    """Return the skills that models may see, in the format of SEP-2640's draft, whose clients offer every entry to their model."""
+    """Return the content of `skill://index.json`, in the format of SEP-2640's draft: the skills with URIs that models may see.
+
+    Other skills are left out, because clients of the draft offer every entry to their model.
+    """
     return {"skills": [_legacy_entry(skill) for skill in index.for_models if skill.is_listed]}
 
 
@@ -318,7 +354,7 @@ def _legacy_entry(skill: Skill) -> JsonObject:
 
 
 def _version(index: SkillIndex, uri: str) -> object:
-    """Return a value that changes with the content of `uri`."""
+    """Return a value that changes when the content of `uri`, a skill's file or `skill://index.json`, changes."""
     if uri == INDEX_URI:
         return _legacy_index(index)
     found = index.by_file.get(uri)

@@ -1,7 +1,7 @@
-"""Reads the skills that a remote server offers as ZIP archives, in memory and within limits.
+"""Reads skills that a remote server offers as ZIP archives. Archives are unpacked in memory and within limits.
 
-Archives are not trusted: the size of the archive and the number, sizes and names of its members are checked while it is read. Scripts in
-an archive can be read but not run. `mcp_source` uses this module.
+Archives are not trusted: the size of the archive and the number, sizes and names of its files are checked while it is read. Scripts in an
+archive can be read but not run. `mcp_source` uses this module.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """Limits on the size of an archive, and which of its files are offered as resources."""
+    """Limits on the size of a ZIP archive with a skill, and which of its files are offered as resources."""
 
     max_files: int
     max_bytes: int
-    """Maximum size of the archive itself."""
+    """Maximum size of the archive itself, in bytes."""
     max_unpacked_bytes: int
-    """Maximum size of all unpacked members together."""
+    """Maximum size of all unpacked files together, in bytes."""
     offer: FileSelection
 
 
 def read_archive(data: bytes, *, name: str, url: str, digest: object, limits: ArchiveLimits) -> FileSkill | None:
-    """Return the skill in an archive. If the archive cannot be used, log a warning with the reason and return `None`."""
+    """Return the skill in a ZIP archive. If the archive cannot be used, log a warning with the reason and return `None`.
+
+    `name` and `url` are those of the server's list. `digest` is the listed digest of the archive, or `None` if the server lists none.
+    """
     try:
         if digest is not None and digest_of(data) != digest:
             raise ValueError("the archive has another digest than the index lists")
@@ -61,7 +64,7 @@ def _unpack(data: bytes, limits: ArchiveLimits) -> dict[str, bytes]:
             if not path:
                 raise ValueError(f"the archive has a file called {member.filename[:100]!r}")
             with archive.open(member) as source:
-                content = source.read(left + 1)  # at most so much is unpacked, whatever size the archive declares
+                content = source.read(left + 1)  # limits what is unpacked, because the declared size is not trusted
             left -= len(content)
             if left < 0:
                 raise ValueError("the unpacked files are too large")

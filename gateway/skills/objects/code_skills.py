@@ -1,6 +1,6 @@
-"""Skills in code: `InlineSkill`, whose functions decorators add, and `ClassSkill`, whose decorated methods are its resources and scripts.
+"""Skills as Python objects: `InlineSkill`, to which functions are added, and `ClassSkill`, whose methods are resources and scripts.
 
-Functions run in this process, synchronous ones in a worker thread.
+Decorators mark the functions and methods. They run in this process, synchronous ones in a worker thread.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from gateway.tools.function import FunctionTool, run_function
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 ScriptArgumentParser = Callable[[ScriptArguments], "Mapping[str, Any] | None"]
-"""Function that converts the arguments from a model to named arguments. Used for scripts that are functions."""
+"""Function that converts the arguments of a script, as the model gave them, to named arguments for the script's Python function."""
 
 
 Kind = Literal["resource", "script"]
 
 
 class MemberDecorator:
-    """A decorator that makes a function a resource or script of a skill. It can be used with or without parentheses."""
+    """Decorator that makes a function a resource or script of a skill. It can be used with or without parentheses."""
 
     def __init__(self, use: Callable[[Callable[..., Any], str | None, str | None], None], *, is_strict: bool = False) -> None:
-        """`use` receives each decorated function, with the name and the description given in parentheses.
+        """Store `use`, which is called with each decorated function and the name and description that the decorator got in parentheses.
 
         If `is_strict`, an illegal name in parentheses raises `ValueError`.
         """
@@ -56,7 +56,7 @@ class MemberDecorator:
     ) -> Callable[[FunctionT], FunctionT]: ...
 
     def __call__(self, func: Any = None, *, name: str | None = None, description: str | None = None) -> Any:
-        """Without parentheses: register the function `func`. With parentheses: return a decorator that registers its function."""
+        """Register `func` if the decorator is used without parentheses; otherwise return a decorator that registers its function."""
         if self._is_strict and name is not None and not is_skill_name(name):
             raise ValueError(f"{name!r} is not a name for a member: use 1 to 64 lower-case letters, digits and single hyphens.")
 
@@ -68,7 +68,7 @@ class MemberDecorator:
 
 
 class InlineSkillResource(SkillResource):
-    """A resource of a skill that is a text, or a function that returns the content at each read."""
+    """A resource of a skill: a fixed text, or a function that returns the content at each read."""
 
     def __init__(
         self,
@@ -78,7 +78,11 @@ class InlineSkillResource(SkillResource):
         content: str | None = None,
         function: Callable[..., object] | None = None,
     ) -> None:
-        """Give exactly one of `content` and `function` (synchronous or asynchronous). Raises `ValueError` otherwise."""
+        """Create a resource from a text (`content`) or from a synchronous or asynchronous function.
+
+        Raises:
+            ValueError: Both or neither of `content` and `function` are given, or the name is blank.
+        """
         super().__init__(name=name, description=description)
         if (content is None) == (function is None):
             raise ValueError(f"Resource {name!r} needs either content or function, and not both.")
@@ -86,14 +90,14 @@ class InlineSkillResource(SkillResource):
         self.function = function
 
     async def read(self, **kwargs: object) -> object:
-        """Return the text, or the result of the function. Only a function with `**kwargs` receives `kwargs`."""
+        """Return the fixed text, or call the function and return its result. Only a function with `**kwargs` receives `kwargs`."""
         if self.function is None:
             return self.content
         return await run_function(self.function, [], _accepted(self.function, kwargs))
 
 
 class InlineSkillScript(SkillScript):
-    """A script of a skill that is a Python function. It runs in this process, without a `SkillScriptRunner`."""
+    """A script of a skill that is a Python function. It runs in this process; no `SkillScriptRunner` is needed."""
 
     def __init__(
         self,
@@ -103,7 +107,7 @@ class InlineSkillScript(SkillScript):
         function: Callable[..., object],
         argument_parser: ScriptArgumentParser | None = None,
     ) -> None:
-        """`argument_parser` converts the model's arguments to named arguments; without it the arguments must be an object."""
+        """Create a script. `argument_parser` converts a model's arguments to named arguments; without it, they must be an object."""
         super().__init__(name=name, description=description)
         self.function = function
         self.argument_parser = argument_parser
@@ -111,16 +115,18 @@ class InlineSkillScript(SkillScript):
 
     @property
     def parameters_schema(self) -> JsonObject | None:
-        """JSON Schema of the function's parameters, made at first use; `None` for a function without parameters."""
+        """JSON Schema of the function's parameters, computed at first use; `None` for a function without parameters."""
         if self._schema is None:
             self._schema = FunctionTool(_without_rest(self.function), name="script").definition.input_schema
         return self._schema if self._schema.get("properties") else None
 
     async def run(self, skill: Skill, args: ScriptArguments = None, **kwargs: object) -> object:
-        """Call the function with `args` by name and return its result.
+        """Call the function with the members of `args` as named arguments, and return its result.
+
+        `kwargs` are values of the host program. They are added to the arguments if the function accepts `**kwargs`.
 
         Raises:
-            TypeError: `args` is not an object, does not fit the signature, or names a parameter that the host program fills.
+            TypeError: `args` is not an object, does not fit the signature, or has a name that the host program sets.
         """
         given = self.argument_parser(args) if self.argument_parser is not None else args
         if given is not None and not isinstance(given, Mapping):
@@ -137,7 +143,7 @@ class InlineSkillScript(SkillScript):
 
 
 class _CodeSkill(DefinedSkill):
-    """Base class of the skills whose resources and scripts are functions."""
+    """Base class of `InlineSkill` and `ClassSkill`, the skills whose resources and scripts are Python functions."""
 
     def __init__(
         self,
@@ -159,7 +165,7 @@ class _CodeSkill(DefinedSkill):
 
 
 class InlineSkill(_CodeSkill):
-    """Instructions, resources and scripts from code. `@skill.resource` and `@skill.script` add functions."""
+    """A skill whose instructions, resources and scripts are given in code. `@skill.resource` and `@skill.script` add functions."""
 
     def __init__(
         self,
@@ -170,27 +176,27 @@ class InlineSkill(_CodeSkill):
         scripts: Sequence[SkillScript] | None = None,
         argument_parser: ScriptArgumentParser | None = None,
     ) -> None:
-        """`argument_parser` converts the arguments that a model gives to scripts added with `@skill.script`."""
+        """Create a skill. `argument_parser` converts the arguments that a model gives to scripts added with `@skill.script`."""
         super().__init__(frontmatter, resources, scripts, argument_parser)
         self.instructions = instructions
 
     async def get_content(self) -> str:
-        """Return name, description and instructions as XML, then the lists of resources and scripts."""
+        """Return the text for the model: name, description and instructions as XML, and the lists of resources and scripts."""
         return code_content(self, self.instructions)
 
     @property
     def resource(self) -> MemberDecorator:
-        """Add a function as a resource. Use with or without parentheses; `name` defaults to the name of the function."""
+        """Decorator that adds a function as a resource. Use with or without parentheses; `name` defaults to the name of the function."""
         return MemberDecorator(partial(self._add, "resource"))
 
     @property
     def script(self) -> MemberDecorator:
-        """Add a function as a script. Use with or without parentheses; `name` defaults to the name of the function."""
+        """Decorator that adds a function as a script. Use with or without parentheses; `name` defaults to the name of the function."""
         return MemberDecorator(partial(self._add, "script"))
 
 
 _MARK = "_gateway_skill_member"
-"""Attribute of methods that `@ClassSkill.resource` or `@ClassSkill.script` has decorated."""
+"""Name of the attribute that `@ClassSkill.resource` and `@ClassSkill.script` set on the methods they decorate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,15 +214,16 @@ def _mark(kind: Kind, function: Any, name: str | None, description: str | None) 
 
 
 class ClassSkill(_CodeSkill, ABC):
-    """Base class of a skill: define `instructions`, and mark methods with `@ClassSkill.resource` and `@ClassSkill.script`.
+    """Base class of skills. A subclass defines `instructions`, and marks methods as resources or scripts with decorators.
 
-    The decorator may also stand below `@property`. The property then is a resource, and its code runs when the resource is read.
+    The decorators are `@ClassSkill.resource` and `@ClassSkill.script`. `@ClassSkill.resource` can also be written below `@property`: the
+    property is then a resource, and its code runs when the resource is read.
     """
 
     def __init__(self, *, frontmatter: SkillFrontmatter, argument_parser: ScriptArgumentParser | None = None) -> None:
-        """Find the marked members, inherited ones included, without running any of them.
+        """Find the methods and properties of the class that are marked as resources or scripts, without running any of them.
 
-        `argument_parser` converts the arguments that a model gives to scripts marked with `@ClassSkill.script`.
+        Inherited methods are included. `argument_parser` converts the arguments that a model gives to scripts.
 
         Raises:
             ValueError: Two resources or two scripts have the same name.
@@ -226,7 +233,7 @@ class ClassSkill(_CodeSkill, ABC):
         for attribute in dict.fromkeys(name for owner in type(self).__mro__ for name in vars(owner)):
             member = inspect.getattr_static(type(self), attribute)
             is_property = isinstance(member, property)
-            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)  # of a static or class method
+            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)  # for static and class methods
             mark = getattr(function, _MARK, None)
             if not isinstance(mark, _Mark):
                 continue
@@ -238,15 +245,20 @@ class ClassSkill(_CodeSkill, ABC):
             self._add(mark.kind, read, name, mark.description)
 
     resource: ClassVar[MemberDecorator] = MemberDecorator(partial(_mark, "resource"), is_strict=True)
-    """Mark a method as a resource. `name` defaults to the name of the method with hyphens.
+    """Decorator that marks a method as a resource. `name` defaults to the name of the method with hyphens.
 
     Raises:
         ValueError: `name` is not legal.
-        TypeError: The decorator stands above `@property`, `@classmethod` or `@staticmethod` instead of below.
+        TypeError: The decorator is written above `@property`, `@classmethod` or `@staticmethod` instead of below.
     """
 
     script: ClassVar[MemberDecorator] = MemberDecorator(partial(_mark, "script"), is_strict=True)
-    """Mark a method as a script. `name` defaults to the name of the method with hyphens. Raises as `resource` does."""
+    """Decorator that marks a method as a script. `name` defaults to the name of the method with hyphens.
+
+    Raises:
+        ValueError: `name` is not legal.
+        TypeError: The decorator is written above `@property`, `@classmethod` or `@staticmethod` instead of below.
+    """
 
     @property
     @abstractmethod
@@ -254,21 +266,24 @@ class ClassSkill(_CodeSkill, ABC):
         """The instructions of the skill, which a model reads when it loads the skill."""
 
     async def get_content(self) -> str:
-        """Return name, description and instructions as XML, then the lists of resources and scripts."""
+        """Return the text for the model: name, description and instructions as XML, and the lists of resources and scripts."""
         return code_content(self, self.instructions)
 
 
 def _accepted(function: Callable[..., object], kwargs: Mapping[str, object]) -> dict[str, object]:
-    """Return `kwargs`, the values of the host program, if the function accepts `**kwargs`; otherwise an empty dict."""
+    """Return `kwargs`, which are values of the host program, if the function accepts `**kwargs`; otherwise an empty dict."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return {}  # a builtin without a signature
+        return {}  # `function` is a builtin without a signature
     return dict(kwargs) if any(p.kind is p.VAR_KEYWORD for p in parameters) else {}
 
 
 def _without_rest(function: Callable[..., object]) -> Callable[..., object]:
-    """Return a stand-in for the function whose signature lacks `*args` and `**kwargs`, for a schema of the parameters that models fill."""
+    """Return a function with the signature of `function`, but without `*args` and `**kwargs`. Only its signature is used.
+
+    The JSON Schema of a script is made of it, because models do not set these parameters.
+    """
     signature = inspect.signature(function)
     kept = [p for p in signature.parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
 

@@ -1,7 +1,8 @@
-"""`FileSkillsSource`: skill folders as objects, by agent-framework's strict rules.
+"""`FileSkillsSource`: skills in folders as Python objects, by the strict rules of Microsoft's agent framework.
 
-`skills.reader` reads each folder, as for the gateway's index, and within the same limits. This module leaves out every skill that breaks
-one of agent-framework's rules and logs an error. No link is followed. Files are read from the folder again when they are used.
+`skills.reader` reads each folder, within the same limits as for the gateway's index. This module leaves out every skill that breaks one of
+agent-framework's rules, and logs an error. No link is followed. A resource is read from the disk again at each use, and a script is checked
+again before it runs.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ logger = logging.getLogger(__name__)
 
 RESOURCE_EXTENSIONS = (".md", ".json", ".yaml", ".yml", ".csv", ".xml", ".txt")
 SCRIPT_EXTENSIONS = (".py",)
-"""Extensions of the files that are offered to read and to run by default."""
+"""Extensions of the files that are offered as scripts by default. `RESOURCE_EXTENSIONS` are those offered as resources."""
 
 SEARCH_DEPTH = 2
-"""Levels of a skill's folder whose files are offered by default: the folder itself and its sub-folders."""
+"""Levels of folders in a skill whose files are offered by default: the skill's own folder and its sub-folders."""
 
 SKILL_DEPTH = 2
 """Levels of folders below each given path that are searched for skills."""
 
 _REFUSED = frozenset({"file-name-case", "name-missing", "name-illegal", "name-not-directory", "yaml-repaired", "not-json"})
-"""Codes of diagnostics that are warnings for `parse_skill`, but errors by agent-framework's rules."""
+"""Codes of the diagnostics that are warnings of `parse_skill`, but errors by agent-framework's rules."""
 
 FileFilter = Callable[[str, str], bool]
-"""Decides by the name of the skill and the path in the skill whether a file is offered."""
+"""Function that receives the name of a skill and a path in it, and returns whether this file is offered."""
 
 
 class FileSkillsSource(SkillsSource):
-    """The skills below some folders. Each call reads the disk; wrap the source in `CachingSkillsSource` to avoid that."""
+    """The skills below given folders. Each call of `get_skills` reads the disk; wrap the source in `CachingSkillsSource` to avoid that."""
 
     def __init__(
         self,
@@ -60,10 +61,11 @@ class FileSkillsSource(SkillsSource):
         resource_directories: Sequence[str] | None = None,
         script_directories: Sequence[str] | None = None,
     ) -> None:
-        """Each path is the folder of a skill, or has skills one or two levels below it.
+        """Store the settings. Each of `skill_paths` is the folder of a skill, or has skills one or two levels below it.
 
-        `…_extensions` are file extensions to offer: `None` means the default ones, an empty sequence offers no files. `…_directories` limit
-        the offer to files directly in these sub-folders; `.` is the skill's own folder (as before agent-framework 1.10).
+        `resource_extensions` and `script_extensions` are the file extensions to offer: `None` means the default extensions, an empty
+        sequence offers no files. `resource_directories` and `script_directories` restrict the offer to files directly in these sub-folders;
+        `.` is the skill's own folder (as before agent-framework 1.10).
 
         Raises:
             ValueError: `search_depth` is below 1, or the name of a directory is blank.
@@ -82,7 +84,7 @@ class FileSkillsSource(SkillsSource):
         self._scripts = FileSelection(script_extensions, depth, folders[1], script_filter)
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Return the skills on disk now, ordered by root and path. A broken skill is left out and logged."""
+        """Read the skills from the disk, and return them ordered by given path and location. A broken skill is left out and logged."""
         return await anyio.to_thread.run_sync(self._read)
 
     def _read(self) -> list[Skill]:
@@ -116,19 +118,22 @@ def _read_text(root: str, path: str) -> str:
 
 
 class FileSelection:
-    """Decides which files of a skill are offered as resources, or as scripts."""
+    """Rule for which files of a skill are offered as resources, or which as scripts: by extension, folder and filter."""
 
     def __init__(
         self, extensions: Sequence[str], depth: int, folders: Container[str] | None = None, chosen: FileFilter | None = None
     ) -> None:
-        """Files are offered from `depth` levels of folders, or only directly from `folders`."""
+        """Store the rule. Files are offered from `depth` levels of folders, or if `folders` is given only from directly in these folders.
+
+        `chosen` is a filter that must also accept the file.
+        """
         self._extensions = frozenset(extension.lower() for extension in extensions)
         self._depth = depth
         self._folders = folders
         self._chosen = chosen
 
     def has(self, skill: str, path: str) -> bool:
-        """Return whether the file `path` of a skill is offered. A `SKILL.md` never is."""
+        """Return whether the file `path` of the skill is offered. `SKILL.md` files are never offered."""
         if is_manifest(path) or path.count("/") >= self._depth or os.path.splitext(path)[1].lower() not in self._extensions:
             return False
         if self._folders is not None and path.rpartition("/")[0] not in self._folders:
@@ -152,13 +157,16 @@ def _folders(names: Sequence[str] | None) -> frozenset[str] | None:
 
 
 def path_inside(name: str) -> str | None:
-    """Return a relative path with `/` as separator and without empty and `.` segments; `None` if it may be outside its folder."""
+    """Return `name` as relative path with `/` as separator, without empty and `.` segments; `None` if it could leave its folder."""
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
     return "/".join(parts) if is_safe_name(name) and not (parts and ":" in parts[0]) else None
 
 
 def to_frontmatter(document: SkillDocument, place: str) -> SkillFrontmatter | None:
-    """Return the frontmatter of a parsed `SKILL.md`. If it breaks a rule, log an error that names `place` and return `None`."""
+    """Return the frontmatter of a parsed `SKILL.md`; if it breaks a rule of agent-framework, log an error and return `None`.
+
+    `place` is the file's path or URI for the log.
+    """
     fields = document.frontmatter
     problems = [finding.message for finding in document.diagnostics if finding.level == "error" or finding.code in _REFUSED]
     problems += [f"write {key.lower()!r} instead of {key!r}" for key in fields if key not in KNOWN_KEYS and key.lower() in KNOWN_KEYS]
@@ -190,5 +198,5 @@ def _metadata(value: JsonValue, place: str) -> dict[str, str] | None:
 
 
 def _scalar(value: JsonValue) -> str | None:
-    """Return a text, number or boolean of the frontmatter as text; `None` for any other value."""
+    """Convert a value of the frontmatter to text; `None` if it is not a text, number or boolean."""
     return value if isinstance(value, str) else json.dumps(value) if isinstance(value, bool | int | float) else None

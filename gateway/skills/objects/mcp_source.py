@@ -1,8 +1,9 @@
-"""`MCPSkillsSource`: the skills of a remote MCP server as objects, from the skills extension (SEP-2640) or its draft's index resource.
+"""`MCPSkillsSource`: the skills of a remote MCP server as Python objects, for programs that have an MCP client.
 
-`skills.remote` converts what the server lists to the index's model, and `MCPSkill` answers from it. Bodies are fetched when they are
-first loaded. Names that a model gives are checked before a request is sent. The gateway itself reads skills of its servers with
-`catalog.remote_skills`. The SDK's types are imported at first use, because every program with a session has imported them.
+The skills come from the MCP skills extension (SEP-2640) or from the resource `skill://index.json` of its draft. `skills.remote` converts
+the server's list to the types of the skill index, and `MCPSkill` answers from these. The text of a skill is fetched when it is first
+loaded. Names that a model gives are checked before a request is sent. The gateway itself reads skills of its servers with
+`catalog.remote_skills`. The SDK's types are imported at first use, because every program with a session has already imported them.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ REQUEST_SECONDS = 60.0
 """Timeout of one request to the server, in seconds."""
 
 _BACKEND_ID = "client:"
-"""First part of the keys of skills that a program's own client lists; they never enter the gateway's index."""
+"""First part of the keys of skills that a program's own MCP client lists. These skills never enter the gateway's index."""
 
 _NOT_FOUND = (-32002, -32601)
 
 
 class ReadsResources(Protocol):
-    """The part of an MCP client that is used here; the SDK's `Client` and `ClientSession` implement it."""
+    """The method of an MCP client that this module uses. The SDK's `Client` and `ClientSession` implement it."""
 
     async def read_resource(self, uri: str) -> object:
         """Send `resources/read` and return the result. Raises `MCPError`."""
@@ -45,19 +46,19 @@ class ReadsResources(Protocol):
 
 
 class MCPSkillResource(SkillResource):
-    """A file of a remote skill, with the content that was fetched."""
+    """A file of a skill of a remote server, with the content that was already fetched."""
 
     def __init__(self, *, name: str, result: object) -> None:
         super().__init__(name=name)
         self._result = result
 
     async def read(self, **kwargs: object) -> object:
-        """Return the fetched content: bytes if the server sent a blob, else text; `None` if it sent nothing."""
+        """Return the content that was fetched: bytes if the server sent a blob, else text; `None` if the server sent no content."""
         return _content_of(self._result)
 
 
 class MCPSkill(Skill):
-    """A skill of a remote server. Its scripts cannot be run."""
+    """A skill of a remote server. Its text and files can be read; its scripts cannot be run."""
 
     def __init__(
         self,
@@ -68,9 +69,9 @@ class MCPSkill(Skill):
         session_provider: Callable[[], ReadsResources] | None = None,
         entry: JsonMapping | None = None,
     ) -> None:
-        """Give exactly one of `client` and `session_provider`, which is called for each read.
+        """Create a skill that is read with `client`, or with the result of `session_provider`, which is called for each read.
 
-        `entry` is the entry of `skills/list`. If given, only listed files are read, and their digests are checked.
+        `entry` is the skill's entry in `skills/list`. If given, only files that it lists are read, and their digests are checked.
 
         Raises:
             ValueError: Both or neither of `client` and `session_provider` are given, or `entry` breaks SEP-2640.
@@ -90,7 +91,7 @@ class MCPSkill(Skill):
         return self._frontmatter
 
     async def get_content(self) -> str:
-        """Return `SKILL.md`, which is fetched once.
+        """Return the text of the skill's `SKILL.md`. It is fetched at the first call.
 
         Raises:
             ValueError: The server sends no text, or a text with another digest than it lists.
@@ -107,7 +108,7 @@ class MCPSkill(Skill):
         return self._content
 
     async def get_resource(self, name: str) -> SkillResource | None:
-        """Fetch a file of the skill; `None` if the skill has no such file, or the name is outside the skill."""
+        """Fetch a file of the skill and return it; `None` if the skill has no such file, or the name points outside the skill."""
         path = name.replace("\\", "/")
         try:
             result = await _if_found(self._read(path if path in self._listed.files else unquote(path)))
@@ -122,7 +123,13 @@ class MCPSkill(Skill):
         return self._listed.manifest.segments[0]
 
     async def _read(self, path: str) -> object:
-        """Return the server's result for a file, whose bytes have the listed digest. Raises `NotFound`, `SkillError` or `MCPError`."""
+        """Fetch a file of the skill, and return the server's result. If a digest is listed, the bytes have it.
+
+        Raises:
+            NotFound: The skill has no such file.
+            SkillError: The bytes keep having another digest than the server lists.
+            MCPError: The read failed.
+        """
         results: list[object] = []
 
         async def fetch(skill: ListedSkill, path: str) -> tuple[SkillFile, bytes]:
@@ -143,9 +150,10 @@ class MCPSkill(Skill):
 
 
 class MCPSkillsSource(SkillsSource):
-    """The skills of a server, from `skills/list` with digests. For a server without the extension, from `skill://index.json`.
+    """The skills of a remote MCP server: from `skills/list`, or without the skills extension from the resource `skill://index.json`.
 
-    The index resource may name single files and ZIP archives; other types are skipped.
+    `skills/list` has digests, which are checked. `skill://index.json` may list `SKILL.md` files and ZIP archives; entries of other types
+    are skipped.
     """
 
     def __init__(
@@ -159,7 +167,13 @@ class MCPSkillsSource(SkillsSource):
         archive_max_size_bytes: int = 1_048_576,
         archive_max_uncompressed_size_bytes: int = 1_048_576,
     ) -> None:
-        """Give exactly one of `client` and `session_provider`, which is called for each read. Raises `ValueError` otherwise."""
+        """Use `client` for all reads, or the result of `session_provider`, which is called for each read.
+
+        The parameters `archive_…` limit ZIP archives with skills, and select which of their files are resources.
+
+        Raises:
+            ValueError: Both or neither of `client` and `session_provider` are given.
+        """
         self._session = _provider(client, session_provider)
         extensions = RESOURCE_EXTENSIONS if archive_resource_extensions is None else archive_resource_extensions
         self._limits = ArchiveLimits(
@@ -170,10 +184,10 @@ class MCPSkillsSource(SkillsSource):
         )
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Return the skills in the server's order; an empty list if the server has neither the extension nor the index resource.
+        """Return the skills in the server's order; an empty list if the server has neither the extension nor `skill://index.json`.
 
         Raises:
-            MCPError, TimeoutError: The skills are listed but cannot be read.
+            MCPError, TimeoutError: The server has a list of skills, but reading it failed.
         """
         if _has_extension(self._session()):
             listed = await list_skills(self._fetch_page, _BACKEND_ID, "")
@@ -215,13 +229,13 @@ class MCPSkillsSource(SkillsSource):
 
 
 def _has_extension(session: object) -> bool:
-    """Return whether the server declares the skills extension; false before the session is initialized."""
+    """Return whether the server declares the MCP skills extension. False before the session is initialized."""
     extensions = getattr(getattr(session, "server_capabilities", None), "extensions", None)
     return isinstance(extensions, dict) and SKILLS_EXTENSION in extensions
 
 
 async def _send(session: object, method: str, params: JsonObject) -> JsonMapping:
-    """Send a request of the skills extension and return the result. Raises `MCPError` or `TimeoutError`."""
+    """Send a request of the MCP skills extension and return its result. Raises `MCPError` or `TimeoutError`."""
     from mcp_types import Request
     from pydantic import TypeAdapter
 
@@ -247,7 +261,7 @@ async def _read(session: Callable[[], ReadsResources], uri: str) -> object:
 
 
 async def _if_found(reading: Awaitable[object]) -> object | None:
-    """Return the result of a read, or `None` if the server answers that it has no such resource."""
+    """Wait for the result of a `resources/read` and return it, or `None` if the server answers that the resource does not exist."""
     from mcp.shared.exceptions import MCPError
 
     try:
@@ -259,12 +273,15 @@ async def _if_found(reading: Awaitable[object]) -> object | None:
 
 
 def _is_uri_only(data: object) -> bool:
-    """Return whether error data means an unknown resource in MCP 2026-07-28. Other wrong parameters have the same error code."""
+    """Return whether the data of an error with code -32602 means an unknown resource: it has only `uri`, as MCP 2026-07-28 defines.
+
+    Other errors in parameters have the same code.
+    """
     return isinstance(data, dict) and set(cast("dict[str, object]", data)) == {"uri"}
 
 
 def _content_of(result: object) -> str | bytes | None:
-    """Return the content of a `resources/read` result: bytes if the server sent a blob, else text; `None` if it sent nothing usable."""
+    """Return the content of a `resources/read` result: bytes if the server sent a blob, else text; `None` without valid content."""
     contents = cast("Sequence[object]", getattr(result, "contents", ()))
     blob = next((blob for content in contents if isinstance(blob := getattr(content, "blob", None), str)), None)
     if blob is None:

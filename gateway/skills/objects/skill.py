@@ -1,6 +1,6 @@
-"""`Skill` and its parts: the classes that programs inherit from, `SkillFrontmatter`, and `FileSkill`, whose text is a `SKILL.md`.
+"""`Skill` and its parts: base classes for skills as Python objects, `SkillFrontmatter`, and `FileSkill`, whose text is a `SKILL.md`.
 
-The names and call shapes are agent-framework's. `code_skills` has the skills in code.
+Names and signatures are those of Microsoft's agent framework. `code_skills` has the skills that are written in code.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from gateway.skills.parser import TOOLS_ONLY, check_fields
 from gateway.skills.render import COMMAND_LINE, code_text, member_blocks
 
 ScriptArguments = Mapping[str, Any] | Sequence[str] | str | None
-"""Arguments of a script as the model gives them: by name, or as the words of a command line."""
+"""Arguments of a script as the model gives them: named (an object), or a command line (a list of its arguments, or a string)."""
 
 
 class ScriptRefused(SkillError, TypeError, ValueError):
-    """A script was not run because its arguments or its setup are wrong. The text may be shown to the model."""
+    """Raised if a script is not run because its arguments or its setup are wrong. The message may be shown to the model."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="script-arguments")
 
 
 class SkillFrontmatter:
-    """The fields of a `SKILL.md`, checked by the constructor. Later assignments to the attributes are not checked."""
+    """Name, description and other frontmatter fields of a skill. The constructor checks them; later assignments are not checked."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class SkillFrontmatter:
         allowed_tools: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        """`allowed_tools` is separated by spaces; `metadata` is copied.
+        """Check and store the fields. `allowed_tools` is separated by spaces; `metadata` is copied.
 
         Raises:
             ValueError: `name`, `description` or `compatibility` breaks the Agent Skills rules.
@@ -63,7 +63,7 @@ class SkillFrontmatter:
 
 
 class _Member:
-    """Base class of a resource or a script of a skill: its name and description."""
+    """Base class of the resources and scripts of a skill. Has their name and description."""
 
     def __init__(self, *, name: str, description: str | None = None) -> None:
         """Store name and description. Raises `ValueError` for a blank name."""
@@ -75,15 +75,15 @@ class _Member:
 
 
 class SkillResource(_Member, ABC):
-    """Content that a skill offers to read."""
+    """Base class of the resources of a skill: content that a model can read."""
 
     @abstractmethod
     async def read(self, **kwargs: object) -> object:
-        """Return the content. `kwargs` are values that the host program passes for this run, never values from the model."""
+        """Return the content. `kwargs` are values that the host program sets for this agent run, never values from the model."""
 
 
 class SkillScript(_Member, ABC):
-    """A program or function that a skill offers to run."""
+    """Base class of the scripts of a skill: a program or function that a model can run."""
 
     @property
     def parameters_schema(self) -> JsonObject | None:
@@ -92,7 +92,7 @@ class SkillScript(_Member, ABC):
 
     @abstractmethod
     async def run(self, skill: Skill, args: ScriptArguments = None, **kwargs: object) -> object:
-        """Run the script for `skill` and return its result. `args` come from the model, `kwargs` from the host program."""
+        """Run the script of `skill` and return its result. `args` come from the model, `kwargs` from the host program."""
 
 
 MemberT = TypeVar("MemberT", SkillResource, SkillScript)
@@ -104,28 +104,28 @@ def _find(members: Sequence[MemberT], name: str) -> MemberT | None:
 
 
 class Skill(ABC):
-    """Instructions for one kind of work, with resources to read and scripts to run."""
+    """Base class of skills: instructions for one kind of work, with resources to read and scripts to run."""
 
     @property
     @abstractmethod
     def frontmatter(self) -> SkillFrontmatter:
-        """The fields that are advertised to the model."""
+        """Name, description and other fields of the skill. Models see name and description before they load the skill."""
 
     @abstractmethod
     async def get_content(self) -> str:
         """Return the text that a model reads when it loads the skill."""
 
     async def get_resource(self, name: str) -> SkillResource | None:
-        """Return the resource of that name, whatever its case, or `None`."""
+        """Return the resource with this name, ignoring case, or `None`."""
         return None
 
     async def get_script(self, name: str) -> SkillScript | None:
-        """Return the script of that name, whatever its case, or `None`."""
+        """Return the script with this name, ignoring case, or `None`."""
         return None
 
 
 class DefinedSkill(Skill):
-    """A skill that knows its frontmatter, resources and scripts without running any of its code."""
+    """A skill whose frontmatter, resources and scripts are declared, so that they can be listed without running its code."""
 
     def __init__(
         self,
@@ -139,46 +139,46 @@ class DefinedSkill(Skill):
 
     @property
     def frontmatter(self) -> SkillFrontmatter:
-        """The fields that are advertised to the model."""
+        """Name, description and other fields of the skill. Models see name and description before they load the skill."""
         return self._frontmatter
 
     @property
     def resources(self) -> list[SkillResource]:
-        """The resources of the skill, in order."""
+        """The resources of the skill, in the order in which they were added."""
         return list(self._resources)
 
     @property
     def scripts(self) -> list[SkillScript]:
-        """The scripts of the skill, in order."""
+        """The scripts of the skill, in the order in which they were added."""
         return list(self._scripts)
 
     async def get_resource(self, name: str) -> SkillResource | None:
-        """Return the resource of that name, whatever its case, or `None`."""
+        """Return the resource with this name, ignoring case, or `None`."""
         return _find(self.resources, name)
 
     async def get_script(self, name: str) -> SkillScript | None:
-        """Return the script of that name, whatever its case, or `None`."""
+        """Return the script with this name, ignoring case, or `None`."""
         return _find(self.scripts, name)
 
 
 def to_member(member: SkillResource | SkillScript) -> SkillMember:
-    """Return a resource or a script as models see it."""
+    """Convert a resource or script to its description for models: name, description, and JSON Schema of the arguments."""
     parameters = member.parameters_schema if isinstance(member, SkillScript) else None
     return SkillMember(member.name, member.description or "", parameters)
 
 
 def with_members(text: str, skill: DefinedSkill) -> str:
-    """Return the text of a skill, followed by the lists of its resources and scripts."""
+    """Return `text`, the text of a skill, followed by the lists of the skill's resources and scripts."""
     return text + member_blocks(map(to_member, skill.resources), map(to_member, skill.scripts))
 
 
 def code_content(skill: DefinedSkill, instructions: str) -> str:
-    """Return the text of a skill in code: name, description and instructions as XML, then the lists of resources and scripts."""
+    """Return the text of a skill without a file: name, description and instructions as XML, and the lists of resources and scripts."""
     return with_members(code_text(skill.frontmatter.name, skill.frontmatter.description, instructions), skill)
 
 
 class FileSkill(DefinedSkill):
-    """A skill whose text is a whole `SKILL.md`, frontmatter included."""
+    """A skill whose text is a whole `SKILL.md` file, including the frontmatter."""
 
     def __init__(
         self,
@@ -189,14 +189,14 @@ class FileSkill(DefinedSkill):
         resources: Sequence[SkillResource] | None = None,
         scripts: Sequence[SkillScript] | None = None,
     ) -> None:
-        """`path` is the skill's folder."""
+        """Create a skill from the text `content` of its `SKILL.md`. `path` is the skill's folder, or the URL that it comes from."""
         super().__init__(frontmatter, resources, scripts)
         self._content = content
         self.path = path
 
     @property
     def content(self) -> str:
-        """The file as it was read, without the lists of resources and scripts."""
+        """The text of the `SKILL.md` as it was read, without the lists of resources and scripts."""
         return self._content
 
     async def get_content(self) -> str:
@@ -206,15 +206,18 @@ class FileSkill(DefinedSkill):
 
 @runtime_checkable
 class SkillScriptRunner(Protocol):
-    """Runs the script files of skills, for example in a sandbox or a container. May be synchronous or asynchronous."""
+    """Interface of a function that runs script files of skills, for example in a sandbox or a container."""
 
     def __call__(self, skill: FileSkill, script: FileSkillScript, args: ScriptArguments = None) -> object:
-        """Return the result for the model, or an awaitable of it. `args` are passed exactly as the model gave them."""
+        """Run a script file of `skill`. Return the result for the model, or an awaitable of it.
+
+        `args` are the arguments exactly as the model gave them.
+        """
         ...
 
 
 class FileSkillScript(SkillScript):
-    """A script of a skill that is a file in the skill's folder. A `SkillScriptRunner` runs it."""
+    """A script of a skill that is a file in the skill's folder. A `SkillScriptRunner` of the host program runs it."""
 
     def __init__(
         self,
@@ -225,7 +228,9 @@ class FileSkillScript(SkillScript):
         runner: SkillScriptRunner | None = None,
         root: str | None = None,
     ) -> None:
-        """The file must be below `root`, by default its own folder, and no link may lead to it.
+        """Create a script from a file. It must be below `root` (by default its own folder), and be reached from there without links.
+
+        Without `runner`, the script cannot run.
 
         Raises:
             ValueError: The name is blank, or the path is not absolute.
@@ -237,15 +242,15 @@ class FileSkillScript(SkillScript):
 
     @property
     def parameters_schema(self) -> JsonObject | None:
-        """JSON Schema of the arguments of a script file: an array of strings, the words of a command line."""
+        """JSON Schema of the arguments of a script file: an array of strings, which are the arguments of a command line."""
         return dict(COMMAND_LINE)
 
     async def run(self, skill: Skill, args: ScriptArguments = None, **kwargs: object) -> object:
-        """Run the script with the runner and return its result.
+        """Run the script file with the runner, and return the runner's result.
 
         Raises:
             TypeError: `skill` is not a `FileSkill`.
-            ValueError: The runner is missing, or the file was replaced by a link since it was found.
+            ValueError: The runner is missing, or the file is gone or was replaced by a link after it was found.
         """
         if not isinstance(skill, FileSkill):
             raise ScriptRefused(f"Script {self.name!r} is a file and needs a FileSkill, not {type(skill).__name__}.")
@@ -257,10 +262,10 @@ class FileSkillScript(SkillScript):
 
 
 def read_below(root: str, path: str) -> bytes:
-    """Return the bytes of a regular file below `root`, reached without following a link.
+    """Read a regular file below `root` without following any link, and return its bytes.
 
     Raises:
-        ValueError: The file is not below `root`, is gone, or is behind a link.
+        ValueError: The file is not below `root`, is gone, or is reached through a link.
     """
     below = os.path.relpath(path, root)
     segments = tuple(below.split(os.sep))

@@ -1,8 +1,8 @@
-"""`SkillsProvider`: names a source's skills in an agent's instructions and adds the tools to load, read and run them.
+"""`SkillsProvider`: a context provider that lists skills in an agent's instructions and adds tools to load, read and run them.
 
-Decided: the provider has tools of its own beside `skill_tools` and `run_tool`, which answer from a `SkillLibrary`. Because agent-framework
-defines their schemas and error texts, and passes the run's host values to any subclass of `Skill`, whose text is returned unchanged.
-Revisit when agent-framework's skills have digests and URIs.
+Decided: the provider has its own tools instead of those in `skill_tools` and `run_tool`, which answer from a `SkillLibrary`. Because
+agent-framework defines their schemas and error texts, and passes values of the host program to any subclass of `Skill`, whose text is
+returned unchanged. Revisit when agent-framework's skills have digests and URIs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ScriptArgs = Annotated[
 
 
 class SkillsProvider(ContextProvider):
-    """Names the skills of a source in the instructions and gives the agent the tools for them."""
+    """Context provider that lists skills in an agent's instructions, and gives the agent tools to load, read and run them."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "agent_skills"
     LOAD_SKILL_TOOL_NAME: ClassVar[str] = "load_skill"
@@ -72,13 +72,13 @@ class SkillsProvider(ContextProvider):
         narrow_to_skills: bool = False,
         source_id: str | None = None,
     ) -> None:
-        """Skills that are passed directly are deduplicated and cached; a `SkillsSource` is used as it is.
+        """Create a provider for `source`: skills, which are deduplicated and cached, or a `SkillsSource`, which is used unchanged.
 
         `instruction_template` must have `{skills}` and may have `{resource_instructions}` and `{runner_instructions}`; all other braces
-        are doubled. A person must approve each script unless `require_script_approval=False` or `disable_run_skill_script_approval=True`.
-        Loading a skill (reading a file) needs approval only if `disable_load_skill_approval` (`disable_read_skill_resource_approval`) is
-        false. With `narrow_to_skills`, a run that has loaded skills keeps only those of its tools that the skills' `allowed-tools` name. A
-        skill without the field keeps all tools; no tool is ever added.
+        must be doubled. A person must approve each run of a script unless `require_script_approval=False` or
+        `disable_run_skill_script_approval=True`. Loading a skill needs approval only with `disable_load_skill_approval=False`, and reading
+        a file only with `disable_read_skill_resource_approval=False`. With `narrow_to_skills`, an agent run that has loaded skills keeps
+        only those of its tools that the skills' `allowed-tools` name. A skill without this field keeps all tools; no tool is ever added.
 
         Raises:
             TypeError: `source` is a path; use `from_paths`.
@@ -121,7 +121,10 @@ class SkillsProvider(ContextProvider):
         narrow_to_skills: bool = False,
         source_id: str | None = None,
     ) -> ProviderT:
-        """Create a provider for the skills below some folders. For the arguments see `FileSkillsSource` and the constructor."""
+        """Create a provider for the skills in the folders `skill_paths`.
+
+        The arguments up to `script_directories` are those of `FileSkillsSource`, the others are those of the constructor.
+        """
         files = FileSkillsSource(
             skill_paths,
             script_runner=script_runner,
@@ -146,16 +149,19 @@ class SkillsProvider(ContextProvider):
 
     @staticmethod
     def read_only_tools_auto_approval_rule(function_call: object) -> bool:
-        """Return whether a tool call only loads a skill or reads a resource. A rule by which the approval middleware approves calls."""
+        """Return whether a tool call loads a skill or reads one of its files. The approval middleware of agents accepts this as a rule."""
         return _is_call_of(_READING_TOOLS, function_call)
 
     @staticmethod
     def all_tools_auto_approval_rule(function_call: object) -> bool:
-        """Return whether a tool call is to one of the three skill tools. A rule by which the approval middleware approves calls."""
+        """Return whether a tool call is to one of the three skill tools. The approval middleware of agents accepts this as a rule."""
         return _is_call_of(_SKILL_TOOLS, function_call)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add the names of the skills to the instructions and the three skill tools to the run; nothing if the source has no skills."""
+        """Add the list of skills to the instructions of an agent run, and the three skill tools to its tools.
+
+        Adds nothing if the source has no skills.
+        """
         skills = await fetch(self._source, SkillsSourceContext(agent, session))
         if skills:
             named = [(skill.frontmatter.name, skill.frontmatter.description) for skill in skills]
@@ -182,19 +188,22 @@ class SkillsProvider(ContextProvider):
 
 _READING_TOOLS = frozenset({SkillsProvider.LOAD_SKILL_TOOL_NAME, SkillsProvider.READ_SKILL_RESOURCE_TOOL_NAME})
 _SKILL_TOOLS = _READING_TOOLS | {SkillsProvider.RUN_SKILL_SCRIPT_TOOL_NAME}
-"""Names of the skill tools, which `_narrow` never removes."""
+"""Names of the three skill tools, which stay available when a loaded skill limits the tools of a run."""
 
 
 class _SkillCalls:
-    """The functions of the three skill tools, for one run. They answer an unknown name with a text, and a failure with an error result."""
+    """The functions of the three skill tools, for one agent run.
+
+    They return an error text for an unknown name, and raise `ToolFailed` if code of a skill fails.
+    """
 
     def __init__(self, skills: Sequence[Skill], *, narrows: bool) -> None:
         self._skills = {skill.frontmatter.name.casefold(): skill for skill in reversed(skills)}
         self._narrows = narrows
         self._wishes: dict[str, str | None] = {}
-        """Name of each skill loaded so far → its `allowed-tools`."""
+        """Name of each skill that the run has loaded → the skill's `allowed-tools`, or `None`."""
         self._removed: dict[str, Tool] = {}
-        """Tools removed from the run, by name."""
+        """Name → tool, for the tools that loaded skills have removed from the run."""
 
     async def load_skill(self, ctx: FunctionInvocationContext, skill_name: SkillName) -> object:
         async def load(skill: Skill) -> object:
@@ -207,7 +216,10 @@ class _SkillCalls:
         return await self._use(skill_name, "load", "skill", skill_name, load)
 
     def _narrow(self, live: list[Tool]) -> None:
-        """Reduce the tools of the run to the skill tools and those that a loaded skill names. Tools removed before can come back."""
+        """Reduce `live`, the tools of the agent run, to the skill tools and the tools that loaded skills allow.
+
+        A tool that was removed earlier is added again if a skill loaded later allows it.
+        """
         known = {**self._removed, **{tool.definition.name: tool for tool in live}}
         kept = narrow_tools(known, list(self._wishes.values())) | _SKILL_TOOLS
         self._removed = {name: tool for name, tool in known.items() if name not in kept}
@@ -239,7 +251,13 @@ class _SkillCalls:
         return await self._use(skill_name, "run", "script", script_name, run)
 
     async def _use(self, skill_name: str, verb: str, kind: str, name: str, use: Callable[[Skill], Awaitable[object]]) -> object:
-        """Run the code of a skill or of the program's runner. A failure is logged; the model gets a short reason (`ToolFailed`)."""
+        """Call `use`, which runs code of a skill or of the host program's script runner, and return its result.
+
+        The other arguments name the action in error texts. A failure is logged.
+
+        Raises:
+            ToolFailed: The code failed; the text gives a short reason to the model.
+        """
         skill = self._skills.get(skill_name.casefold())
         if skill is None and skill_name.strip():
             return f"Error: Skill {skill_name!r} not found."
@@ -258,11 +276,11 @@ class _SkillCalls:
 
 
 _MISSING = object()
-"""Returned for a resource or script that the skill does not have."""
+"""Marks the result for a resource or script that the skill does not have."""
 
 
 def _readable(value: object) -> object:
-    """Return UTF-8 bytes as text, other bytes as base64, and any other value as it is."""
+    """Convert bytes to text: UTF-8 is decoded, other bytes become base64. Any other value is returned unchanged."""
     if not isinstance(value, bytes | bytearray):
         return value
     try:

@@ -1,4 +1,4 @@
-"""`SkillsSource` and the sources that combine others: aggregating, filtering, deduplicating and caching them."""
+"""`SkillsSource`, the interface of providers of skill objects, and sources that combine, filter, deduplicate or cache others."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from gateway.skills.objects.skill import Skill
 logger = logging.getLogger(__name__)
 
 MAX_CACHES = 1_000
-"""Maximum number of lists of skills that one `CachingSkillsSource` keeps; the oldest list is dropped first."""
+"""Maximum number of lists of skills that one `CachingSkillsSource` stores; the oldest list is dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkillsSourceContext:
-    """The agent and the session for which a source is asked for its skills."""
+    """The agent and the session for which a source returns skills. Both are `None` outside of an agent run."""
 
     agent: SupportsAgentRun | None = None
     session: AgentSession | None = None
 
 
 class SkillsSource(ABC):
-    """Provides skills. A source for agent-framework 1.9, whose `get_skills` takes no argument, works as well."""
+    """Base class of sources, which return skills. A source for agent-framework 1.9, whose `get_skills` takes no argument, works as well."""
 
     @abstractmethod
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Return the skills for this run, in the order in which the model reads them."""
+        """Return the skills for an agent run, in the order in which they are listed to the model."""
 
 
 async def fetch(source: SkillsSource, context: SkillsSourceContext | None) -> list[Skill]:
-    """Call `get_skills` of a source and return its skills. The context is passed only if the method accepts it."""
+    """Call `get_skills` of a source, and return its skills. `context` is passed only if the method accepts an argument."""
     takes_context = bool(inspect.signature(source.get_skills).parameters)
     return list(await (source.get_skills(context or SkillsSourceContext()) if takes_context else source.get_skills()))
 
 
 def first_of_each_name(skills: Sequence[Skill]) -> list[Skill]:
-    """Return the skills in order, of several with the same name (ignoring case) only the first. The others are logged."""
+    """Return the skills without those that have the same name (ignoring case) as an earlier one. The skills left out are logged."""
     found: dict[str, Skill] = {}
     for skill in skills:
         name = skill.frontmatter.name
@@ -75,48 +75,48 @@ class DelegatingSkillsSource(SkillsSource, ABC):
         return self._inner_source
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Return the skills of the inner source."""
+        """Return the skills of the wrapped source."""
         return await fetch(self._inner_source, context)
 
 
 class AggregatingSkillsSource(SkillsSource):
-    """The skills of several sources, one after the other, duplicates included."""
+    """Source that returns the skills of several sources, one source after the other, including duplicates."""
 
     def __init__(self, sources: Sequence[SkillsSource]) -> None:
         self._sources = list(sources)
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Return all skills, in the order of the sources."""
+        """Return the skills of all sources, in the order of the sources."""
         return [skill for source in self._sources for skill in await fetch(source, context)]
 
 
 class DeduplicatingSkillsSource(DelegatingSkillsSource):
-    """The skills of the inner source. Of several skills with the same name (ignoring case), only the first."""
+    """Source that returns the skills of the wrapped source. Of several skills with the same name (ignoring case), only the first."""
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Return the skills of the inner source, each name once."""
+        """Return the skills of the wrapped source without those that have the name of an earlier skill."""
         return first_of_each_name(await fetch(self._inner_source, context))
 
 
 class FilteringSkillsSource(DelegatingSkillsSource):
-    """The skills of the inner source for which a predicate is true."""
+    """Source that returns the skills of the wrapped source for which a predicate is true."""
 
     def __init__(
         self, inner_source: SkillsSource, predicate: Callable[[Skill], bool] | Callable[[Skill, SkillsSourceContext], bool]
     ) -> None:
-        """`predicate` takes a skill, or a skill and a `SkillsSourceContext`."""
+        """Store the wrapped source and `predicate`, which receives a skill, or a skill and a `SkillsSourceContext`."""
         super().__init__(inner_source)
         self._predicate: Callable[..., bool] = predicate
         self._takes_context = _positional(predicate) > 1
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Return the skills of the inner source for which the predicate is true."""
+        """Return the skills of the wrapped source for which the predicate is true."""
         extra = (context or SkillsSourceContext(),) if self._takes_context else ()
         return [skill for skill in await fetch(self._inner_source, context) if self._predicate(skill, *extra)]
 
 
 class CachingSkillsSource(DelegatingSkillsSource):
-    """Caches the skills of the inner source and fetches them again after `refresh_interval`. If that fails, the old list stays."""
+    """Source that caches the skills of the wrapped source for `refresh_interval`. If a later fetch fails, the cached skills stay."""
 
     def __init__(
         self,
@@ -125,9 +125,10 @@ class CachingSkillsSource(DelegatingSkillsSource):
         cache_isolation_key_selector: Callable[[SkillsSourceContext], str | None] | None = None,
         refresh_interval: timedelta | None = None,
     ) -> None:
-        """Without `refresh_interval` the list is fetched once; with zero it is fetched at every call.
+        """Store the settings. Without `refresh_interval` the skills are fetched once; with zero they are fetched at every call.
 
-        `cache_isolation_key_selector` returns the key of the list to use, for example a tenant; `None` is the shared list.
+        `cache_isolation_key_selector` returns the key of the cached list to use, for example a tenant; `None` is the key of the shared
+        list.
         """
         super().__init__(inner_source)
         self._selector = cache_isolation_key_selector
@@ -135,10 +136,10 @@ class CachingSkillsSource(DelegatingSkillsSource):
         self._caches: dict[str | None, _Cache] = {}
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Return the cached list, or fetch it if there is none or it is too old. Concurrent callers share one fetch.
+        """Return the cached skills, or fetch them if none are cached or they are too old. Concurrent callers share one fetch.
 
         Raises:
-            Exception: The inner source failed and no older list is kept.
+            Exception: The wrapped source failed, and no skills are cached.
         """
         if self._seconds is not None and self._seconds <= 0:
             return await fetch(self._inner_source, context)
@@ -156,7 +157,7 @@ class CachingSkillsSource(DelegatingSkillsSource):
     async def _refill(self, cache: _Cache, context: SkillsSourceContext | None) -> None:
         try:
             cache.skills = await fetch(self._inner_source, context)
-        except Exception as error:  # a source is foreign code and can raise anything; the old list stays usable
+        except Exception as error:  # a source is code of the host program and can raise anything; the cached list stays usable
             if cache.skills is None:
                 raise
             logger.warning("skills not refreshed, keeping the last list error=%s", error)
@@ -171,7 +172,7 @@ class _Cache:
 
 
 def _positional(function: Callable[..., object]) -> int:
-    """Return how many positional arguments a function accepts; 2 for `*args`, 1 if that is unknown."""
+    """Return how many positional arguments a function accepts: 2 if it has `*args`, 1 if its signature is unknown."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

@@ -1,15 +1,15 @@
-"""The sandbox for scripts of skills: `sandbox.Sandbox` starts and watches a run, `launcher` confines its process.
+"""The sandbox for scripts of skills: `sandbox.Sandbox` starts and watches a run of a script, `launcher` confines the script's process.
 
-Decided: Linux namespaces with a root file system of their own, Landlock, seccomp and resource limits, set up by a launcher that is
-started as a program; bubblewrap if namespaces are not allowed. Because they need no privileges and no service, and cost about 20 ms.
-Instead of containers (a daemon), `preexec_fn` (unsafe with threads), or an interpreter in WebAssembly (existing scripts would not run).
-`Sandbox.probe` tests what the machine supports; below the minimum no script runs. Revisit when a small, well-maintained package does the
-same.
+Decided: Linux namespaces with their own root file system, Landlock, seccomp and resource limits, which a launcher sets up; the launcher is
+a separate program. If namespaces are not allowed, bubblewrap creates them. Because this needs no privileges and no service, and costs about
+20 ms. Instead of containers (need a daemon), `preexec_fn` (unsafe with threads), or an interpreter in WebAssembly (existing scripts would
+not run). `Sandbox.probe` tests what the machine supports; below a minimum no script runs. Revisit when a small, well-maintained package
+does the same.
 
-The launcher consists of `launcher`, `namespaces`, `landlock`, `seccomp`, `connection_broker`, `disk_usage` and `kernel`. They import only
-each other and small parts of the standard library, because imports take longer than the launcher's work.
+The launcher consists of `launcher`, `namespaces`, `landlock`, `seccomp`, `connection_broker`, `disk_usage` and `kernel`. These modules
+import only each other and small parts of the standard library, because imports take longer than the launcher's work.
 """
 
 NOBODY = 65534
-"""User id of the script inside its namespace, and outside if the gateway is root. Not root, so that starting the script drops every
-capability."""
+"""User id of a script inside its namespaces, and outside if the gateway runs as root. It is not root, so that starting the script's program
+drops every capability."""

@@ -1,16 +1,16 @@
-"""Makes the connections of a script that has a network, except those to this machine.
+"""Makes the network connections of a sandboxed script that has network access, except connections to this machine.
 
-The kernel passes every `connect` and `bind` of the script to the launcher (seccomp user notification, seccomp_unotify(2)) and waits. The
-launcher copies the address out of the script's memory, judges the copy, and makes the call itself on its own descriptor of the same socket.
-The address that was judged is therefore the one that is used, even if other threads of the script overwrite it.
+The kernel passes every `connect` and `bind` of the script to the launcher (seccomp user notification, seccomp_unotify(2)), and the script
+waits. The launcher copies the address out of the script's memory, checks the copy, and makes the call itself on its own descriptor of the
+same socket. The checked address is therefore the one that is used, even if other threads of the script overwrite the original.
 
-The launcher is outside of the script's namespaces and Landlock rules, so it makes calls on internet sockets only, and binds netlink
-sockets. A local socket (`AF_UNIX`) is always refused, because the launcher would find files and sockets of the machine. A script may bind
-only to a port that the kernel chooses.
+The launcher is outside of the script's namespaces and Landlock rules. It therefore makes calls on internet sockets only, and binds netlink
+sockets. A local socket (`AF_UNIX`) is always refused, because its address would be resolved among the files and sockets of the machine. A
+script may bind only to a port that the kernel chooses.
 
-Stream connections to this machine are refused: loopback, unspecified and link-local addresses, and every address of its interfaces, because
-the gateway, its servers and other programs there trust local callers. Datagrams are allowed, because the resolver may be on this machine
-and no gateway receives datagrams.
+Stream connections to this machine are refused: to loopback, unspecified and link-local addresses, and to every address of its interfaces,
+because the gateway, its servers and other programs there trust local callers. Datagrams are allowed, because the DNS resolver may be on
+this machine and no gateway receives datagrams.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ import struct
 from .kernel import LIBC, number_of, system_call
 
 RECEIVE, ANSWER, IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
-"""`SECCOMP_IOCTL_NOTIF_RECV`, `_SEND` and `_ID_VALID` (linux/seccomp.h)."""
+"""`ioctl` requests on the notification descriptor: `SECCOMP_IOCTL_NOTIF_RECV`, `_SEND` and `_ID_VALID` (linux/seccomp.h)."""
 
 REQUEST = struct.Struct("=QIIiIQ6Q")
-"""`seccomp_notif`: id, thread, flags, call, architecture, instruction, arguments."""
+"""Format of the kernel's notification of a call (`seccomp_notif`): id, thread, flags, call, architecture, instruction, arguments."""
 
 REPLY = struct.Struct("=QqiI")
-"""`seccomp_notif_resp`: id, value, error, flags."""
+"""Format of the answer to a notification (`seccomp_notif_resp`): id, value, error, flags."""
 
 MAX_ADDRESS_BYTES = 128
-"""Size of the largest socket address of the kernel (`sockaddr_storage`)."""
+"""Size in bytes of the kernel's largest socket address (`sockaddr_storage`)."""
 
 MAX_AT_ONCE = 64
-"""Maximum number of `connect` calls in progress; further ones fail with `EAGAIN`. It equals the default limit on processes and threads."""
+"""Maximum number of `connect` and `bind` calls in progress; further calls fail with `EAGAIN`. It equals the default limit on processes and
+threads of a script."""
 
 RESOLVER_PORT = 53
 RESOLVERS = "/etc/resolv.conf"
@@ -49,20 +50,21 @@ _V4_BYTES, _V6_BYTES = 16, 24
 """Smallest sizes of `sockaddr_in` and `sockaddr_in6` that the kernel accepts."""
 
 _CARRIES_V4 = (bytes(10) + b"\xff\xff", b"\x00\x64\xff\x9b" + bytes(8))
-"""Prefixes of IPv6 addresses that end with an IPv4 address: mapped, and NAT64 (RFC 6052)."""
+"""Prefixes of IPv6 addresses that end with an IPv4 address: IPv4-mapped addresses, and NAT64 (RFC 6052)."""
 
 
 class Judge:
-    """Decides which sockets a script may connect or bind, and to which addresses (`connect` and `bind` calls)."""
+    """Decides which `connect` and `bind` calls of a script are allowed, by the socket and the address."""
 
     def __init__(self, resolvers: str = RESOLVERS) -> None:
-        """`resolvers` is the path of `resolv.conf`. DNS over TCP to the name servers in this file is allowed, even on this machine."""
+        """Read the name servers from the `resolv.conf` at the path `resolvers`. DNS over TCP to them is allowed, even on this machine."""
         self._resolvers = {packed for text in _name_servers(resolvers) if (packed := _pack(text)) is not None}
 
     def refuses_call(self, ours: socket.socket, address: bytes, *, is_bind: bool) -> bool:
-        """Return whether to refuse the script's `connect` (or `bind`, with `is_bind`) of the socket `ours` to a socket address.
+        """Return whether to refuse a script's `connect` call, or with `is_bind` its `bind` call, on a socket.
 
-        A script may bind only to port 0 (chosen by the kernel), because the launcher may be root.
+        `ours` is the launcher's descriptor of the script's socket, `address` the packed socket address. A script may bind only to port 0
+        (chosen by the kernel), because the launcher may be root.
         """
         if is_bind and ours.family == socket.AF_NETLINK:
             return False
@@ -71,10 +73,10 @@ class Judge:
         return address[2:4] != bytes(2) if is_bind else ours.type != socket.SOCK_DGRAM and self.refuses(address)
 
     def refuses(self, address: bytes) -> bool:
-        """Return whether to refuse a stream connection to a socket address. A malformed address is refused."""
+        """Return whether to refuse a stream connection to a packed socket address. A malformed address is refused."""
         family = int.from_bytes(address[:2], "little") if len(address) >= 2 else -1
         if family == socket.AF_UNSPEC:
-            return False  # ends a connection
+            return False  # disconnects the socket
         if family == socket.AF_INET and len(address) >= _V4_BYTES:
             port, packed = address[2:4], address[4:8]
         elif family == socket.AF_INET6 and len(address) >= _V6_BYTES:
@@ -88,21 +90,24 @@ class Judge:
 
 
 def is_near(packed: bytes) -> bool:
-    """Return whether an address (4 or 16 bytes) is loopback, unspecified or link-local."""
+    """Return whether a packed IP address (4 or 16 bytes) is loopback, unspecified or link-local."""
     if len(packed) == 4:
         return packed[0] in (0, 127) or packed[:2] == b"\xa9\xfe"
     return packed[:12] == bytes(12) or (packed[0] == 0xFE and packed[1] & 0xC0 == 0x80)
 
 
 def is_own(packed: bytes) -> bool:
-    """Return whether an address is one of this machine's: to reach it, the kernel would choose the address itself as the source."""
+    """Return whether a packed IP address is an address of this machine.
+
+    This is so if the kernel would choose the same address as the source of a packet to it.
+    """
     family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
     text = socket.inet_ntop(family, packed)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((text, _ANY_PORT))  # chooses a route and sends nothing
+            probe.connect((text, _ANY_PORT))  # chooses a route, and sends no packet
         except OSError:
-            return False  # unreachable
+            return False  # the address is unreachable
         return socket.inet_pton(family, probe.getsockname()[0].partition("%")[0]) == packed
 
 
@@ -125,7 +130,11 @@ def _pack(text: str) -> bytes | None:
 
 
 def serve(listener: int) -> None:
-    """Answer a script's `connect` and `bind` calls until its last process has ended, each in a thread, as a connection may take minutes."""
+    """Answer the `connect` and `bind` calls of a script, each in its own thread, until the script's last process has ended.
+
+    `listener` is the descriptor that receives the calls (seccomp user notification). Threads are needed because a connection may take
+    minutes.
+    """
     judge = Judge()
     busy = 0
     lock = _thread.allocate_lock()
@@ -172,7 +181,10 @@ def _send(listener: int, number: int, error: int) -> None:
 
 
 def _make_call(listener: int, request: tuple[int, ...], judge: Judge) -> int:
-    """Make a `connect` or `bind` call for the script. Returns the error number that the script's call returns; 0 for success."""
+    """Make a `connect` or `bind` call for the script. Return the error number of the script's call; 0 means success.
+
+    `request` has the fields of `REQUEST`, the kernel's notification of the call.
+    """
     number, thread, _, call = request[:4]
     descriptor, at, size = request[6:9]
     if size > MAX_ADDRESS_BYTES:
@@ -185,7 +197,7 @@ def _make_call(listener: int, request: tuple[int, ...], judge: Judge) -> int:
     finally:
         os.close(process)
     with socket.socket(fileno=mine) as ours:
-        fcntl.ioctl(listener, IS_VALID, struct.pack("=Q", number))  # fails if the thread has ended, so its number may be reused
+        fcntl.ioctl(listener, IS_VALID, struct.pack("=Q", number))  # fails if the thread has ended, as its id may be reused
         is_bind = call == number_of("bind")
         if judge.refuses_call(ours, address, is_bind=is_bind):
             return errno.EACCES

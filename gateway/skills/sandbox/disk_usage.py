@@ -1,8 +1,9 @@
-"""Measures how much a run without its own file system has written. The launcher measures ten times a second and ends a run that exceeds it.
+"""Measures how much a sandboxed script has written, if it has no file system of its own. The launcher ends a run that exceeds its limits.
 
-Deleted files count while they stay on the disk, because of an open descriptor, a mapping, a running program, or a descriptor in a message
-between processes. The seccomp filter refuses every other way to keep a deleted file (`seccomp`). Between two measurements a script can
-write as much as the disk takes; only a file system of limited size (`namespaces`) is exact.
+The launcher, the program that confines the script, measures ten times a second. Deleted files count while they stay on the disk because of
+an open descriptor, a mapping, a running program, or a descriptor in a message between processes. The seccomp filter refuses every other way
+to keep a deleted file (`seccomp`). Between two measurements a script can write as fast as the disk allows; only a file system of limited
+size (`namespaces`) is exact.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ _BLOCK = 512
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _MAX_DEPTH = 100
-"""Maximum levels of folders that are measured, because the launcher opens a descriptor for each level; more count as too much."""
+"""Maximum levels of folders that are measured, because the launcher opens a descriptor for each level. Deeper folders exceed the limits."""
 
 _DELETED = b" (deleted)\n"
-"""End of the line of a deleted file in `/proc/PID/maps`."""
+"""End of the line for a deleted file in `/proc/PID/maps`."""
 
 
 class Usage:
-    """Measures the disk space and the files that one run of a script uses."""
+    """Measures the disk space and the number of files that one run of a script uses."""
 
     def __init__(self, folder: str, launcher: int, *, max_bytes: int, max_files: int, max_file_bytes: int) -> None:
-        """`folder` is the only folder that the run can write to. The run's processes are those below process `launcher`.
+        """Store the limits. `folder` is the only folder that the script can write to; its processes are descendants of process `launcher`.
 
-        With `launcher` 0, deleted files are not counted. `max_file_bytes`, the limit of one file, is used for a file of unknown size.
+        With `launcher` 0, deleted files are not counted. `max_file_bytes`, the limit for one file, is used as size of a file of unknown
+        size.
         """
         self._folder = os.path.realpath(folder)
         self._launcher = launcher
@@ -45,10 +47,10 @@ class Usage:
         self._nameless = _Nameless(self._folder, max_file_bytes)
 
     def is_exceeded(self) -> bool:
-        """Return whether the files of the folder and the deleted files exceed the limits.
+        """Return whether the files in the folder, and deleted files that are still on the disk, exceed the limits.
 
-        What the launcher cannot read counts as exceeding: a folder, a process, or descriptors that are on their way to another process
-        (in a message) at two measurements in a row.
+        Data that the launcher cannot read counts as exceeding the limits: an unreadable folder or process, or descriptors that are in a
+        message to another process at two measurements in a row.
         """
         named: dict[int, int] = {}
         try:
@@ -64,7 +66,7 @@ class Usage:
         return sum({**self._nameless.sizes, **named}.values()) > self._max_bytes
 
     def _measure(self, folder: int, found: dict[int, int], files_left: int, depth_left: int) -> int:
-        """Add the bytes of the files below an open folder to a table by inode, and return how many more files the limit allows.
+        """Add the size of each file below an open folder to `found` (inode → bytes), and return how many more files the limit allows.
 
         Raises:
             OSError: The folder cannot be read, or has too many files or levels.
@@ -79,7 +81,7 @@ class Usage:
                     found[status.st_ino] = status.st_blocks * _BLOCK
                     inner = os.open(entry.name, _FOLDER, dir_fd=folder) if stat.S_ISDIR(status.st_mode) else -1
                 except (FileNotFoundError, NotADirectoryError):
-                    continue  # it was removed or replaced meanwhile
+                    continue  # the entry was removed or replaced after it was listed
                 if inner >= 0:
                     try:
                         files_left = self._measure(inner, found, files_left, depth_left - 1)
@@ -89,25 +91,26 @@ class Usage:
 
 
 class _Nameless:
-    """Counts deleted files that stay on the disk because a process has them open or mapped.
+    """Measures deleted files that stay on the disk because a process has them open or mapped.
 
     A file that was found once counts until the run ends. Otherwise a script could hide a file by passing it from process to process.
     """
 
     def __init__(self, folder: str, max_file_bytes: int) -> None:
         self.sizes: dict[int, int] = {}
-        """Inode of each deleted file found so far → its bytes. `maps` and `stat` may differ about the device, so it is ignored."""
+        """Inode of each deleted file found so far → its bytes. The device is ignored, because `maps` and `stat` may name different
+        devices."""
         self._start = b" " + os.fsencode(folder) + b"/"
         self._max_file_bytes = max_file_bytes
         self._now: dict[int, int] = {}
-        """Inode → bytes at this measurement: exact for an open file, the largest possible size for a file that is only mapped."""
+        """Inode → bytes at the current measurement: exact for an open file, the largest possible size for a file that is only mapped."""
         self._is_sent = self._was_sent = False
 
     def look_at(self, processes: Iterable[int]) -> bool:
-        """Count the deleted files of these processes. Returns whether descriptors are in a message now and were at the last measurement.
+        """Measure the deleted files of these processes. Return whether descriptors are in a message now, and were at the last measurement.
 
         Raises:
-            PermissionError: The /proc entries of a process cannot be read, so it may keep any file.
+            PermissionError: The /proc entries of a process cannot be read, so that it may have any file open.
         """
         self._was_sent, self._is_sent = self._is_sent, False
         self._now = {}
@@ -120,9 +123,9 @@ class _Nameless:
         try:
             threads = os.listdir(f"/proc/{pid}/task")
         except (FileNotFoundError, ProcessLookupError):
-            return  # it ended
+            return  # the process or thread has ended
         has_memory = False
-        for thread in threads:  # threads can have separate descriptors, and the first may have ended
+        for thread in threads:  # threads can have separate descriptors, and the first thread may have ended
             place = f"/proc/{pid}/task/{thread}"
             try:
                 for number in os.listdir(f"{place}/fd"):
@@ -131,7 +134,7 @@ class _Nameless:
                     self._add_file(f"{place}/exe")
                     has_memory = self._add_maps(f"{place}/maps")
             except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended
+                continue  # the process or thread has ended
             except PermissionError:
                 if _is_alive(place):
                     raise
@@ -144,7 +147,7 @@ class _Nameless:
                     counts = [int(line.split()[1]) for line in file if line.startswith(b"scm_fds:")]
                 self._is_sent = self._is_sent or any(counts)
         except FileNotFoundError:
-            pass  # closed meanwhile
+            pass  # the descriptor was closed after it was listed
 
     def _add_file(self, path: str) -> int:
         status = os.stat(path)
@@ -153,7 +156,10 @@ class _Nameless:
         return status.st_mode
 
     def _add_maps(self, path: str) -> bool:
-        """Count deleted files that a thread maps, at their largest possible size. Returns false if the thread no longer has memory."""
+        """Add the deleted files that a thread has mapped, with their largest possible size. Return false if the thread has no memory left.
+
+        `path` is the thread's `maps` file in /proc.
+        """
         with open(path, "rb") as file:
             lines = file.readlines()
         for line in lines:
@@ -163,7 +169,10 @@ class _Nameless:
 
 
 def _is_alive(place: str) -> bool:
-    """Return whether a thread has memory. A thread that has ended has no memory, and its /proc entries belong to root."""
+    """Return whether a thread has not ended: an ended thread has no memory, and its /proc entries belong to root.
+
+    `place` is the thread's folder in /proc.
+    """
     try:
         with open(f"{place}/statm", "rb") as file:
             return file.read().split()[0] != b"0"
@@ -172,7 +181,7 @@ def _is_alive(place: str) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the children of `pid` and their descendants. Complete if `pid` adopts orphans (`PR_SET_CHILD_SUBREAPER`)."""
+    """Return the ids of all descendants of process `pid`. Complete if `pid` adopts orphans (`PR_SET_CHILD_SUBREAPER`)."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -192,18 +201,24 @@ def descendants(pid: int) -> list[int]:
 
 
 def count_tasks(pid: int) -> int:
-    """Count the threads of all descendants of `pid`. Ended orphans count too: a script could pass a file on through many of them."""
+    """Count the threads of all descendants of process `pid`.
+
+    Ended orphans are included, because a script could pass an open file along many of them.
+    """
     count = 0
     for process in descendants(pid):
         try:
             count += len(os.listdir(f"/proc/{process}/task"))
         except OSError:
-            count += 1  # it ended
+            count += 1  # the process or thread has ended
     return count
 
 
 def tasks_of_user() -> int:
-    """Count the threads of this user. Without a user namespace, the kernel's limit on processes counts them and the script's together."""
+    """Count the threads of all processes of this process's user.
+
+    Without a user namespace, the kernel's limit on processes counts these together with the threads of the script.
+    """
     uid, count = os.getuid(), 0
     for name in os.listdir("/proc"):
         if name.isdigit():

@@ -1,6 +1,6 @@
-"""Kernel calls that Python has no function for, and the numbers of system calls on the two supported processors.
+"""Kernel calls for which Python has no function, and the numbers of system calls on the two supported processors.
 
-Part of the launcher, so it imports only the standard library.
+This module is part of the sandbox's launcher, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import os
 
 TYPE_CHECKING = False
-"""False at run time. Defined here, because importing `typing` takes as long as everything else in the launcher."""
+"""False at run time. Defined here instead of imported, because importing `typing` takes as long as everything else in the launcher."""
 if TYPE_CHECKING:
     from typing import Any
 
@@ -23,7 +23,7 @@ MACHINE = os.uname().machine
 """Type of this machine's processor, as the kernel names it (`x86_64`)."""
 
 MACHINES = ("x86_64", "aarch64")
-"""Supported processors, in the order in which each entry of `NUMBERS` has their numbers."""
+"""Supported processors. Each value of `NUMBERS` has its numbers in this order."""
 
 NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "acct": (163, 89),
@@ -140,31 +140,35 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
 """System call → its number on each of `MACHINES`; `None` if that processor has no such call (asm/unistd_64.h, asm-generic/unistd.h)."""
 
 NEWEST = 469
-"""Highest number that this table covers. Later system calls are unknown and refused."""
+"""Highest system call number that is covered by `NUMBERS`. System calls with higher numbers are refused."""
 
 
 class Unfit(Exception):
-    """The sandbox cannot be set up as requested. The message is the reason."""
+    """Raised if the sandbox cannot be set up as requested. The message is the reason."""
 
 
 def is_known_machine() -> bool:
-    """Return whether the system calls of this machine's processor are known (`NUMBERS`)."""
+    """Return whether `NUMBERS` has the system calls of this machine's processor."""
     return MACHINE in MACHINES
 
 
 def number_of(name: str) -> int | None:
-    """Return the number of a system call on this processor, or `None` if it has no such call."""
+    """Return the number of a system call on this machine's processor, or `None` if the processor has no such call."""
     return NUMBERS[name][MACHINES.index(MACHINE)]
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Call a libc function that returns -1 on failure. Raises `OSError`."""
+    """Call the libc function `name`, which must return 0 for success. Raises `OSError` if it fails."""
     if getattr(LIBC, name)(*arguments) != 0:
         raise _failure(name)
 
 
 def system_call(name: str, *arguments: Any) -> int:
-    """Make a system call that libc may have no function for. Raises `OSError`, also on an unknown processor."""
+    """Make the system call `name`, for calls that libc may have no function for, and return its result.
+
+    Raises:
+        OSError: The call failed, or its number on this processor is unknown.
+    """
     number = number_of(name) if is_known_machine() else None
     if number is None:
         raise OSError(errno.ENOSYS, f"{name}: unknown on {MACHINE}")

@@ -1,6 +1,6 @@
-"""Landlock rules of a script: the files it may open, and no connections, signals or abstract sockets (linux/landlock.h).
+"""Landlock rules of a sandboxed script: which files it may open, and no connections, signals or abstract sockets (linux/landlock.h).
 
-Landlock protects the content of files and the listings of folders. It does not hide names and attributes; `namespaces` does.
+Landlock protects the content of files and the listings of folders. It does not hide names and attributes of files; `namespaces` does.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ ALL_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15)
 
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 TCP, SCOPES = 0b11, 0b11
-"""Refused by Landlock: `TCP` is bind and connect by TCP (only without network access), `SCOPES` abstract sockets and signals."""
+"""Bits of what Landlock refuses besides files: `TCP` is bind and connect by TCP (only without network access), `SCOPES` is abstract sockets
+and signals."""
 
 ENOUGH_FOR_FILES = 3
-"""First Landlock version that protects the content of files completely: it can also refuse `truncate` by name."""
+"""First Landlock version that protects the content of files completely, because it can refuse `truncate` by path."""
 
 ENOUGH_FOR_SIGNALS = 6
 
@@ -35,7 +36,9 @@ def version() -> int:
 
 
 def restrict(abi: int, read: Sequence[str], write: Sequence[str], *, has_network: bool) -> None:
-    """Restrict this process to reading and executing below `read`, and to all access below `write`. Paths may be missing.
+    """Restrict this process to reading and executing files below `read`, and to all access below `write`. Missing paths are skipped.
+
+    `abi` is the kernel's Landlock version. Without `has_network`, TCP connections are refused, too.
 
     Raises:
         Unfit: The kernel refuses a rule.

@@ -1,15 +1,16 @@
 """The launcher: a program that confines a script, starts it and watches it. `sandbox` starts it with a socket as standard input.
 
-It reads a `Spec` from the socket: the length, then the fields in the format of `marshal`, which needs no import. It writes reports, each a
-line of kind, tab and text: `problem` (the sandbox cannot be set up), `gap` (a weaker confinement is used), `stopped` (the run was ended,
-and the limit).
+It reads a `Spec` (the description of the run) from the socket: the length, then the fields in the format of `marshal`, a module that needs
+no import from disk. It writes reports to the socket, each as a line of kind, tab and text: `problem` (the sandbox cannot be set up), `gap`
+(a weaker confinement is used), `stopped` (the run was ended because of the named limit).
 
-This process stays outside: it makes the script's connections, measures what the script writes, and ends everything when the gateway is
-gone. Its child enters the namespaces. The first process in them waits for the script, because the kernel ends a process namespace with
-its first process, and that process must not outlive the launcher. Without namespaces the child becomes the script.
+The launcher's own process stays outside of the sandbox: it makes the script's connections, measures what the script writes, and ends
+everything when the gateway is gone. Its child process enters the namespaces. The first process in them only waits for the script, because
+the kernel ends a process namespace with its first process, and that process must not outlive the launcher. Without namespaces, the child
+process itself becomes the script.
 
-The minimum: files are protected by an own root file system, a wrapper (bubblewrap) or Landlock (ABI 3); the network by a namespace or
-seccomp; other processes by a process namespace or Landlock (ABI 6).
+A script runs only with this protection: for files its own root file system, a wrapper (bubblewrap) or Landlock (ABI 3); for the network a
+namespace or seccomp; for other processes a process namespace or Landlock (ABI 6).
 """
 
 from __future__ import annotations
@@ -50,24 +51,25 @@ PROBLEM_CODE = 125
 """Exit code of the launcher if the script could not be started."""
 
 NO_ROOT_PRIVILEGES = 0b11
-"""`SECBIT_NOROOT` and its lock (`SECBIT_NOROOT_LOCKED`): a program that root starts gets no capabilities."""
+"""`SECBIT_NOROOT` and its lock (`SECBIT_NOROOT_LOCKED`), with which a program that root starts gets no capabilities."""
 
 _CHANNEL = 3
-"""File descriptor to which the launcher moves its socket to the gateway."""
+"""File descriptor of the socket to the gateway, after the launcher has moved it away from standard input."""
 
 FILES, PROCESSES = 1, 2
-"""Limits (disk usage, processes) that the launcher must enforce if the kernel does not. The script's process sends their sum."""
+"""Limits (disk usage, number of processes) that the launcher must enforce if the kernel does not. The script's process sends their sum to
+the launcher."""
 
 
 class _Given:
-    """An object with the fields of a `Spec`, which was read from the socket. The class `Spec` itself is not imported, to save time."""
+    """The fields of a `Spec` that was read from the socket, as attributes. The class `Spec` is not imported, to save time."""
 
     def __init__(self, fields: dict[str, object]) -> None:
         self.__dict__.update(fields)
 
 
 class Channel:
-    """The socket to the gateway: reads the `Spec`, sends reports."""
+    """The launcher's socket to the gateway. Reads the description of the run (`Spec`), and sends reports."""
 
     def __init__(self) -> None:
         """Move the socket away from standard input, and close all inherited descriptors except standard output and error."""
@@ -78,9 +80,13 @@ class Channel:
         os.close(nothing)
 
     def spec(self) -> Spec:
-        """Read the description of the run (`Spec`) that the gateway sends. Raises `EOFError`."""
+        """Read the description of the run (`Spec`) that the gateway sends.
+
+        Raises:
+            EOFError: The gateway closed the socket before the whole description arrived.
+        """
         size = int.from_bytes(self._read(4), "big")
-        return _Given(marshal.loads(self._read(size)))  # type: ignore[return-value]  # it has these fields
+        return _Given(marshal.loads(self._read(size)))  # type: ignore[return-value]  # the object has the fields of `Spec`
 
     def _read(self, size: int) -> bytes:
         data = b""
@@ -92,19 +98,19 @@ class Channel:
         return data
 
     def report(self, kind: str, text: str) -> None:
-        """Send a report; do nothing if the gateway is gone."""
+        """Send a report (`problem`, `gap` or `stopped`, and a text) to the gateway. Do nothing if the gateway is gone."""
         try:
             os.write(_CHANNEL, f"{kind}\t{' '.join(text.split())}\n".encode())
         except OSError:
             pass
 
     def close(self) -> None:
-        """Close the socket to the gateway in this process; other processes keep theirs."""
+        """Close the socket to the gateway in this process. Copies of the socket in other processes stay open."""
         os.close(_CHANNEL)
 
 
 def main() -> NoReturn:
-    """Set up the sandbox, start the script, and exit with its exit code."""
+    """Set up the sandbox, start the script, wait for its end, and exit with its exit code."""
     if not is_known_machine():
         sys.exit(f"unsupported processor {MACHINE}: its system calls are unknown")
     channel = Channel()
@@ -128,32 +134,37 @@ def main() -> NoReturn:
 
 
 def _connecting() -> Callable[[int], None]:
-    # Only with a network, because its imports take as long as the rest; before `drop_root`, because nobody may be unable to read the file.
+    # Imported only for a script with network access, because the import takes as long as all other imports of the launcher. Imported
+    # before `drop_root`, because the user `nobody` may not be able to read the file.
     from . import connection_broker
 
     return connection_broker.serve
 
 
 def drop_root() -> None:
-    """Change this process to the user `nobody` for good: the kernel exempts root from file modes and from the limit on processes."""
+    """Change this process permanently to the user `nobody`, because the kernel exempts root from file modes and the limit on processes."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-    call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)  # else the maps of a user namespace could not be written
+    call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)  # otherwise `uid_map` and `gid_map` of a user namespace cannot be written
 
 
 # -- in the script's process ---------------------------------------------------------------------------------------
 
 
 def _become_script(spec: Spec, channel: Channel, launcher: _socket.socket, parent: int) -> NoReturn:
-    """Confine this process, or with namespaces its grandchild in them, and replace it by the script's program."""
+    """Enter the namespaces and drop rights, and then replace this process by the script's program. Never returns.
+
+    With namespaces, the process that becomes the script is a grandchild of this process. `launcher` is the socket to the launcher, `parent`
+    the launcher's process id.
+    """
     try:
         is_exempt, gap, is_nobody = os.getuid() == 0, "", False
         if not spec.wrapped:
             gap, is_nobody = namespaces.enter_namespaces(has_network=spec.network, as_nobody=spec.nobody_inside and is_exempt)
-        _end_with_parent()  # not earlier: a process that changes its user loses this setting
+        _end_with_parent()  # only now, because a process that changes its user loses this setting
         if os.getppid() != parent:
-            os._exit(PROBLEM_CODE)  # the launcher ended before this process was tied to it
+            os._exit(PROBLEM_CODE)  # the launcher ended before `_end_with_parent` took effect
         if not gap and not spec.wrapped:
             _go_on_inside(channel, launcher)
         _shut_in(spec, channel, launcher, gap=gap, is_nobody=is_nobody, is_exempt=is_exempt)
@@ -168,7 +179,10 @@ def _end_with_parent() -> None:
 
 
 def _go_on_inside(channel: Channel, launcher: _socket.socket) -> None:
-    """Fork twice and return in the grandchild, the second process of the namespace. Its parents wait and exit with its exit code."""
+    """Fork twice, and return only in the grandchild, the second process of the process namespace.
+
+    The two other processes wait for their child and exit with its exit code.
+    """
     for _ in range(2):
         child = os.fork()
         if child:
@@ -179,15 +193,22 @@ def _go_on_inside(channel: Channel, launcher: _socket.socket) -> None:
 
 
 def _end_like(child: int) -> NoReturn:
-    """Wait for a child and exit with its exit code. Waits for no orphans, so that they count as processes even after they ended."""
+    """Wait for the child process and exit with its exit code.
+
+    Orphans are not waited for, so that they count as processes even after they have ended.
+    """
     os._exit(_code_of(os.waitpid(child, 0)[1]))
 
 
 def _shut_in(spec: Spec, channel: Channel, launcher: _socket.socket, *, gap: str, is_nobody: bool, is_exempt: bool) -> None:
-    """Drop every right that the script must not have. `gap` is why this process could not enter namespaces; empty if it did.
+    """Drop every right that the script must not have, and tell the launcher which limits it must enforce.
 
-    `is_exempt`: the launcher runs as root, so the kernel does not limit the number of its processes. `is_nobody`: this process has changed
-    from root to the user `nobody`, for which the limit holds.
+    `gap` is the reason why this process could not enter namespaces; empty if it did. `is_exempt` is whether the launcher runs as root, so
+    that the kernel does not limit the number of its processes. `is_nobody` is whether this process has changed from root to the user
+    `nobody`, to which the limit applies.
+
+    Raises:
+        Unfit: The remaining protection is below the minimum.
     """
     abi = landlock.version()
     is_apart = not gap
@@ -220,7 +241,7 @@ def _shut_in(spec: Spec, channel: Channel, launcher: _socket.socket, *, gap: str
     os.chdir(work)
     others = 0 if is_apart else disk_usage.tasks_of_user()
     _limit({**spec.limits, "NPROC": spec.limits["NPROC"] + others, "CORE": 0})
-    if os.geteuid() == 0:  # in a wrapper, or without namespaces
+    if os.geteuid() == 0:  # this process is in a wrapper, or without namespaces
         call("prctl", PR_SET_SECUREBITS, NO_ROOT_PRIVILEGES, 0, 0, 0)
     call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if abi:
@@ -245,15 +266,16 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _watch(spec: Spec, child: int, channel: Channel, script: _socket.socket, *, serve: Callable[[int], None] | None) -> int:
-    """Wait for the script and return its exit code. Kills the whole run if the gateway is gone or one of the limits here is exceeded.
+    """Wait for the script, and return its exit code. Kill the whole run if the gateway is gone or a limit is exceeded.
 
+    The limits are those on disk usage and processes that the kernel does not enforce. `script` is the socket to the script's process.
     `serve` makes the connections of a script with network access (`connection_broker.serve`).
     """
     size, entries = namespaces.measure(spec.given)
-    max_processes = 2 * spec.limits["NPROC"]  # the kernel's limit may include others of the user
+    max_processes = 2 * spec.limits["NPROC"]  # the limit of the kernel may include other processes of the user
     used = disk_usage.Usage(
         spec.own,
-        0 if spec.wrapped else os.getpid(),  # the wrapper's file system counts bytes
+        0 if spec.wrapped else os.getpid(),  # 0 because the wrapper has a file system of limited size
         max_bytes=spec.max_bytes + size,
         max_files=spec.max_files + entries,
         max_file_bytes=spec.limits["FSIZE"],
@@ -278,7 +300,8 @@ def _watch(spec: Spec, child: int, channel: Channel, script: _socket.socket, *, 
                 _thread.start_new_thread(serve, struct.unpack("i", packed))
         elif counted and disk_usage.count_tasks(os.getpid()) > max_processes:
             channel.report("stopped", "processes")
-            os.killpg(0, SIGKILL)  # no process escapes: one with a pending signal cannot fork, and a namespace ends with its first process
+            # No process of the run escapes: a process with a pending signal cannot fork, and a namespace ends with its first process.
+            os.killpg(0, SIGKILL)
         elif counted & FILES and used.is_exceeded():
             channel.report("stopped", "disk")
             os.killpg(0, SIGKILL)

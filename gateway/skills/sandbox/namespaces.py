@@ -1,7 +1,7 @@
-"""Namespaces of a script, and a root file system of its own. That has the paths which the script may read, and its working folder.
+"""Linux namespaces for a sandboxed script, and its own root file system, which has the paths the script may read and its working folder.
 
-The root is a `tmpfs` that exists for this run and in this mount namespace only. The readable paths are mounted into it read-only, so
-the script cannot even ask for names, modes and times of other files.
+The root is a `tmpfs` that exists for one run and in one mount namespace only. The readable paths are mounted into it read-only, so that the
+script cannot even find out names, modes and times of other files.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 NEW_ALL = 0x00020000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000
 NEW_NETWORK = 0x40000000
-"""`CLONE_NEWNS | NEWUTS | NEWIPC | NEWUSER | NEWPID`, and `CLONE_NEWNET` (linux/sched.h)."""
+"""`CLONE_NEWNET`, the flag for a network namespace. `NEW_ALL` has the flags for all others: `CLONE_NEWNS | NEWUTS | NEWIPC | NEWUSER |
+NEWPID` (linux/sched.h)."""
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 SHARED_MEMORY, TEMPORARY = "/dev/shm", "/tmp"
-"""Folders that programs expect to be writable. They are on the file system whose size is limited."""
+"""Folders that programs expect to be writable. They are created in the script's root file system, whose size is limited."""
 
 _STREAMS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
 
@@ -33,23 +34,23 @@ _BIND, _RECURSIVE, _PRIVATE, _NO_SET_ID, _NO_DEVICES, _NO_EXECUTION = 0x1000, 0x
 _DETACH = 2
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _READ_ONLY_ATTRIBUTES = 0x1 | 0x2 | 0x4
-"""`MOUNT_ATTR_RDONLY | NOSUID | NODEV` (linux/mount.h)."""
+"""`MOUNT_ATTR_RDONLY | NOSUID | NODEV` (linux/mount.h): a read-only mount without set-user-id programs and devices."""
 
 _SPARE_ENTRIES = 512
-"""Number of files in the new root that do not count for the script: folders and files that the launcher makes as mount points."""
+"""Number of files and folders that the new root may have besides those of the script, for the mount points that the launcher creates."""
 
 _KEEP_CAPABILITIES = 0b100
-"""`SECBIT_NO_SETUID_FIXUP`: a change of user leaves capabilities as they are (linux/securebits.h)."""
+"""`SECBIT_NO_SETUID_FIXUP`: a process keeps its capabilities when it changes its user (linux/securebits.h)."""
 
 _REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSPC, errno.EINVAL, errno.ENOSYS)
 
 
 def enter_namespaces(*, has_network: bool, as_nobody: bool) -> tuple[str, bool]:
-    """Enter new namespaces. Returns why that is not possible here (empty if it is), and whether this process changed to the user `nobody`.
+    """Enter new namespaces. Return the reason why that is not possible here (else empty), and whether the user is now `nobody`.
 
-    The next child is the first process of the process namespace. With `as_nobody`, a root process changes to `nobody` inside and outside
-    the namespace if the kernel allows it, because the kernel exempts root from the limit on processes. The process keeps its capabilities
-    until it starts a program, so it can still mount paths that only root can reach.
+    The next child of this process is the first process of the process namespace. With `as_nobody`, a root process changes to `nobody`
+    inside and outside the namespace if the kernel allows it, because the kernel exempts root from the limit on processes. The process keeps
+    its capabilities until it starts a program, so that it can still mount paths that only root can reach.
     """
     uid, gid = os.getuid(), os.getgid()
     mapper = _Mapper() if as_nobody else None
@@ -72,7 +73,7 @@ def enter_namespaces(*, has_network: bool, as_nobody: bool) -> tuple[str, bool]:
 
 
 class _Mapper:
-    """A helper process outside the new user namespace that maps two users into the namespace, which only root outside it can do."""
+    """A helper process that maps two users into the new user namespace. Only root outside the namespace may do that."""
 
     def __init__(self) -> None:
         """Start the helper process. Call `map` after entering the namespace, and `end` in any case."""
@@ -96,7 +97,7 @@ class _Mapper:
             os._exit(code)
 
     def map(self) -> bool:
-        """Map the users root and nobody of the namespace to the same users outside. Returns false if that is not allowed here."""
+        """Map the users root and nobody of the namespace to the same users outside. Return false if this is not allowed here."""
         os.write(self._start, b"x")
         return self.end() == 0
 
@@ -110,27 +111,30 @@ class _Mapper:
 
 
 def _become_nobody() -> None:
-    """Change user and group to nobody, but keep all capabilities in the user namespace until a program is started."""
+    """Change user and group to `nobody`, but keep all capabilities in the user namespace until a program is started."""
     call("prctl", PR_SET_SECUREBITS, _KEEP_CAPABILITIES, 0, 0, 0)
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
     call("prctl", PR_SET_SECUREBITS, 0, 0, 0, 0)
-    call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)  # else `disk_usage` could not read /proc of its children
+    call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)  # otherwise `disk_usage` cannot read /proc of its children
 
 
 def become_root_again() -> None:
-    """Change back to root. Needed without a root file system of its own: the script's program may be where only root can reach it."""
+    """Change the user back from `nobody` to root.
+
+    This is needed if the script has no root file system of its own, because its program may be at a path that only root can reach.
+    """
     os.setresuid(0, 0, 0)
     os.setresgid(0, 0, 0)
     call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def enter_root(top: str, given: str, own: str, *, read: Sequence[str], max_bytes: int, max_files: int) -> bool:
-    """Make a new root at the empty folder `top`, copy the files of `given` to `own/work` in it, and change to this root.
+    """Create a root file system at the empty folder `top`, copy the files of `given` to `own/work` in it, and change to this root.
 
-    `max_bytes` and `max_files` limit what the script can write in addition to the copied files. Returns whether the new root has a `/proc`
-    (with the processes of this namespace).
+    `read` are the paths that the script may read. `max_bytes` and `max_files` limit what the script can write in addition to the copied
+    files. Returns whether the new root has a `/proc` (with the processes of this namespace).
 
     Raises:
         OSError: A mount is not allowed here. The process then still has its old root.
@@ -158,14 +162,14 @@ def _mount_processes(top: str) -> bool:
     os.makedirs(f"{top}/proc", exist_ok=True)
     flags = _NO_SET_ID | _NO_DEVICES | _NO_EXECUTION
     if LIBC.mount(b"proc", os.fsencode(f"{top}/proc"), b"proc", flags, None) != 0:
-        return False  # a container hides parts of its /proc, and the kernel then allows no second one that would show them
+        return False  # a container hides parts of its /proc, so the kernel refuses to mount a complete one
     for name, target in _STREAMS.items():
         os.symlink(target, f"{top}/dev/{name}")
     return True
 
 
 def show_at(folder: str, path: str) -> bool:
-    """Make `folder` also appear at `path`. Returns false if that is not possible."""
+    """Make the content of `folder` also available at `path`, by a bind mount. Return false if that is not possible."""
     try:
         os.makedirs(path, exist_ok=True)
         call("mount", os.fsencode(folder), os.fsencode(path), None, _BIND, None)
@@ -175,7 +179,7 @@ def show_at(folder: str, path: str) -> bool:
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Return the absolute paths of `paths` that exist, without paths that are inside another of them."""
+    """Return those of the absolute `paths` that exist, without paths that are inside another of them."""
     found: list[str] = []
     for path in sorted({os.path.normpath(path) for path in paths if path.startswith("/") and os.path.exists(path)}):
         if not any(path.startswith(f"{outer}/") for outer in found):
@@ -184,7 +188,7 @@ def outermost(paths: Iterable[str]) -> list[str]:
 
 
 def _show(path: str, top: str, *, is_read_only: bool) -> None:
-    """Mount `path` at the same path below `top`."""
+    """Mount `path` at the same path below the new root `top`, read-only if `is_read_only`."""
     target = top + path
     if os.path.isdir(path):
         os.makedirs(target, exist_ok=True)
@@ -198,7 +202,7 @@ def _show(path: str, top: str, *, is_read_only: bool) -> None:
 
 
 def fill(given: str, own: str) -> None:
-    """Make the folders `home` and `work` in `own`, and copy the files of `given` to `work`."""
+    """Create the folders `home` and `work` in `own`, and copy the files of `given` to `work`."""
     for name in ("work", "home"):
         os.makedirs(f"{own}/{name}", 0o700)
     for folder, folders, files, at in os.fwalk(given):
@@ -220,7 +224,7 @@ def _copy(name: str, at: int, target: str) -> None:
 
 
 def measure(given: str) -> tuple[int, int]:
-    """Return the total size of the files below `given`, each rounded up to whole pages, and the number of files and folders."""
+    """Return the total size of the files below `given`, each rounded up to whole memory pages, and the number of files and folders."""
     size = entries = 0
     page = os.sysconf("SC_PAGE_SIZE")
     for _, folders, files, at in os.fwalk(given):

@@ -1,6 +1,6 @@
-"""`Sandbox`: runs a confined program without input, limits its output, and ends all its processes.
+"""`Sandbox`: runs a program confined and without input, limits its output, and ends all its processes.
 
-It deals with programs and folders only; `scripts` uses it for scripts of skills. Linux only: elsewhere no program runs, as `probe` reports.
+It handles programs and folders only; `scripts` uses it for scripts of skills. Linux only: on other systems `probe` returns a reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gateway.skills.sandbox.spec import Spec
 logger = logging.getLogger(__name__)
 
 SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime")
-"""Paths that every program in the sandbox may read and execute. Scripts do not need the rest of `/etc`."""
+"""Paths that every program in the sandbox may read and execute. Scripts do not need the other files of `/etc`."""
 
 CERTIFICATE_PATHS = ("/etc/ssl/openssl.cnf", "/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/ca-certificates")
 NETWORK_PATHS = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/run/systemd/resolve")
@@ -44,10 +44,10 @@ SAFE_PATH = "/usr/local/bin:/usr/bin:/bin"
 CUT = "\n[… output cut here]\n"
 
 KILL_SECONDS = 5.0
-"""Seconds to wait for the end of a killed process, which a stuck disk can delay."""
+"""Seconds to wait for the end of a killed process. A disk that does not respond can delay it."""
 
 SEND_SECONDS = 10.0
-"""Timeout for sending the `Spec` to the launcher."""
+"""Timeout in seconds for sending the description of a run (`Spec`) to the launcher, the program that starts the script."""
 
 _LAUNCHER = Path(__file__).parent
 _START = f"import sys; sys.path.append({str(_LAUNCHER.parent)!r}); from {_LAUNCHER.name}.launcher import main; main()"
@@ -97,36 +97,36 @@ class Limits:
     """Maximum number of files and folders that the program creates."""
     processes: int = 64
     files: int = 64
-    """Maximum number of files that a process has open at the same time."""
+    """Maximum number of files that each process has open at the same time."""
     output_bytes: int = 256 * 1024
-    """Bytes of standard output, and of standard error, that are kept; the rest is dropped."""
+    """Maximum bytes of standard output, and of standard error, that are stored; further output is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One program to run in a copy of a folder."""
+    """A program to run in the sandbox, in a copy of a folder."""
 
     argv: Sequence[str]
     """The program and its arguments. `argv[0]` is an absolute path."""
     files: Mapping[str, bytes]
     """Content of the working folder, by relative path. The program gets a copy, which is deleted afterwards."""
     shown_at: str = ""
-    """Path of the folder that was copied. The program sees its copy at this path too, if the machine allows it."""
+    """Path of the folder that was copied. The program's copy is also available at this path, if the machine allows it."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict[str, str]())
     read_paths: Sequence[str] = ()
     network: bool = False
     caller: str = ""
-    """Id of the principal that the program runs for."""
+    """Id of the principal for which the program runs."""
     needs_address_space: bool = False
-    """For runtimes that reserve far more memory than they use (Node): only the memory that they write to is limited."""
+    """Whether the runtime (Node) reserves far more memory than it uses. If so, only memory that is written to is limited."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedJob:
-    """The result of running a `Job`."""
+    """The result of a run of a program: exit code, output, and limits that it exceeded."""
 
     exit_code: int
-    """Exit code of the program. If a signal killed it, 128 plus the number of the signal."""
+    """Exit code of the program. If a signal killed the program, 128 plus the number of the signal."""
     stdout: str
     stderr: str
     timed_out: bool
@@ -134,9 +134,9 @@ class FinishedJob:
     """Whether output beyond `Limits.output_bytes` was dropped."""
     milliseconds: int
     stopped: str
-    """The limit that ended the run, `disk` or `processes`; else empty. Other limits do not end a run, but make the program's calls fail."""
+    """The limit for which the run was ended, `disk` or `processes`; else empty. Other limits make calls of the program fail instead."""
     gap: str
-    """Why the program could see names and attributes of files outside its copy; empty if it could not."""
+    """Reason why the program could see names and attributes of files outside its copy; empty if it could not."""
 
     @property
     def is_over_disk(self) -> bool:
@@ -145,13 +145,14 @@ class FinishedJob:
 
 
 class Sandbox:
-    """Runs jobs, at most `concurrency` at the same time, with a fair queue per caller. Call `probe` first."""
+    """Runs programs confined, at most `concurrency` at the same time, with a fair queue per caller. Call `probe` first."""
 
     def __init__(self, limits: Limits | None = None, *, concurrency: int = 4, wrapper_path: str = SAFE_PATH, python: str = "") -> None:
-        """`wrapper_path` is the search path for bubblewrap, which is used if the launcher may not create namespaces.
+        """Store the settings. No program runs before `probe` or `run`.
 
-        `python` runs the probes, by default the interpreter of this process. It should be the one that runs scripts, because for a gateway
-        of root the result depends on whether every user can execute the interpreter.
+        `wrapper_path` is the search path for bubblewrap, which is used if the gateway's own launcher may not create namespaces. `python` is
+        the interpreter for the test programs, by default that of this process. It should be the interpreter that runs scripts, because if
+        the gateway runs as root, the result depends on whether every user can execute the interpreter.
         """
         self._wrapper_path = wrapper_path
         self._python = os.path.realpath(python) if python else python_path()
@@ -159,13 +160,13 @@ class Sandbox:
         self._limiter = Limiter(concurrency)
         self._wrapper = ""
         self.gap = ""
-        """Why programs can see names and attributes of files outside their copy; empty if they cannot."""
+        """Reason why programs can see names and attributes of files outside their copy; empty if they cannot."""
         self._may_fall_back = True
 
     async def probe(self) -> str:
-        """Return why no program can run here, or an empty string. Runs a real program in a real sandbox, the strongest kind first.
+        """Test the kinds of sandbox with a real program, strongest first. Return why no program can run here; empty if programs can run.
 
-        Later runs need the same protection: if the names of files outside can be hidden now, a later run that cannot hide them is refused.
+        Later runs need the same protection: if names of files outside can be hidden now, a later run that cannot hide them is refused.
         """
         self._may_fall_back = True
         reason = await self._choose()
@@ -189,10 +190,10 @@ class Sandbox:
         return reason and why_not_wrapped
 
     async def _probe_once(self) -> tuple[str, str]:
-        """Run a test program in the sandbox, and return two texts.
+        """Run a test program in the sandbox, and return two reasons, each empty if it does not apply.
 
-        The first says why no program can run with the current wrapper, the second why a program could see names of files outside the
-        sandbox; each is empty if there is no such reason.
+        The first is why no program can run with the current wrapper, the second is why a program can see names of files outside the
+        sandbox.
         """
         with tempfile.TemporaryDirectory(prefix="moongate-probe-") as folder:
             outside = f"{folder}/outside"
@@ -208,7 +209,7 @@ class Sandbox:
         return f"a test run could do what the sandbox must prevent: {leaks}" if leaks else "", ran.gap
 
     async def probe_network(self) -> str:
-        """Return why no program with network access can run here, or an empty string. A test program must not reach this machine."""
+        """Test that a program with network access cannot connect to this machine. Return why no such program can run; empty if it can."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             ran = await self._try(_NETWORK_PROBE, str(listener.getsockname()[1]), network=True)
         if isinstance(ran, str):
@@ -226,7 +227,7 @@ class Sandbox:
             return str(error)
 
     async def run(self, job: Job) -> FinishedJob:
-        """Run a program until it ends or exceeds a limit. Its child processes end with it.
+        """Run a program until it ends or exceeds a limit, and return its result. Its child processes end with it.
 
         Raises:
             SkillError: The sandbox cannot be set up (code `sandbox`).
@@ -254,7 +255,7 @@ class Sandbox:
 
     @property
     def _is_root(self) -> bool:
-        """Whether the launcher runs as root and can change its user. In a wrapper's namespace it cannot, because that has only one user."""
+        """Whether the launcher runs as root and can change its user. Inside bubblewrap it cannot: that namespace has only one user."""
         return os.geteuid() == 0 and not self._wrapper
 
     def _command(self, job: Job, folder: str) -> list[str]:
@@ -304,7 +305,7 @@ class Sandbox:
                 for output in outputs:
                     tasks.start_soon(output.drain)
                 await process.wait()
-                # Processes that the program left behind keep the pipes open; they end now.
+                # Processes that the program left behind would keep the pipes open, so they are killed now.
                 _kill(process)
         timed_out = clock.cancelled_caught
         if timed_out:
@@ -329,7 +330,7 @@ class Sandbox:
 
 
 class _Kept:
-    """Keeps the first part of an output stream. The rest is read and dropped, so that the program does not block."""
+    """Stores the first part of an output stream. The rest is read and dropped, so that the program does not block."""
 
     def __init__(self, stream: ByteReceiveStream, limit: int) -> None:
         self._stream = stream
@@ -351,7 +352,7 @@ class _Kept:
 
 
 def _state_of(folder: str, file: str) -> tuple[object, ...]:
-    """Return what the program that tests the sandbox must not change: the names in `folder`, and mode and time of `file`.
+    """Return what a test program must not be able to change: the names in `folder`, and the mode and time of `file`.
 
     Creates the file if it is missing.
     """
@@ -366,9 +367,9 @@ def readable(job: Job) -> list[str]:
 
 
 def wrapper_command(wrapper: str, job: Job, folder: str, max_bytes: int) -> list[str]:
-    """Return bubblewrap's command line before the launcher: own namespaces and a root with only the paths that the program may read.
+    """Return the command line of bubblewrap, to which the launcher's command line is appended.
 
-    The only writable place is a file system of `max_bytes` for the copy of the job's files.
+    It creates namespaces and a root file system with the paths that the program may read. Only a file system of `max_bytes` is writable.
     """
     command = [wrapper, "--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev"]
     command += ["--share-net"] if job.network else []
@@ -379,7 +380,7 @@ def wrapper_command(wrapper: str, job: Job, folder: str, max_bytes: int) -> list
 
 
 def _stage(folder: str, files: Mapping[str, bytes], as_nobody: bool) -> None:
-    """Write the job's files, read-only, below `folder`, from where the launcher copies them."""
+    """Write the job's files below `folder`, read-only, for the launcher to copy. With `as_nobody`, they belong to the user `nobody`."""
     for name in ("given", "top"):
         os.mkdir(f"{folder}/{name}", 0o700)
     for path, data in files.items():
@@ -397,7 +398,10 @@ def _stage(folder: str, files: Mapping[str, bytes], as_nobody: bool) -> None:
 
 
 def _send(launcher: socket.socket, spec: Spec) -> None:
-    """Send the `Spec` to the launcher. Errors are ignored: a launcher that has ended has written the reason to standard error."""
+    """Send the description of the run to the launcher, the process that starts the program. Errors are ignored.
+
+    A launcher that has already ended has written the reason to standard error.
+    """
     data = marshal.dumps(asdict(spec))
     launcher.settimeout(SEND_SECONDS)
     with suppress(OSError):
@@ -405,7 +409,7 @@ def _send(launcher: socket.socket, spec: Spec) -> None:
 
 
 def _reports(launcher: socket.socket) -> dict[str, str]:
-    """Return the reports that a launcher sent before it ended: kind (`problem`, `gap`, `stopped`) → text."""
+    """Read what the launcher, the process that starts the program, reported before it ended: kind (`problem`, `gap`, `stopped`) → text."""
     launcher.setblocking(False)
     data = b""
     with suppress(OSError):
@@ -424,7 +428,7 @@ async def _end(process: Process) -> None:
 
 
 def _kill(process: Process) -> None:
-    """Kill the process group of the launcher. The processes of the script's namespace end with it."""
+    """Kill the launcher's process group. The processes in the script's namespace end with it."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -437,7 +441,7 @@ async def _remove(folder: str) -> None:
 
 
 def _remove_now(folder: str) -> None:
-    """Remove a folder and everything in it, however deep: the content of inner folders is moved up first."""
+    """Remove a folder and everything in it. Inner folders are moved up first, so that the depth of the folders does not matter."""
     moved = 0
     try:
         while inner := [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]:
@@ -457,12 +461,15 @@ def _remove_now(folder: str) -> None:
 
 
 def python_path() -> str:
-    """Return the path of the Python interpreter of this process, outside of any virtual environment."""
+    """Return the path of this process's Python interpreter, outside of any virtual environment."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
 def prefixes_of(program: str) -> list[str]:
-    """Return the paths that a program outside the system's folders needs to start: itself, and `<prefix>` of `<prefix>/bin/<program>`."""
+    """Return the paths that a program needs to start if it is outside the system's folders.
+
+    These are the program itself, and for `<prefix>/bin/<program>` also `<prefix>`.
+    """
     real = os.path.realpath(program)
     found = [real]
     prefix = os.path.dirname(os.path.dirname(real))
@@ -472,7 +479,10 @@ def prefixes_of(program: str) -> list[str]:
 
 
 def is_open_to_all(path: str, *, shown: Sequence[str] = ()) -> bool:
-    """Return whether every user can reach and execute a file; with `shown`, in a root file system that has only these paths."""
+    """Return whether every user can reach and execute the file `path`, by the modes of the file and the folders around it.
+
+    With `shown`, the file is in a root file system that has only these paths; folders around them do not matter.
+    """
     place = os.path.realpath(path)
     tops = [os.path.realpath(top) for top in shown]
     try:
@@ -481,7 +491,7 @@ def is_open_to_all(path: str, *, shown: Sequence[str] = ()) -> bool:
                 return False
             place = os.path.dirname(place)
             if tops and not any(f"{place}/".startswith(f"{top}/") for top in tops):
-                break  # the launcher makes the folders above in the new root
+                break  # the launcher creates the folders above `place` in the new root
     except OSError:
         return False
     return True

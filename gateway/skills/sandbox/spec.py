@@ -1,4 +1,4 @@
-"""`Spec`: the description of one run, which `sandbox` sends to the launcher."""
+"""`Spec`: the description of one run of a script, which `sandbox` sends to the launcher, the program that confines the script."""
 
 from __future__ import annotations
 
@@ -8,32 +8,37 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The program of a run and its limits. Paths are absolute and exist, except `own` and paths in `read`."""
+    """The program of a run, its files and its limits, for the launcher, which confines and starts it.
+
+    Paths are absolute and exist, except `own` and paths in `read`.
+    """
 
     argv: Sequence[str]
     env: dict[str, str]
     given: str
     """Folder with the files that are copied to the script's working folder."""
     own: str
-    """Folder that will contain the working folder `work` and the home `home`, on a file system of limited size if possible."""
+    """Folder in which the launcher creates the working folder `work` and the home folder `home`, on a file system of limited size if
+    possible."""
     top: str
-    """An empty folder on which the launcher mounts the new root file system."""
+    """An empty folder on which the launcher mounts the script's root file system."""
     shown: str
-    """Path at which the working folder also appears if the machine allows it; empty for no other path."""
+    """Second path at which the working folder is available, if the machine allows it; empty for none."""
     read: Sequence[str]
-    """Paths that the script may read; missing paths are left out."""
+    """Paths that the script may read. Missing paths are skipped."""
     limits: dict[str, int]
-    """Resource limits, by the names of module `resource` without `RLIMIT_`."""
+    """Resource limits: names of constants of the module `resource` without `RLIMIT_` → values."""
     max_bytes: int
     """Maximum bytes that the script may write in all files together."""
     max_files: int
     """Maximum number of files and folders that the script may create."""
     network: bool
     nobody: bool
-    """Whether the launcher, which in this case runs as root, must change to the user `nobody` first."""
+    """Whether the launcher must change to the user `nobody` first. Requires that the launcher runs as root."""
     nobody_inside: bool
-    """Whether the script's process becomes `nobody` in its namespaces, if it has its own root file system; the launcher stays root."""
+    """Whether only the script's process changes to the user `nobody`, in its namespaces and if it has its own root file system. The
+    launcher stays root."""
     may_fall_back: bool
-    """Whether the script may be started although names and attributes of files outside cannot be hidden from it."""
+    """Whether the script may run even if names and attributes of files outside the sandbox cannot be hidden from it."""
     wrapped: bool
-    """Whether a wrapper has already made namespaces, a root, and a limited file system at `own`."""
+    """Whether bubblewrap has already created the namespaces, the root file system, and a file system of limited size at `own`."""
