@@ -50,8 +50,7 @@ class StartedRequest(Protocol):
         ...
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Register `then`, which is called once: when the response is ready or the SDK path must continue. `answer` is valid from then on.
-        """
+        """Register `then`, to be called once: when the response is ready or the SDK path must continue. `answer` is valid from then on."""
         ...
 
     def answer(self) -> tuple[Field | None, Sequence[bytes | memoryview]] | None:
