@@ -3,15 +3,15 @@
     GatewayError
     ├── ConfigError(path)              the configuration cannot be used; `path` is a JSON path
     │   └── SettingNotFoundError       a required setting of `load_settings` has no value
-    ├── PolicyDenied(rule, subject)    policy refused
+    ├── PolicyDenied(rule, subject)    policy refused a call or another access
     ├── NotFound(kind, name)           unknown or hidden; callers cannot distinguish the two
     ├── Collision(name, first, second) two sources claim one exposed name
     ├── AskUnavailable                 the caller cannot receive a request for input (capability, policy or transport)
     │   └── AskExpired                 the caller did not answer a request for input in time
     │       └── AskWithdrawn           the request for input was withdrawn before the timeout
     ├── UpstreamError(server)          a remote MCP server failed
-    │   ├── RequestFailure             one request failed; the class says whether the server may have acted on it
-    │   │   ├── NotSent                the request was not delivered, or the server turned it away unread
+    │   ├── RequestFailure             one request failed; the subclass shows whether the server may have executed it
+    │   │   ├── NotSent                the request was not delivered, or the server rejected it unread
     │   │   │   ├── Unreachable        no connection to the server could be made
     │   │   │   ├── Unauthorized       the server requires credentials that the gateway does not have (HTTP 401)
     │   │   │   ├── SessionGone        the server has ended the session and did not accept the request
@@ -42,10 +42,10 @@
     │   ├── WorkflowInvalid            the graph cannot be built
     │   │   └── WorkflowValidationError  a check of the graph failed (`validation_type`): duplicate edges, types, reachability
     │   ├── WorkflowFailed             an executor failed while running
-    │   └── WorkflowRunnerException    a run cannot go on
+    │   └── WorkflowRunnerException    a run cannot continue
     │       ├── WorkflowConvergenceException  the run still had messages to deliver after its maximum number of rounds
     │       └── WorkflowCheckpointException   a checkpoint cannot be stored, read, or used with this graph
-    ├── TaskError                      long-running work failed
+    ├── TaskError                      a task of a remote MCP server failed
     ├── SkillError                     a skill cannot be read
     └── StorageError                   the gateway's own state cannot be read or written
         ├── StorageUnusable(passes)    the gateway's database or folder does not work; callers do not see the message
@@ -325,7 +325,7 @@ class WorkflowCheckpointException(WorkflowRunnerException):
 
 
 class TaskError(GatewayError):
-    """A task of an MCP server (a call that continues in the background) failed, or its result could not be read."""
+    """A task of a remote MCP server (a call that continues in the background) failed, or its result could not be read."""
 
 
 class SkillError(GatewayError):
@@ -371,15 +371,18 @@ def text_for_caller(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the class name and message of an exception from the operator's own code. The caller of this function masks secrets."""
+    """Return the class name and message of an exception of code that the operator supplied, such as a Python tool.
+
+    The caller of this function masks secrets.
+    """
     text = text_for_caller(error).strip()
     name = type(error).__name__
     return f"{name}: {text}" if text else name
 
 
 CODE_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
-"""Exceptions to catch around calls of the operator's own code, because `SystemExit` and `KeyboardInterrupt` in a task would end the whole
-process. Ctrl-C still works: the gateway's signal handlers receive it in the event loop.
+"""Exceptions to catch around calls of code that the operator supplied, because `SystemExit` and `KeyboardInterrupt` in a task would end the
+whole process. Ctrl-C still works: the gateway's signal handlers receive it in the event loop.
 """
 
 

@@ -97,7 +97,7 @@ async def through(
     whole: Callable[..., Any],
     said: Callable[[Sequence[UpdateT]], Any] | None = None,
 ) -> AsyncGenerator[UpdateT, None]:
-    """Run `send` inside `middleware` and yield its updates. After the last update, `context.result` is the complete response.
+    """Run the streaming call `send` inside `middleware` and yield its updates. At the end, `context.result` is the complete response.
 
     `fold` builds a response, an instance of the class `whole`, from updates. If `said` is given, it builds the response from the updates of
     `send`, and `fold` is used only for updates of middleware.
@@ -259,7 +259,7 @@ def mark(function: FunctionT, kind: MiddlewareType) -> FunctionT:
 
 
 def around_models(middleware: SortedMiddleware) -> SortedMiddleware:
-    """Return the middleware of a chat client unchanged.
+    """Check that the middleware of a chat client contains no agent middleware, and return it unchanged.
 
     Raises:
         MiddlewareException: It contains agent middleware.

@@ -128,7 +128,7 @@ def _class_that_warns(kind: type[Any], warn: Callable[[], None]) -> type[Any]:
         else:
             super(kind, cls).__init_subclass__(**kwargs)
 
-    vars_of: Any = kind  # a class's constructors cannot be assigned with types
+    vars_of: Any = kind  # a type checker rejects assignments to a class's constructors
     vars_of.__new__ = staticmethod(__new__)
     vars_of.__init_subclass__ = classmethod(__init_subclass__)
     return kind

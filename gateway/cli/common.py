@@ -30,7 +30,7 @@ API_KEY_VARIABLE = "MOONGATE_API_KEY"
 """Name of the environment variable with the API key that a command sends to a running gateway."""
 
 CHARS_PER_TOKEN = 4
-"""Number of characters that count as one token in estimates, because tokenizers differ by model."""
+"""Number of characters that count as one token in estimates. Counts are not exact, because tokenizers differ by model."""
 
 CONFIG_HELP = "Configuration file. Default: $MOONGATE_CONFIG, ./gateway.json, ./config/gateway.json."
 config_option = click.option("--config", "-c", "config_path", metavar="FILE", help=CONFIG_HELP)

@@ -70,7 +70,7 @@ def endpoint_of(loaded: LoadedConfig, host: str | None = None, port: int | None 
     """Return the URL at which this machine reaches a gateway with this configuration, or the gateway at `host` and `port`."""
     http = loaded.config.server.http
     bound = host or http.host
-    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)  # compared, not bound
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)  # only compared: no socket is bound to these
     return f"http://{f'[{reached}]' if ':' in reached else reached}:{port or http.port}{http.path}"
 
 

@@ -87,7 +87,7 @@ def _leave_stuck_threads(code: int) -> None:
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join(max(until - time.monotonic(), 0.0))
             if thread.is_alive():
-                atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # sends what is buffered; Python does it after all threads
+                atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # flushes buffers; Python runs it after all threads
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(code)

@@ -189,7 +189,7 @@ def source_state(source: JsonMapping) -> str:
 
 
 def since_text(source: JsonMapping) -> str:
-    """Return the time since which a source is in its state, for example `since 14:03:20`; an empty string if it is unknown."""
+    """Return the time since which a source has been in its state, for example `since 14:03:20`; an empty string if it is unknown."""
     since = source.get("since")
     return f"since {_clock(str(since))}" if since else ""
 

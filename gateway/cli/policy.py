@@ -97,7 +97,7 @@ def _concerned(tool: str, loaded: LoadedConfig) -> list[str]:
 
 
 def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
-    """Return why clients do not see a tool that a server lists, in the form of `_report`.
+    """Return why clients do not see a tool that a server lists, as the JSON report that `policy explain` prints.
 
     Raises:
         NotFound: No server lists the tool.

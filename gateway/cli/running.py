@@ -87,7 +87,7 @@ async def sole_start(loaded: LoadedConfig) -> Listener | None:
 
 @contextmanager
 def findable_at(url: str | None, loaded: LoadedConfig) -> Generator[None, None, None]:
-    """Store `url` for `find_running` until the block ends, unless it has the configured port.
+    """Store `url`, the URL of a running gateway, for `find_running` until the block ends, unless it has the configured port.
 
     If several gateways of one configuration run, the latest is found. File system errors are ignored, because commands also accept `--url`.
     """
@@ -129,7 +129,7 @@ def _files(loaded: LoadedConfig) -> list[Path]:
 
 
 def _read(file: Path) -> str | None:
-    """Return the URL in a file; `None` if the file is missing or its content is not a URL."""
+    """Return the gateway's URL that is stored in a file; `None` if the file is missing or its content is not a URL."""
     try:
         with file.open("rb") as opened:
             url = opened.read(MAX_BYTES).decode("ascii")

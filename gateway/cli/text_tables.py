@@ -63,7 +63,7 @@ def fold(text: str, columns: int | None, indent: str = "  ") -> str:
 
 
 def _folded(line: str, columns: int, indent: str) -> Iterator[str]:
-    if line.startswith(BAR):  # untrusted text: every part of it repeats the mark
+    if line.startswith(BAR):  # untrusted text: every wrapped line repeats the mark
         yield from fit(line, columns)
         return
     start = line[: len(line) - len(line.lstrip())]

@@ -25,7 +25,7 @@ class SecretMask:
     """Masks registered secrets, and text that looks like a password or token. Each gateway has one `SecretMask`."""
 
     def __init__(self) -> None:
-        """Start without secrets."""
+        """Start without registered secrets."""
         self._values: tuple[str, ...] = ()
 
     def register_secret(self, value: str) -> None:

@@ -1,7 +1,7 @@
 """Detects secrets by their form: a password in a URL, `?token=…`, `api_key=…`, `Authorization: Bearer …`. `SecretMask` uses it.
 
-Masked are errors, logs and spans of other software, whose secrets the gateway does not know. Each pattern begins with a fixed word, so that
-long texts take linear time. A text that only names a field (`missing token`, `password: too short`) is not changed.
+It is applied to errors, logs and spans of other software, whose secrets the gateway does not know. Each pattern begins with a fixed word,
+so that long texts take linear time. A text that only names a field (`missing token`, `password: too short`) is not changed.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _FORMS = (
 )
 _VALUES = "abcdefghi"
 _SIGNS = ("=", "://", ":", "earer")
-"""Text in at least one part of each pattern. A text without any of these parts contains no secret and is not searched."""
+"""Each pattern contains at least one of these strings, so a text without any of them is not searched."""
 
 
 @cache
 def _secret() -> re.Pattern[str]:
-    """Return the compiled pattern of all forms. It is compiled on first use, because this takes milliseconds that the start would pay."""
+    """Return the compiled pattern of all forms. It is compiled on first use, because this takes milliseconds and would delay a start."""
     return re.compile("|".join(_FORMS), re.IGNORECASE)
 
 

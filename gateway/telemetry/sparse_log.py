@@ -1,4 +1,4 @@
-"""`SparseLog`: logs at most one line of each kind every few seconds, if clients or servers can cause the lines."""
+"""`SparseLog`: limits log lines that clients or servers can cause to one line of each kind in `SPARSE_SECONDS`."""
 
 from __future__ import annotations
 

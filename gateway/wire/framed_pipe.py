@@ -37,7 +37,10 @@ class FramedPipe(asyncio.SubprocessProtocol):
     """Reads and writes the standard streams of one child process as lines. A subclass implements the methods that receive lines."""
 
     def __init__(self, name: str, max_line_bytes: int, claims: Claims | None = None) -> None:
-        """`claims` counts the memory of large lines under `name`. Without `claims`, large lines are delivered like short lines."""
+        """Limit lines to `max_line_bytes`. `claims` grants the memory for each large line, and counts it under `name`.
+
+        Without `claims`, large lines are delivered like short lines.
+        """
         self._name = name
         self._claims = claims
         self._claim: Claim | None = None

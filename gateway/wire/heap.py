@@ -1,4 +1,4 @@
-"""`Heap`: makes glibc keep the freed memory of a large message for the next one, and return it to the system after a second without any.
+"""`Heap`: makes glibc keep the freed memory of a large message for the next one, until no large message was processed for a second.
 
 By default glibc returns free memory at the end of the heap after every message of a megabyte, and requests it again for the next message.
 The system then maps each page again, which took two fifths of the CPU time of such a call. `Heap` has no effect with another C library.
@@ -17,7 +17,7 @@ BLOCK_BYTES = 8_388_608
 """Largest block that glibc allocates from its heap, and so from the kept memory; glibc maps a larger block separately."""
 
 QUIET_SECONDS = 1.0
-"""Time without a large message after which all free memory is returned."""
+"""Seconds without a large message after which all free memory is returned to the system."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Numbers of two parameters of glibc's `mallopt`: `M_TRIM_THRESHOLD` and `M_MMAP_THRESHOLD`."""
@@ -27,7 +27,7 @@ class Heap:
     """Makes the process's C library keep freed memory until no large message was processed for a second. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        """Leave the settings of the C library unchanged; the first `used` changes them."""
+        """Change no settings of the C library yet; the first call of `used` changes them."""
         self._trim: Callable[[], object] | None = None
         self._last = 0.0
         self._timer: asyncio.TimerHandle | None = None

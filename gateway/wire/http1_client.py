@@ -59,7 +59,7 @@ class ConnectionPool:
         max_body_bytes: int,
         claims: Claims | None = None,
     ) -> None:
-        """Errors name `server`. `connect` opens a connection. A large response is read only when `claims` has granted memory for it."""
+        """`server` is named in errors. `connect` opens a connection. `claims` must grant memory before a large response is read."""
         self.server = server
         self.claims = claims
         self.max_body_bytes = max_body_bytes

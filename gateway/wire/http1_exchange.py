@@ -35,8 +35,8 @@ STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".enc
 """HTTP status code → status line, with its line break."""
 
 LATE_SECONDS = 1.0
-"""Lateness in seconds from which a timeout is extended, by the same time: this process was blocked, and may not have read what its peer
-sent in time.
+"""A timeout that fires more than this many seconds late is extended by as many seconds, because this process was blocked and may not have
+read bytes that its peer sent in time.
 """
 
 _DISCONNECT: Message = {"type": "http.disconnect"}
@@ -258,7 +258,7 @@ def is_late(timer: asyncio.TimerHandle, loop: asyncio.AbstractEventLoop) -> bool
 
 
 class UnreadConnection(Protocol):
-    """A client connection that `UnreadResponses` counts: its client does not read its responses."""
+    """A connection whose client leaves responses unread, as counted by `UnreadResponses`."""
 
     def cut(self) -> None:
         """Close the connection and drop all unsent bytes."""

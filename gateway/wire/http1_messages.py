@@ -53,8 +53,7 @@ _FIXED_RESPONSE_FIELDS = frozenset(
 
 
 class RequestHead:
-    """The parsed head of an HTTP request. If `HeaderCache` keeps it, it also serves later requests with the same head or only other values.
-    """
+    """The parsed head of an HTTP request. `HeaderCache` reuses it, or a copy with other field values, for later requests."""
 
     __slots__ = ("_facts", "fields", "is_single", "length", "method", "path")
 
@@ -65,9 +64,9 @@ class RequestHead:
         self.method: str = facts["method"]
         self.path: str = facts["path"]
         self.fields: Mapping[bytes, bytes] = dict(headers)
-        """Values by lower-case name. Of repeated fields only the last is included."""
+        """Header field values by lower-case name. Of a repeated field, only the last value is included."""
         self.is_single = len(self.fields) == len(headers)
-        """Whether no field is repeated."""
+        """Whether no header field is repeated."""
         length = self.fields.get(LENGTH, b"")
         self.length = int(length) if length.isdigit() and len(length) <= MAX_DIGITS else -1
         """Value of `content-length`; -1 if it is missing or malformed."""
@@ -240,10 +239,10 @@ def _span(head: bytes, lower: bytes, name: bytes, value: bytes) -> tuple[int, in
 
 
 class OutgoingHeads:
-    """Builds the heads of POST requests to one URL, without `content-length` and the last line break."""
+    """Builds the heads of POST requests to one URL, except for `content-length` and the final line breaks, which `post_request` adds."""
 
     def __init__(self, url: str, fields: Mapping[str, str]) -> None:
-        """`fields`, by lower-case name, are in every head.
+        """Build heads for `url` that all contain `fields`, which are values by lower-case name.
 
         Raises:
             ValueError: The URL or a field cannot be sent unchanged, or a field would change the framing.

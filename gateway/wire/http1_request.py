@@ -24,7 +24,7 @@ def target_of(url: bytes, root: str) -> tuple[dict[str, Any], bytes | None]:
     raw_path, _, query = url.partition(b"?")
     authority: bytes | None = None
     if not raw_path.startswith(b"/"):
-        parts: Any = httptools.parse_url(url)  # its own types do not say which parts may be missing
+        parts: Any = httptools.parse_url(url)  # httptools' types do not say which parts may be missing
         if parts.host is not None:
             shown = b"[%s]" % parts.host if b":" in parts.host else parts.host
             authority = shown if parts.port is None else b"%s:%d" % (shown, parts.port)

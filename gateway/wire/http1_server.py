@@ -4,9 +4,9 @@ Requests are parsed by httptools (llhttp, C, MIT) in its strict mode: a request 
 the time and bytes of a head, the time of a body, bytes of a trailer, pipelined requests and unread responses. A timer runs only while a
 request is incomplete or a response is unread. An offer to upgrade is ignored. `server.http_protocol` sets the class attributes.
 
-Decided: an own protocol class. Because: uvicorn's h11 protocol takes longer than the rest of a plain call, and its httptools protocol has
-none of these limits, loses the body of a request that offers h2c and writes each response in two pieces. uvicorn still handles sockets,
-start, signals and shutdown. Revisit when: uvicorn's protocol has these limits.
+Decided: a protocol class in this project. Because: uvicorn's h11 protocol takes longer than the rest of a plain call, and its httptools
+protocol has none of these limits, loses the body of a request that offers h2c and writes each response in two pieces. uvicorn still handles
+sockets, start, signals and shutdown. Revisit when: uvicorn's protocol has these limits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_PIPELINED = 64
 """Maximum requests on one connection that wait for earlier responses; a client that sends more is disconnected."""
 
 LINGER_BYTES, LINGER_SECONDS = 8_388_608, 2.0
-"""Limits in bytes and seconds on dropping the rest of an unwanted body while the client can read the response."""
+"""Maximum bytes and seconds of an unwanted body that are read and dropped after the response, so that the client can read the response."""
 
 _INVALID = error_response(400, b"Invalid HTTP request received.")
 _TIMED_OUT = error_response(408, b"The request did not arrive in time")
@@ -317,7 +317,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         keep_alive = version == "1.1" and parser.should_keep_alive()
         exchange = self._arriving = Exchange(self, head, keep_alive=keep_alive, wants_continue=wants_continue)
         if self._current is None or self._current.is_answered:
-            self._current = exchange  # started when it is complete, or with the bytes that came in the same read
+            self._current = exchange  # started when it is complete, or by `_count_incomplete` after this read
         else:
             self._pipelined.append(exchange)
             self._pause()
@@ -417,7 +417,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self.connections.completed(self)
 
     def waits(self) -> tuple[int, float] | None:
-        """Return for what the client's connection waits and since when, or `None` (`Peer.waits`)."""
+        """Return what the connection waits for (`UNSENT`, `HALF_SENT`, `IDLE`) and since when, or `None`, as `Peer.waits` specifies."""
         if self._is_lingering:
             return UNSENT, self._idle_since
         if self.transport.is_closing() or self._is_last or self._arriving is not None or self._pipelined:

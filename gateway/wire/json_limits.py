@@ -21,7 +21,7 @@ _OTHER = bytes(code for code in range(256) if code not in b'":{[,')
 
 
 def has_too_many_parts(data: bytes) -> bool:
-    """Return whether JSON text has more than `MAX_PARTS` members, objects and lists, or more than `MAX_VALUES` values.
+    """Return whether JSON text has more than `MAX_PARTS` members, objects and lists, or more than `MAX_VALUES` members and elements.
 
     A text of at most `MAX_PARTS` bytes costs one comparison.
     """

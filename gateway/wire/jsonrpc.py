@@ -59,7 +59,7 @@ def decode_message(parts: list[bytes]) -> Decoded:
 
 
 def outcome_of(message: JsonValue, number: int | str) -> JsonObject | RpcError | None:
-    """Return the result or the error that answers request `number`, or `None` if the message does not answer it.
+    """Return the JSON-RPC result or error that answers the request with the id `number`; `None` if the message does not answer it.
 
     A message with a result and an error counts as an error. The id of an error is not compared, because servers that could not read the
     request send another id or `null`; the caller passes only messages that arrived in response to this request.

@@ -47,7 +47,7 @@ def too_large(limit: int) -> str:
 
 
 def crowded(seconds: float) -> str:
-    """Return the error text for a large message that was not read because other large messages used the memory for `seconds`."""
+    """Return the error text for a large message that was not read within `seconds`, because other large messages were being processed."""
     return (
         f"the answer is large and waited {seconds:g} s for other large answers to be done; the call may have run. "
         "Ask for less of it, try later, or have the operator raise `server.largeResultBytes`"

@@ -57,7 +57,7 @@ class SseParser:
         self.last_id = b""
         """Id of the last event, for `Last-Event-ID`; empty if it has none."""
         self.retry_seconds: float | None = None
-        """Reconnection time that the server sent, if any."""
+        """Reconnection time in seconds from the last `retry` field; `None` if the server sent none."""
         self._max_bytes = max_bytes
         self._line: list[bytes] = []
         self._data: list[bytes] = []
@@ -107,7 +107,7 @@ class SseParser:
         return complete
 
     def _hold(self, part: bytes) -> None:
-        """Keep a part of a line. The first part holds the whole field name, so a long value is copied once, when it is complete."""
+        """Store a part of an incomplete line. The first part contains the whole field name, so that a long value is copied only once."""
         if self._line and len(self._line[0]) < _LONGEST_NAME:
             self._line[0] += part
         else:
@@ -210,7 +210,7 @@ class EventStream:
 
     @property
     def retry_seconds(self) -> float | None:
-        """Reconnection time that the server sent, if any."""
+        """Reconnection time in seconds from the last `retry` field; `None` if the server sent none."""
         return self._parser.retry_seconds
 
     def leave(self) -> None:
@@ -219,7 +219,7 @@ class EventStream:
             self._connection.drain()
 
     def close(self) -> None:
-        """Drop further messages and close the connection, by which the server notices that nobody reads the stream."""
+        """Drop further messages and close the connection, so that the server notices that the stream is not read any more."""
         if self._connection is not None:
             self._connection.abort()
 
@@ -258,7 +258,7 @@ class EventStream:
         self._wake()
 
     def end(self, failure: RequestFailure | None) -> None:
-        """Note the end of the response, or the `failure` that cut it off."""
+        """End the stream. After the queued messages, `message` raises `failure` or, without a failure, returns an empty result."""
         self._connection, self._failure = None, self._failure or failure
         self._wake()
 
