@@ -50,7 +50,7 @@ class ExperimentalFeature(StrEnum):
 
 
 class ReleaseCandidateFeature(StrEnum):
-    """Ids of features that change only by small corrections; currently there are none."""
+    """Ids of features that change only by small corrections; currently the list is empty."""
 
 
 class FeatureStageWarning(FutureWarning):
