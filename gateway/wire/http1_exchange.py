@@ -253,7 +253,7 @@ class Exchange(Generic[HeadT]):
 
 
 def is_late(timer: asyncio.TimerHandle, loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether a timer fires so late that bytes which the peer sent in time may still be unread."""
+    """Return whether `timer` fires so late that bytes which the peer sent in time may still be unread."""
     return loop.time() - timer.when() > LATE_SECONDS
 
 

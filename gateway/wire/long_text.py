@@ -52,7 +52,7 @@ _BACKSLASH = ord("\\")  # a number, because `in` searches bytes for a number fas
 
 @dataclass(frozen=True, slots=True)
 class LongText:
-    """A long string in the result of a request: decoded, and as the JSON in which it arrived."""
+    """A long string (at least `LONG_BYTES` as JSON) in the result of a request: decoded, and as the JSON in which it arrived."""
 
     text: str
     encoded: memoryview
@@ -201,7 +201,8 @@ def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
 
 
 def _unescaped(data: bytes) -> bytes:
-    """Replace escaped quotes by other bytes, so that the remaining quotes delimit strings. Ten times faster than a regular expression."""
+    """Return JSON text with escaped quotes replaced, so that all quotes in it delimit strings. Ten times faster than a regular expression.
+    """
     return data.replace(b"\\\\", b"__").replace(b'\\"', b"__") if _BACKSLASH in data else data
 
 
