@@ -201,8 +201,7 @@ def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
 
 
 def _unescaped(data: bytes) -> bytes:
-    """Return JSON text with escaped quotes replaced, so that all quotes in it delimit strings. Ten times faster than a regular expression.
-    """
+    """Return JSON text with escaped quotes replaced, so that all its quotes delimit strings. Ten times faster than a regular expression."""
     return data.replace(b"\\\\", b"__").replace(b'\\"', b"__") if _BACKSLASH in data else data
 
 
