@@ -1,6 +1,6 @@
 """Moongate: one MCP endpoint for agents, skills, workflows and remote MCP servers.
 
-The public names of the library stand in `__init__.pyi` and load on first use (PEP 562), so `import gateway` imports no model or
+The file `__init__.pyi` declares the public names of the library. They load on first use (PEP 562), so `import gateway` imports no model or
 protocol package. The command line and the server are not part of the public API.
 """
 

@@ -1,4 +1,4 @@
-"""`python -m gateway`: the same as the `moongate` command."""
+"""`python -m gateway` runs the command line, as the command `moongate` does."""
 
 from __future__ import annotations
 

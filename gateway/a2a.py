@@ -1,4 +1,4 @@
-"""Remote agents over A2A (extra `a2a`). Stable import path; `a2a.pyi` lists the names."""
+"""Remote agents over the A2A protocol (extra `a2a`). Stable import path; `a2a.pyi` declares the names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""AG-UI in both directions: a chat client, and hosting of agents. Stable import path; `ag_ui.pyi` lists the names."""
+"""Support for the AG-UI protocol: a chat client for AG-UI agents, and hosting of agents. Stable import path; `ag_ui.pyi` declares the
+names.
+"""
 
 from __future__ import annotations
 

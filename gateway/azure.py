@@ -1,4 +1,4 @@
-"""Context from Azure AI Search. Stable import path; `azure.pyi` lists the names."""
+"""Context for agents from Azure AI Search. Stable import path; `azure.pyi` declares the names."""
 
 from __future__ import annotations
 

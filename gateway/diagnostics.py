@@ -1,6 +1,6 @@
-"""`Diagnostic`: a finding about a file, with a stable code. Used by checks for people, editors and CI.
+"""`Diagnostic`: a finding about a file, with a stable code. Commands that check files print diagnostics for people, editors and CI.
 
-Examples are `moongate skills check` and `moongate workflows check`.
+Examples of such commands are `moongate skills check` and `moongate workflows check`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Verdict = Literal["accepted", "accepted_with_warning", "rejected"]
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One finding about a file. `code` is stable and documented; `message` is for people."""
+    """One finding of a check about a file. `code` is stable and documented; `message` is for people."""
 
     code: str
     level: Level
     message: str
     line: int | None = None
-    """Line number from 1, if the finding has one."""
+    """Line number in the file, from 1; `None` if the finding concerns the whole file."""
 
     def to_json(self) -> JsonObject:
-        """Return the object that `--json` prints."""
+        """Return the JSON object that commands print with the option `--json`."""
         return {"code": self.code, "level": self.level, "message": self.message, "line": self.line}

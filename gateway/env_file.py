@@ -1,4 +1,4 @@
-"""Reads `.env` files of Python programs that use Moongate as a library, for their settings and telemetry."""
+"""Reads `.env` files, from which Python programs that use Moongate as a library take settings and telemetry variables."""
 
 from __future__ import annotations
 

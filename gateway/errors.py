@@ -3,15 +3,15 @@
     GatewayError
     ├── ConfigError(path)              the configuration cannot be used; `path` is a JSON path
     │   └── SettingNotFoundError       a required setting of `load_settings` has no value
-    ├── PolicyDenied(rule, subject)    policy refused
+    ├── PolicyDenied(rule, subject)    policy refused a call or another access
     ├── NotFound(kind, name)           unknown or hidden; callers cannot distinguish the two
     ├── Collision(name, first, second) two sources claim one exposed name
-    ├── AskUnavailable                 the caller cannot be asked (capability, policy or transport)
-    │   └── AskExpired                 it was asked and did not answer in time
-    │       └── AskWithdrawn           its question was withdrawn before the timeout
+    ├── AskUnavailable                 the caller cannot receive a request for input (capability, policy or transport)
+    │   └── AskExpired                 the caller did not answer a request for input in time
+    │       └── AskWithdrawn           the request for input was withdrawn before the timeout
     ├── UpstreamError(server)          a remote MCP server failed
-    │   ├── RequestFailure             one request failed; the class says whether the server may have acted on it
-    │   │   ├── NotSent                the request was not delivered, or the server turned it away unread
+    │   ├── RequestFailure             one request failed; the subclass shows whether the server may have executed it
+    │   │   ├── NotSent                the request was not delivered, or the server rejected it unread
     │   │   │   ├── Unreachable        no connection to the server could be made
     │   │   │   ├── Unauthorized       the server requires credentials that the gateway does not have (HTTP 401)
     │   │   │   ├── SessionGone        the server has ended the session and did not accept the request
@@ -23,7 +23,7 @@
     │   │   └── Rejected               the server answered with a JSON-RPC error (`code`, `data`)
     │   └── UpstreamTimeout            no response within the deadline; the call may have run
     ├── ToolFailed                     a tool could not do its work; the text is for the model
-    │   ├── AnswerRefused              an answer to a task's question does not fit it; the question stays open
+    │   ├── AnswerRefused              an answer does not fit the question of a task; the question stays open
     │   └── UserInputRequired(contents) a tool needs a person's answer first; inside an agent's run these contents end the run
     ├── ContentError                   a content of a message is unusable
     │   └── AdditionItemMismatch       two contents cannot be joined
@@ -38,21 +38,21 @@
     ├── AgentError                     an agent definition or run is unusable
     │   ├── AgentInvalidRequestException  the agent does not support this request
     │   └── UnknownTool(name)          the model called an unknown tool, which ends the run
-    ├── WorkflowError
+    ├── WorkflowError                  a workflow failed
     │   ├── WorkflowInvalid            the graph cannot be built
-    │   │   └── WorkflowValidationError  … a validation failed (`validation_type`): duplicate edges, types, reachability
+    │   │   └── WorkflowValidationError  a check of the graph failed (`validation_type`): duplicate edges, types, reachability
     │   ├── WorkflowFailed             an executor failed while running
-    │   └── WorkflowRunnerException    a run cannot go on
-    │       ├── WorkflowConvergenceException  it did not converge
+    │   └── WorkflowRunnerException    a run cannot continue
+    │       ├── WorkflowConvergenceException  the run still had messages to deliver after its maximum number of rounds
     │       └── WorkflowCheckpointException   a checkpoint cannot be stored, read, or used with this graph
-    ├── TaskError                      long-running work failed
+    ├── TaskError                      a task of a remote MCP server failed
     ├── SkillError                     a skill cannot be read
     └── StorageError                   the gateway's own state cannot be read or written
-        ├── StorageUnusable(passes)    its database or folder does not work; callers do not see the message
+        ├── StorageUnusable(passes)    the gateway's database or folder does not work; callers do not see the message
         └── TooLargeToKeep             a caller exceeds its quota of stored results
 
-Constructors only store fields. Messages say what, which name, and what to do; they never carry secrets
-or a peer's raw body. `server.rpc_errors` is the only place that turns these into wire errors.
+Constructors only store fields. A message says what failed, names the object and says what to do; it never contains secrets or the raw body
+of a response. Only `server.rpc_errors` converts these exceptions to JSON-RPC errors.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class GatewayError(Exception):
     """Base of every exception that Moongate raises on purpose."""
 
     def __init__(self, message: object = "", *args: object, inner_exception: BaseException | None = None) -> None:
-        """`inner_exception` is the cause, in agent-framework's style; `raise … from` does the same."""
+        """Set `__cause__` to `inner_exception`, as agent-framework's exceptions do; `raise … from` has the same effect."""
         super().__init__(message, *args)
         if inner_exception is not None:
             self.__cause__ = inner_exception
 
 
 class ConfigError(GatewayError):
-    """The configuration cannot be used. `path` is a JSON path such as `mcpServers.docs.url`, or a file."""
+    """The configuration of the gateway cannot be used. `path` is a JSON path such as `mcpServers.docs.url`, or a file."""
 
     def __init__(self, message: str, *, path: str = "") -> None:
         super().__init__(message)
@@ -82,11 +82,11 @@ class ConfigError(GatewayError):
 
 
 class SettingNotFoundError(ConfigError):
-    """A required setting has no value, or several settings that exclude each other have one."""
+    """A required setting of a client or library class has no value, or several settings that exclude each other have a value."""
 
 
 class PolicyDenied(GatewayError):
-    """Policy refused `subject`; `rule` is a stable id such as `arguments.read_text.path`."""
+    """The gateway's policy refused a call or access to `subject`; `rule` is a stable id such as `arguments.read_text.path`."""
 
     def __init__(self, message: str, *, rule: str, subject: str) -> None:
         super().__init__(message)
@@ -95,7 +95,7 @@ class PolicyDenied(GatewayError):
 
 
 class NotFound(GatewayError):
-    """The thing does not exist, or the caller may not see it. `kind` is `tool`, `resource`, `prompt`, `skill`, …"""
+    """A tool, resource or other object does not exist, or the caller may not see it. `kind` is `tool`, `resource`, `prompt` or similar."""
 
     def __init__(self, kind: str, name: str, message: str = "") -> None:
         super().__init__(message or f"Unknown {kind}: {name}")
@@ -122,14 +122,14 @@ class AskUnavailable(GatewayError):
 
 
 class AskExpired(AskUnavailable):
-    """The caller was asked for input and did not answer in time; no client capability is missing, so `capability` is empty."""
+    """The caller did not answer a request for input in time. No client capability is missing, so `capability` is empty."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, capability="")
 
 
 class AskWithdrawn(AskExpired):
-    """The gateway withdrew its question before the timeout: the client disconnected, or other callers waited for the same server."""
+    """The gateway withdrew a request for input before the timeout: the client disconnected, or other callers waited for the same server."""
 
 
 class UpstreamError(GatewayError):
@@ -147,23 +147,23 @@ class RequestFailure(UpstreamError):
 
 
 class NotSent(RequestFailure):
-    """The request was not delivered, so sending it again cannot run anything twice."""
+    """The request to a remote server was not delivered, so sending it again cannot run a call twice."""
 
 
 class Unreachable(NotSent):
-    """No connection to the server could be made: nothing listens there, or the network or TLS failed."""
+    """No connection to the remote server could be made: nothing listens there, or the network or TLS failed."""
 
 
 class Unauthorized(NotSent):
-    """The server requires credentials that the gateway does not have. The message names the command or the key that helps."""
+    """The remote server requires credentials that the gateway does not have. The message names the command or the key that helps."""
 
 
 class SessionGone(NotSent):
-    """The server has ended the session and did not accept the request; a new session helps."""
+    """The remote server has ended the MCP session and did not accept the request; a new session helps."""
 
 
 class Busy(NotSent):
-    """The server turned the request away for now; the server accepts requests again after `retry_after_seconds`."""
+    """The remote server is overloaded and rejected the request. It accepts requests again after `retry_after_seconds`."""
 
     def __init__(self, message: str, *, server: str, retry_after_seconds: float) -> None:
         super().__init__(message, server=server)
@@ -171,23 +171,23 @@ class Busy(NotSent):
 
 
 class OutcomeUnknown(RequestFailure):
-    """The connection broke after the request was sent; the call may have run."""
+    """The connection to a remote server broke after the request was sent, so the call may have run."""
 
 
 class Malformed(OutcomeUnknown):
-    """The response is not a JSON-RPC response to the request; the call may have run."""
+    """The response of a remote server is not a JSON-RPC response to the request; the call may have run."""
 
 
 class TooLarge(RequestFailure):
-    """The response exceeds a size limit. The call has run, and a second call would have the same response."""
+    """The response of a remote server exceeds a size limit. The call has run, and a second call would have the same response."""
 
 
 class Forbidden(RequestFailure):
-    """The gateway's credentials do not permit this request."""
+    """The gateway's credentials for a remote server do not permit this request (HTTP 403)."""
 
 
 class Rejected(RequestFailure):
-    """The server answered with the JSON-RPC error `code`; the message is the server's."""
+    """The remote server answered with the JSON-RPC error `code`; the exception's message is the server's."""
 
     def __init__(self, message: str, *, server: str, code: int, data: JsonValue = None) -> None:
         super().__init__(message, server=server)
@@ -196,11 +196,11 @@ class Rejected(RequestFailure):
 
 
 class UpstreamTimeout(UpstreamError):
-    """The server did not respond within the deadline; the call may have run."""
+    """The remote server did not respond within the deadline; the call may have run."""
 
 
 class ToolFailed(GatewayError):
-    """A tool could not do its work. The text becomes an `isError` result that the model reads."""
+    """A tool could not do its work. The exception's text becomes an `isError` result that the model reads."""
 
 
 class AnswerRefused(ToolFailed):
@@ -228,7 +228,7 @@ class MiddlewareException(GatewayError):
 
 
 class MiddlewareTermination(MiddlewareException):
-    """Raised by middleware to end the call at once. The outcome is `context.result` if it was set, else `result`."""
+    """Raised by middleware to end the call at once. The call's outcome is `context.result` if it was set, else `result`."""
 
     def __init__(self, message: str = "Middleware ended this.", *, result: object = None) -> None:
         super().__init__(message)
@@ -236,14 +236,14 @@ class MiddlewareTermination(MiddlewareException):
 
 
 class MiddlewareFailure(MiddlewareException):
-    """Raised by middleware to end the whole run with this error; an ordinary exception around a tool call becomes the call's result."""
+    """Raised by middleware to end the whole agent run with this error; any other exception around a tool call becomes the tool's result."""
 
 
 class ModelError(GatewayError):
-    """A chat model failed. `status` is the HTTP status, if there was a response."""
+    """A call of a chat model failed. `status` is the HTTP status, or `None` without a response; `retryable` is whether a retry may help."""
 
     retry_after_seconds: float | None = None
-    """How long the endpoint asked clients to wait, if it did."""
+    """Seconds after which the model's endpoint accepts requests again; `None` if it sent no such time."""
 
     def __init__(self, message: str, *, status: int | None = None, retryable: bool = False) -> None:
         super().__init__(message)
@@ -252,19 +252,22 @@ class ModelError(GatewayError):
 
 
 class ChatClientInvalidAuthException(ModelError):
-    """The endpoint refused the key."""
+    """The chat model's endpoint refused the API key."""
 
 
 class ChatClientInvalidRequestException(ModelError):
-    """The endpoint rejected the request, or does not know the model; a retry fails the same way."""
+    """The chat model's endpoint rejected the request, or does not know the model; a retry fails for the same reason."""
 
 
 class ChatClientInvalidResponseException(ModelError):
-    """The endpoint's response could not be parsed."""
+    """The response of a chat model's endpoint could not be parsed."""
 
 
 class ChatClientContentFilterException(ModelError):
-    """The provider's content filter refused. `content_filter_result` has its findings by category, if the provider sent them."""
+    """The model provider's content filter blocked the request or response.
+
+    `content_filter_result` has the filter's findings by category; it is empty if the provider sent none.
+    """
 
     def __init__(self, message: str, *, status: int | None = None, content_filter_result: JsonObject | None = None) -> None:
         super().__init__(message, status=status)
@@ -272,7 +275,7 @@ class ChatClientContentFilterException(ModelError):
 
 
 OpenAIContentFilterException = ChatClientContentFilterException
-"""agent-framework's name for the exception of its OpenAI clients."""
+"""Agent-framework's name for the exception of its OpenAI clients."""
 
 
 class AgentError(GatewayError):
@@ -294,15 +297,15 @@ class UnknownTool(AgentError, KeyError):
 
 
 class WorkflowError(GatewayError):
-    """Base of workflow failures."""
+    """Base class of exceptions about workflows."""
 
 
 class WorkflowInvalid(WorkflowError):
-    """The graph cannot be built; the text names the executor or edge."""
+    """A workflow's graph cannot be built; the text names the executor or edge."""
 
 
 class WorkflowFailed(WorkflowError):
-    """Executor `executor` failed while the workflow ran."""
+    """The executor (a node of a workflow) with the id `executor` failed while the workflow ran."""
 
     def __init__(self, message: str, *, executor: str) -> None:
         super().__init__(message)
@@ -310,7 +313,7 @@ class WorkflowFailed(WorkflowError):
 
 
 class WorkflowRunnerException(WorkflowError):
-    """A run of a workflow cannot go on."""
+    """A run of a workflow cannot continue."""
 
 
 class WorkflowConvergenceException(WorkflowRunnerException):
@@ -318,15 +321,15 @@ class WorkflowConvergenceException(WorkflowRunnerException):
 
 
 class WorkflowCheckpointException(WorkflowRunnerException):
-    """A checkpoint cannot be stored or read, or belongs to another graph."""
+    """A checkpoint of a workflow run cannot be stored or read, or belongs to another graph."""
 
 
 class TaskError(GatewayError):
-    """Long-running work failed."""
+    """A task of a remote MCP server (a call that continues in the background) failed, or its result could not be read."""
 
 
 class SkillError(GatewayError):
-    """A skill cannot be read. `code` is a stable diagnostic code such as `no-frontmatter`."""
+    """A skill's files cannot be read. `code` is a stable diagnostic code such as `no-frontmatter`."""
 
     def __init__(self, message: str, *, code: str = "") -> None:
         super().__init__(message)
@@ -334,13 +337,13 @@ class SkillError(GatewayError):
 
 
 class StorageError(GatewayError):
-    """The gateway's own state cannot be read or written."""
+    """The gateway's own state, in its database or files, cannot be read or written."""
 
 
 class StorageUnusable(StorageError):
     """The gateway's database or folder does not work. The message names it and the problem, for the operator.
 
-    Callers see `text_for_caller` instead. `passes` says whether a later retry may work, for example once a full disk has space again.
+    Callers see `STORAGE_TEXT` instead. `passes` says whether a retry may succeed later, for example when a full disk has space again.
     """
 
     def __init__(self, message: str, *, passes: bool = True) -> None:
@@ -349,7 +352,7 @@ class StorageUnusable(StorageError):
 
 
 class TooLargeToKeep(StorageError):
-    """A caller exceeds its quota of stored results. The message may be shown to the caller."""
+    """A caller exceeds its quota of stored results. The exception's message may be shown to the caller."""
 
 
 STORAGE_TEXT = "The gateway's own database or state folder does not work at the moment; its log says why. Try again later."
@@ -357,7 +360,7 @@ STORAGE_TEXT = "The gateway's own database or state folder does not work at the 
 
 
 def text_for_caller(error: BaseException) -> str:
-    """Return the part of an error that a caller may see. Paths of the gateway's state are shown to operators only."""
+    """Return an error's text without parts that only operators may see, such as paths of the gateway's state."""
     text = str(error)
     cause: BaseException | None = error
     while cause is not None:
@@ -368,35 +371,39 @@ def text_for_caller(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the class and message of an exception from the operator's own code. The caller of this function masks secrets."""
+    """Return the class name and message of an exception of code that the operator supplied, such as a Python tool.
+
+    The caller of this function masks secrets.
+    """
     text = text_for_caller(error).strip()
     name = type(error).__name__
     return f"{name}: {text}" if text else name
 
 
 CODE_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
-"""Exceptions to catch around the operator's own code. In a task, `SystemExit` and `KeyboardInterrupt` would end the whole process.
-Ctrl-C is not affected: the gateway's signal handlers receive it in the event loop."""
+"""Exceptions to catch around calls of code that the operator supplied, because `SystemExit` and `KeyboardInterrupt` in a task would end the
+whole process. Ctrl-C still works: the gateway's signal handlers receive it in the event loop.
+"""
 
 
 def without_exit(error: BaseException, wrap: Callable[[str], GatewayError]) -> Exception:
     """Return `error` if it is an `Exception`; else, for example for `SystemExit`, return `wrap(message)`.
 
-    If `error` is a group with one member, that member counts in its place.
+    If `error` is an exception group with a single exception inside, this exception is used instead of the group.
     """
     cause = error if isinstance(error, Exception) else only_cause(error)
     return cause if isinstance(cause, Exception) else wrap(describe_error(cause))
 
 
 def mask_secrets(error: GatewayError, mask: Callable[[str], str]) -> None:
-    """Mask secrets in the message of an error, because a server may repeat secrets in its error texts."""
+    """Mask secrets in the message and data of an error, because a server may repeat secrets in its error texts."""
     error.args = tuple(mask(part) if isinstance(part, str) else part for part in error.args)
     if isinstance(error, Rejected):
         error.data = masked(error.data, mask)
 
 
 def masked(value: JsonValue, mask: Callable[[str], str]) -> JsonValue:
-    """Return a JSON value with secrets masked."""
+    """Return a JSON value with `mask` applied to each string and key in it."""
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, dict):
@@ -411,7 +418,10 @@ def only_cause(error: Exception) -> Exception: ...
 @overload
 def only_cause(error: BaseException) -> BaseException: ...
 def only_cause(error: BaseException) -> BaseException:
-    """Return the only exception inside nested groups, as task groups create them; else `error` itself."""
+    """Return the only exception inside nested exception groups, as task groups raise them.
+
+    A group with several exceptions is returned as it is, and so is an `error` that is not a group.
+    """
     cause = error
     while isinstance(cause, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", cause)

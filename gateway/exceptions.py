@@ -1,4 +1,4 @@
-"""Agent-framework's import path for its exceptions. `exceptions.pyi` lists the names; the package `gateway` exports them too.
+"""Agent-framework's import path for its exceptions. `exceptions.pyi` declares the names; the package `gateway` exports them too.
 
 `gateway.errors` contains the complete exception tree under Moongate's names.
 """

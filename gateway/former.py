@@ -1,6 +1,6 @@
-"""Names of agent-framework that are renamed here or do not exist; using one raises an error that names the replacement.
+"""Names of agent-framework that are different or missing in Moongate. The use of such a name raises an error with a hint.
 
-Used by the package itself and by classes with renamed methods.
+Used by the module `gateway` for its missing names, and by classes with renamed methods.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FORMER: dict[str, str] = {
         "WorkflowEvent",
     ),
 }  # fmt: skip
-"""Names in agent-framework's earlier versions and documents, with the names used here."""
+"""Maps names of agent-framework's earlier versions and documents to the names in Moongate."""
 
 FORMER_METHODS: dict[str, str] = {
     "create_agent": "as_agent(…)",
@@ -64,16 +64,16 @@ FORMER_METHODS: dict[str, str] = {
     "send_responses": "run(responses=…)",
     "send_responses_streaming": "run(responses=…, stream=True)",
 }
-"""Methods of agents, chat clients and workflows in agent-framework's earlier versions and documents, and what replaced them."""
+"""Maps methods of agents, chat clients and workflows in agent-framework's earlier versions and documents to their replacements."""
 
 
 class FormerMethods:
-    """Base of classes whose methods were renamed: using a name in `FORMER_METHODS` raises an error that names the replacement."""
+    """Base of classes whose methods were renamed. The use of a name in `FORMER_METHODS` raises an error that names the replacement."""
 
     if not TYPE_CHECKING:  # otherwise a type checker accepts every attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Raise `AttributeError`; for a former method the text names its replacement."""
+            """Raise `AttributeError`, with the replacement in its text if `name` is in `FORMER_METHODS`."""
             hint = f"; use {FORMER_METHODS[name]}" if name in FORMER_METHODS else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
@@ -117,10 +117,10 @@ MISSING: dict[str, tuple[str, ...]] = {
         "with_namespaced_value",
     ),
 }  # fmt: skip
-"""Maps a reason to the names that agent-framework has and `gateway`, for that reason, does not. `docs/library.md` lists them."""
+"""Maps a reason to the names that agent-framework has and Moongate, for that reason, does not have. `docs/library.md` lists them."""
 
 HINTS: dict[str, str] = {
     **{former: f"use {name}" for former, name in FORMER.items()},
     **{name: reason for reason, names in MISSING.items() for name in names},
 }
-"""Maps a name of agent-framework that does not exist here to a hint: the name to use instead, or why there is none."""
+"""Maps a name of agent-framework that does not exist in Moongate to a hint: the name to use instead, or why it does not exist."""

@@ -1,4 +1,4 @@
-"""Chat client, agents and memory for Foundry projects (extra `foundry`). Stable import path; `foundry.pyi` lists the names."""
+"""Chat client, agents and memory for Microsoft Foundry projects (extra `foundry`). Stable import path; `foundry.pyi` declares the names."""
 
 from __future__ import annotations
 

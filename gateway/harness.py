@@ -1,6 +1,6 @@
-"""`create_harness_agent`: an agent for long autonomous work, composed of parts of `agents`, `sessions` and `skills`.
+"""`create_harness_agent`: makes an agent for long autonomous work from parts of `agents`, `sessions` and `skills`.
 
-Each part can also be passed to `Agent` by hand.
+A program can also pass each part to `Agent` itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gateway.types.options import ChatOptions
 logger = logging.getLogger(__name__)
 
 KEPT_TOOL_GROUPS = 2
-"""Number of recent tool calls of a run that stay complete in the stored conversation, because the next turn usually builds on them."""
+"""Number of a run's most recent tool calls that stay complete in the stored conversation, because the next turn usually builds on them."""
 
 DEFAULT_HARNESS_INSTRUCTIONS = """\
 You work on tasks for a user, with tools.
@@ -82,7 +82,7 @@ def create_harness_agent(
     middleware: Any = None,
     default_options: Mapping[str, JsonValue] | None = None,
 ) -> Agent:
-    """Return an agent with history, compaction, a todo list, modes, approvals and further parts; each can be left out.
+    """Return an agent with history, compaction, a todo list, modes, tool approvals and further parts, each of which can be left out.
 
     `harness_instructions` replace the harness's general instructions (an empty text removes them); `agent_instructions` follow them.
     Compaction needs a strategy, or both token limits. Unless tool approval is disabled, every run needs a session.
@@ -122,7 +122,7 @@ def create_harness_agent(
 
 
 class _Window:
-    """Token limits of a model's context window."""
+    """The token limits of a model's context window, and the model options and the compaction that follow from them."""
 
     def __init__(self, window_tokens: int | None, output_tokens: int | None, tokenizer: TokenizerProtocol | None) -> None:
         for given, key in ((window_tokens, "max_context_window_tokens"), (output_tokens, "max_output_tokens")):
@@ -135,13 +135,16 @@ class _Window:
         self._tokenizer = tokenizer
 
     def options(self) -> dict[str, JsonValue]:
-        """The limit of output tokens as options of a model call; empty without a limit."""
+        """Return the limit of output tokens as an option of model calls; an empty dict without a limit."""
         return {} if self._output_tokens is None else {"max_tokens": self._output_tokens}
 
     def compaction(
         self, history: HistoryProvider, before: CompactionStrategy | None, after: CompactionStrategy | None
     ) -> CompactionProvider | None:
-        """Compaction by the given strategies, or by strategies for the token limits; `None` without strategies and without both limits."""
+        """Return a provider that compacts the conversation by the given strategies, or by strategies for the token limits.
+
+        Return `None` if no strategy is given and a token limit is missing.
+        """
         if self._window_tokens is not None and self._output_tokens is not None:
             before = before or ContextWindowCompactionStrategy(
                 max_context_window_tokens=self._window_tokens, max_output_tokens=self._output_tokens, tokenizer=self._tokenizer

@@ -1,7 +1,7 @@
-"""Type aliases of JSON values for public signatures, which use `Any` nowhere else, and functions that narrow or show a value.
+"""Type aliases for decoded JSON values, and functions that narrow such values or convert them to text.
 
-Values from a connection stay decoded JSON instead of becoming models, so that no field of a peer is lost. Packages narrow them with
-`isinstance` or with the functions below.
+Public signatures use `Any` only for JSON values. Values received over a connection stay decoded JSON instead of becoming models, so that no
+field that the peer sent is lost. Packages narrow the values with `isinstance` or with the functions below.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 JsonValue = Any
-"""A decoded JSON value: `None`, `bool`, `int`, `float`, `str`, a list or a `str`-keyed dict of the same."""
+"""A decoded JSON value: `None`, `bool`, `int`, `float`, `str`, a list of JSON values, or a dict with `str` keys and JSON values."""
 
 JsonObject = dict[str, Any]
-"""A decoded JSON object that the code holding it may change."""
+"""A decoded JSON object that the code which receives it may change."""
 
 JsonMapping = Mapping[str, Any]
-"""A decoded JSON object that the code holding it only reads."""
+"""A decoded JSON object that the code which receives it only reads."""
 
 
 def as_object(value: JsonValue) -> JsonObject | None:
@@ -36,23 +36,23 @@ def items_of(value: JsonValue) -> list[JsonValue]:
 
 
 def objects_in(value: JsonValue) -> list[JsonObject]:
-    """Return the JSON objects in `value` if it is a list, otherwise an empty list."""
+    """Return the items of `value` that are JSON objects, if `value` is a list, otherwise an empty list."""
     return [cast("JsonObject", item) for item in items_of(value) if isinstance(item, dict)]
 
 
 def children_of(value: JsonValue) -> Iterable[JsonValue]:
-    """Return the values in a JSON object or list; nothing for other values."""
+    """Return the values of a JSON object, or the items of a JSON list; an empty list for any other value."""
     return members_of(value).values() or items_of(value)
 
 
 def mapped(items: list[JsonValue], change: Callable[[JsonValue], JsonValue]) -> list[JsonValue]:
-    """Return a list of the changed items; `items` itself if `change` returns every item unchanged."""
+    """Return a list with `change` applied to each item, or `items` itself if `change` returns every item unchanged."""
     after = [change(item) for item in items]
     return items if all(one is other for one, other in zip(items, after, strict=True)) else after
 
 
 def as_text(value: JsonValue) -> str:
-    """Return a value as text: a string as it is, an empty string for `None`, else JSON."""
+    """Return a JSON value as text: a string unchanged, an empty string for `None`, and JSON for any other value."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,7 +1,7 @@
-"""Names that load on first use (PEP 562), and modules that an optional dependency provides.
+"""Makes a module's names load on first use (PEP 562), and imports modules of optional dependencies.
 
-The package itself and its stable import paths (`gateway.openai`, `gateway.foundry`, …) import quickly this way. The stub file (`.pyi`)
-beside the module lists the public names for type checkers and for `lazy_names`.
+With it, the package `gateway` and its stable import paths (`gateway.openai`, `gateway.foundry`, …) import quickly. The stub file (`.pyi`)
+beside a module lists its public names for type checkers and for `lazy_names`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from types import ModuleType
 
 
 def lazy_names(module: str, *, hints: Mapping[str, str] | None = None) -> Callable[[str], object]:
-    """Make a `__getattr__` for `module` that imports each name of the stub file beside the module on first use.
+    """Return a `__getattr__` for `module` that imports each name of the module's stub file on first use.
 
-    `__all__` and `dir(module)` list the names of the stub. `hints` are names that agent-framework has and this package does not: the
-    error for such a name says why, or what to use.
+    `__all__` and `dir(module)` list the names of the stub. `hints` maps names that agent-framework has, and this package does not have, to
+    a text; the error for such a name contains it.
     """
     namespace = vars(sys.modules[module])
     origins: dict[str, tuple[str, str]] = {}
@@ -39,7 +39,7 @@ def lazy_names(module: str, *, hints: Mapping[str, str] | None = None) -> Callab
 
 
 def declared_names(stub: Path) -> dict[str, tuple[str, str]]:
-    """Return, for each name that a stub file imports with `as`, the module that defines the name and the original name in that module.
+    """Return the names that a stub file imports with `as`, each with its defining module and its name in that module.
 
     `from gateway.openai import *` adds the names of the stub `openai.pyi` in the same folder.
     """

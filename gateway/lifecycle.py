@@ -1,4 +1,4 @@
-"""Lifecycle hooks for an agent's runs, and the types of their parameters and results; experimental. `lifecycle.pyi` lists the names.
+"""Lifecycle hooks for agent runs, and the types of the hooks' parameters and results; experimental. `lifecycle.pyi` declares the names.
 
 `docs/middleware.md` describes when each hook is called and what it may change.
 """

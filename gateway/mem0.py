@@ -1,4 +1,4 @@
-"""Memories in mem0 (extra `mem0`). Stable import path; `mem0.pyi` lists the names."""
+"""Memories of agents in the service mem0 (extra `mem0`). Stable import path; `mem0.pyi` declares the names."""
 
 from __future__ import annotations
 

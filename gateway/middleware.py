@@ -1,12 +1,13 @@
 """Middleware: `(context, call_next)` functions and objects that wrap tool calls, model calls and agent runs.
 
-`compose` serves all three; the first middleware in a list is the outermost. A middleware decides how the call continues:
-- It awaits `call_next` and returns: everything runs.
-- It returns without `call_next`: nothing inside it runs, and `context.result` is the result.
+`compose` runs middleware of all three kinds; the first middleware in a list is the outermost. A middleware decides how the call continues:
+- It awaits `call_next` and returns: the inner middleware and the call run.
+- It returns without `call_next`: the inner middleware and the call do not run, and `context.result` is the result.
 - It raises `MiddlewareTermination`: the call ends, and code after `call_next` in outer middleware is skipped.
-- It sets `context.terminate`: nothing inside it runs.
+- It sets `context.terminate`: the inner middleware and the call do not run.
 
-The context classes are in `tools` (tool calls), `chat` (model calls) and `agents` (runs). The last two can stream and use `through`.
+The context classes are in `tools` (tool calls), `chat` (model calls) and `agents` (runs). Model calls and runs can stream, and use
+`through`.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ UpdateT = TypeVar("UpdateT")
 UpdateT_co = TypeVar("UpdateT_co", covariant=True)
 
 CallNext = Callable[[], Awaitable[None]]
-"""Runs the rest of the chain. It takes no argument, because all middleware share one mutable context."""
+"""Function that runs the rest of the middleware chain and the call. It has no parameter, because all middleware share one context."""
 
 
 class MiddlewareType(StrEnum):
     """The kind of call that a middleware wraps."""
 
     AGENT = "agent"
-    """A run."""
+    """Middleware that wraps a run of an agent."""
     FUNCTION = "function"
-    """A tool call."""
+    """Middleware that wraps a tool call."""
     CHAT = "chat"
-    """A model call."""
+    """Middleware that wraps a call of a chat model."""
 
 
 class Middleware(Protocol[ContextT_contra]):
-    """A callable that wraps a call. An object with a `process` method of this signature is accepted too."""
+    """A callable that wraps a tool call, model call or agent run. An object with a `process` method of this signature is accepted too."""
 
     async def __call__(self, context: ContextT_contra, call_next: CallNext) -> None:
         """Process one call: await `call_next()` to continue it; read or set `context.result`."""
@@ -75,10 +76,10 @@ def _started(layer: Middleware[ContextT], context: ContextT, call: CallNext) -> 
 
 
 class Response(Protocol[UpdateT_co]):
-    """A complete response that can be converted to updates."""
+    """A complete response of a model or an agent that can be converted to the updates of a stream."""
 
     def to_updates(self) -> Sequence[UpdateT_co]:
-        """Return updates that, joined again, are equal to this response."""
+        """Return updates which, when they are joined again, are equal to this response."""
         ...
 
 
@@ -96,10 +97,10 @@ async def through(
     whole: Callable[..., Any],
     said: Callable[[Sequence[UpdateT]], Any] | None = None,
 ) -> AsyncGenerator[UpdateT, None]:
-    """Run `send` inside `middleware` and yield its updates. After the last update, `context.result` is the complete response.
+    """Run the streaming call `send` inside `middleware` and yield its updates. At the end, `context.result` is the complete response.
 
-    `fold` builds a response, an instance of the class `whole`, from updates. If `said` is given, `said` builds the response from the
-    updates of `send`, and `fold` only builds responses from updates of middleware.
+    `fold` builds a response, an instance of the class `whole`, from updates. If `said` is given, it builds the response from the updates of
+    `send`, and `fold` is used only for updates of middleware.
 
     Raises:
         MiddlewareException: Middleware set a result that is not a response.
@@ -140,7 +141,7 @@ async def through(
 
 
 def as_answer(result: Any, fold: Callable[[Sequence[Any]], Any], whole: Callable[..., Any]) -> Any:
-    """Convert a result that middleware set (a response, updates, a message or text) to a response or a stream.
+    """Convert a result that middleware set (a response, updates, a message or text) to an instance of `whole` or a stream.
 
     Raises:
         MiddlewareException: The result has none of these types.
@@ -164,7 +165,7 @@ def _as_function(layer: Middleware[ContextT]) -> Middleware[ContextT]:
 
 
 def _next_of(context: object, call: CallNext) -> CallNext:
-    """Return a `call_next` that runs `call`. It rejects arguments, and does nothing if middleware has set `context.terminate`."""
+    """Return a function `call_next` that runs `call`. It rejects arguments, and does nothing if middleware has set `context.terminate`."""
 
     def call_next(*unexpected: object) -> Awaitable[None]:
         if unexpected:
@@ -183,7 +184,7 @@ async def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class SortedMiddleware:
-    """Middleware by kind, each in list order."""
+    """Middleware of agent runs, of model calls and of tool calls, each in the order of the list from which it was sorted."""
 
     agent: Sequence[Middleware[Any]] = ()
     chat: Sequence[Middleware[Any]] = ()
@@ -194,7 +195,7 @@ NOTHING = SortedMiddleware()
 
 
 TYPE_ATTRIBUTE = "middleware_type"
-"""Attribute of a middleware class or a decorated function with its `MiddlewareType`."""
+"""Name of the attribute that holds the `MiddlewareType` of a middleware class or a decorated function."""
 
 _CONTEXTS = {
     "AgentContext": MiddlewareType.AGENT,
@@ -252,13 +253,13 @@ def check_layer(layer: type, instance: object, args: Sequence[object]) -> None:
 
 
 def mark(function: FunctionT, kind: MiddlewareType) -> FunctionT:
-    """Set the kind of a middleware function; used by the decorators."""
+    """Set the kind of call that a middleware function wraps, and return the function. Used by the decorators."""
     setattr(function, TYPE_ATTRIBUTE, kind)
     return function
 
 
 def around_models(middleware: SortedMiddleware) -> SortedMiddleware:
-    """Return the middleware of a chat client unchanged.
+    """Check that the middleware of a chat client contains no agent middleware, and return it unchanged.
 
     Raises:
         MiddlewareException: It contains agent middleware.

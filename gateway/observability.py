@@ -1,4 +1,4 @@
-"""OpenTelemetry traces and metrics of agents, model calls, tools and workflows; off by default. `observability.pyi` lists the names."""
+"""OpenTelemetry traces and metrics of agents, model calls, tools and workflows; off by default. `observability.pyi` declares the names."""
 
 from __future__ import annotations
 

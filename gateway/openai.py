@@ -1,4 +1,4 @@
-"""Chat and embedding clients for OpenAI and compatible servers. Stable import path; `openai.pyi` lists the names."""
+"""Chat and embedding clients for OpenAI and compatible servers. Stable import path; `openai.pyi` declares the names."""
 
 from __future__ import annotations
 

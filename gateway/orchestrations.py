@@ -1,4 +1,4 @@
-"""Builders for workflows of several agents. Stable import path; `orchestrations.pyi` lists the names."""
+"""Builders for workflows that combine several agents. Stable import path; `orchestrations.pyi` declares the names."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`seal_descriptors`: keeps programs that the gateway starts from inheriting open files, sockets and pipes.
+"""`seal_descriptors`: prevents programs that the gateway starts from inheriting open files, sockets and pipes.
 
-A started program inherits only its standard streams.
+A program that the gateway starts inherits only its standard streams.
 
 Decided: every descriptor above 2 is marked close-on-exec before each start of a program. Because: uvloop, unlike asyncio and `subprocess`,
 closes no descriptors in the child, so every server and script could read a descriptor that the gateway's own parent left open. Instead of:
@@ -18,23 +18,23 @@ CLOSE_RANGE_CLOEXEC = 4
 """Flag of `close_range(2)` since Linux 5.11 (linux/close_range.h)."""
 
 FIRST_SEALED = 3
-"""The lowest descriptor that is marked close-on-exec; lower ones are the standard streams."""
+"""The lowest file descriptor that is marked close-on-exec; lower descriptors are the standard streams."""
 
 _FOLDERS = ("/proc/self/fd", "/dev/fd")
-"""Folders that list the descriptors of the reading process: Linux; macOS and the BSDs."""
+"""Folders that list the open file descriptors of the process that reads them, on Linux, and on macOS and the BSDs."""
 
 
 def seal_descriptors() -> None:
-    """Mark every descriptor above 2 close-on-exec. Call it immediately before starting a program; on Linux it costs one system call.
+    """Mark every file descriptor above 2 close-on-exec. Call it immediately before starting a program. On Linux it is one system call.
 
-    Pass a descriptor that the program should inherit as one of its standard streams.
+    To let the program inherit a descriptor, pass the descriptor as one of the program's standard streams.
     """
     if sys.platform != "win32" and not _close_range():
         _seal_one_by_one()
 
 
 def _close_range() -> bool:
-    """Mark all descriptors above 2 close-on-exec with one system call, and return whether that worked; it needs Linux 5.11."""
+    """Mark all file descriptors above 2 close-on-exec with one system call. Return whether that worked; it needs Linux 5.11."""
     try:
         function = ctypes.CDLL(None).close_range
     except AttributeError:

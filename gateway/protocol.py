@@ -1,7 +1,7 @@
-"""Names, codes and versions that the protocol fixes, and JSON-RPC errors. Used on both sides of a connection.
+"""Names, codes and versions that MCP and JSON-RPC define, and `RpcError`. Used for connections to clients and to servers.
 
-The SDK has them too, but importing the SDK takes longer than starting the gateway, and the fast path works without it.
-`tests/architecture/test_protocol.py` compares the two.
+The MCP SDK defines these constants, too, but importing the SDK takes longer than starting the gateway, and the fast path does not use it.
+`tests/architecture/test_protocol.py` compares them with the SDK's.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final
 from gateway.json_types import JsonValue
 
 HANDSHAKE_PROTOCOL_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""Versions with a handshake and a session, oldest first."""
+"""MCP versions with an `initialize` handshake and a session, oldest first."""
 
 MODERN_PROTOCOL_VERSIONS: Final = ("2026-07-28",)
-"""Versions without a handshake: each request itself names its client and the client's capabilities."""
+"""MCP versions without a handshake: each request contains the client's info and capabilities."""
 
 LATEST_HANDSHAKE_VERSION: Final = "2025-11-25"
 LATEST_MODERN_VERSION: Final = "2026-07-28"
@@ -37,7 +37,7 @@ MCP_METHOD_HEADER: Final = "mcp-method"
 MCP_NAME_HEADER: Final = "mcp-name"
 
 NAME_BEARING_METHODS: Final = {"tools/call": "name", "resources/read": "uri", "prompts/get": "name"}
-"""Maps a method to the name of the parameter whose value the HTTP header `Mcp-Name` repeats."""
+"""Maps an MCP method to the name of the parameter whose value the HTTP header `Mcp-Name` repeats."""
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -52,7 +52,7 @@ UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
 
 
 class RpcError(Exception):
-    """A JSON-RPC error that was received or will be sent. It is converted to and from the SDK's `MCPError` at the SDK path."""
+    """A JSON-RPC error that was received or will be sent. The SDK path converts it to and from the MCP SDK's `MCPError`."""
 
     def __init__(self, code: int, message: str, data: JsonValue = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Conversation history in Redis (extra `redis`). Stable import path; `redis.pyi` lists the names."""
+"""Conversation history of agents in Redis (extra `redis`). Stable import path; `redis.pyi` declares the names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""`load`: imports modules on first use in a thread, such as the MCP SDK and the workflow engine, while other calls continue.
+"""`load`: imports modules such as the MCP SDK and the workflow engine on first use, in a thread, while other calls continue.
 
-Importing the SDK with its models, HTTP client and server takes longer than the gateway's start, and plain 2026 traffic does not need it. A
-module that needs the SDK imports it normally. Code that needs such a module while requests are served awaits `load` with its name first.
+Importing the MCP SDK with its models, HTTP client and server takes longer than the gateway's start, and requests on the fast path do not
+need it. A module that needs the SDK imports it normally. Before code imports such a module while requests are served, it awaits `load` with
+the module's name.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import threading
 import anyio.to_thread
 
 _LOADING = threading.Lock()
-"""Held while importing: two threads that import modules which import each other would see them incomplete."""
+"""Lock that a thread holds while it imports, because two threads that import modules which import each other would see them incomplete."""
 
 
 async def load(*modules: str) -> None:
-    """Import modules by their full names, in a worker thread if necessary. Cheap if they are imported already.
+    """Import modules by their full names, in a worker thread if they are not imported yet.
 
     Raises:
         ImportError: As for an import statement.
@@ -27,7 +28,7 @@ async def load(*modules: str) -> None:
 
 
 def _is_incomplete(module: str) -> bool:
-    """Whether a module in `sys.modules` is still being imported, by any thread."""
+    """Return whether a module in `sys.modules` is still being imported, by any thread."""
     return bool(getattr(sys.modules[module].__spec__, "_initializing", False))
 
 

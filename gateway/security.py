@@ -1,4 +1,4 @@
-"""Guards against prompt injection through tool results; experimental and opt-in. `security.pyi` lists the names.
+"""Protects agents from prompt injection through tool results; experimental and opt-in. `security.pyi` declares the names.
 
 Each tool result is labelled with its integrity (trusted or possibly written by outsiders) and confidentiality (who may see it). After
 untrusted content, a call of a tool with external effects is refused or needs a person's approval. The key `security` of an agent file

@@ -1,7 +1,7 @@
-"""Stages of features that may still change: `experimental` and `release_candidate` mark classes and functions.
+"""Decorators `experimental` and `release_candidate`, which mark classes and functions that may still change.
 
-An experimental feature warns once per process; a release candidate only says so in its documentation. The attributes `__feature_stage__`
-and `__feature_id__` are informational: they disappear when a feature becomes stable.
+The use of an experimental feature issues a warning, once per process; a release candidate only has a note in its docstring. The attributes
+`__feature_stage__` and `__feature_id__` are informational: they disappear when a feature becomes stable.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ FeatureStageName = Literal["experimental", "release_candidate"]
 
 
 class ExperimentalFeature(StrEnum):
-    """Features that may change in any release.
+    """Ids of features that may change in any release.
 
-    The ids without a description are agent-framework's. Their features are stable here, so using them does not warn.
+    The ids without a description are agent-framework's. These features are stable in Moongate, so their use does not warn.
     """
 
     AGENT_HOOKS = "AGENT_HOOKS"
     COMPUTER_USE = "COMPUTER_USE"
     DECLARATIVE_AGENTS = "DECLARATIVE_AGENTS"
     EVALS = "EVALS"
-    """`moongate eval` and its cases."""
+    """The command `moongate eval` and the classes of its test cases."""
     FIDES = "FIDES"
     FILE_HISTORY = "FILE_HISTORY"
     FOUNDRY_PREVIEW_TOOLS = "FOUNDRY_PREVIEW_TOOLS"
@@ -37,7 +37,7 @@ class ExperimentalFeature(StrEnum):
     FUNCTIONAL_WORKFLOWS = "FUNCTIONAL_WORKFLOWS"
     HARNESS = "HARNESS"
     LIFECYCLE_HOOKS = "LIFECYCLE_HOOKS"
-    """`LifecycleHooks` and `lifecycle_middleware`."""
+    """`LifecycleHooks` and `lifecycle_middleware`, which call functions during an agent's run."""
     MCP_LONG_RUNNING_TASKS = "MCP_LONG_RUNNING_TASKS"
     MCP_SKILLS = "MCP_SKILLS"
     PROGRESSIVE_TOOLS = "PROGRESSIVE_TOOLS"
@@ -50,31 +50,31 @@ class ExperimentalFeature(StrEnum):
 
 
 class ReleaseCandidateFeature(StrEnum):
-    """Features that change only by small corrections; currently none."""
+    """Ids of features that change only by small corrections; currently the list is empty."""
 
 
 class FeatureStageWarning(FutureWarning):
-    """Base class of warnings about stages."""
+    """Base class of warnings about features that may still change."""
 
 
 class ExperimentalWarning(FeatureStageWarning):
-    """An experimental feature is used."""
+    """Warning that a program uses an experimental feature."""
 
 
 _EXPERIMENTAL_NOTE = "\n\nExperimental: may change or be removed in any release."
 _CANDIDATE_NOTE = "\n\nRelease candidate: expect only small corrections."
 
 _warned: set[tuple[type[Warning], str]] = set()
-"""Warnings already issued. At module level, because each warning is issued once per process."""
+"""Category and feature id of the warnings issued so far. At module level, because each warning is issued once per process."""
 
 
 def experimental(*, feature_id: ExperimentalFeature | str) -> Callable[[StagedT], StagedT]:
-    """Mark a class or function as experimental: its first use warns, except for a `typing.Protocol` class."""
+    """Return a decorator that marks a class or function as experimental: its first use warns, except for a `typing.Protocol` class."""
     return _stage("experimental", feature_id, _EXPERIMENTAL_NOTE, ExperimentalWarning)
 
 
 def release_candidate(*, feature_id: ReleaseCandidateFeature | str) -> Callable[[StagedT], StagedT]:
-    """Mark a class or function as almost stable; it does not warn."""
+    """Return a decorator that marks a class or function as a release candidate: almost stable, and without a warning."""
     return _stage("release_candidate", feature_id, _CANDIDATE_NOTE, None)
 
 
@@ -105,7 +105,7 @@ def _stage(stage: FeatureStageName, feature: Enum | str, note: str, category: ty
 
 
 def _class_that_warns(kind: type[Any], warn: Callable[[], None]) -> type[Any]:
-    """Make the class `kind` warn when it is instantiated or subclassed, and return it. An instance of a subclass does not warn again."""
+    """Change the class `kind` to warn when it is instantiated or subclassed, and return it. Instances of a subclass do not warn again."""
     new: Any = kind.__new__
     init_subclass: Any = kind.__init_subclass__
 
@@ -128,7 +128,7 @@ def _class_that_warns(kind: type[Any], warn: Callable[[], None]) -> type[Any]:
         else:
             super(kind, cls).__init_subclass__(**kwargs)
 
-    vars_of: Any = kind  # a class's constructors cannot be assigned with types
+    vars_of: Any = kind  # a type checker rejects assignments to a class's constructors
     vars_of.__new__ = staticmethod(__new__)
     vars_of.__init_subclass__ = classmethod(__init_subclass__)
     return kind
@@ -165,7 +165,7 @@ def _warn_once(category: type[Warning], feature_id: str, text: str) -> None:
 
 
 def _first_frame_outside() -> FrameType | None:
-    """Return the frame of the code that used an experimental feature: the first one outside this module and `_MACHINERY`."""
+    """Return the frame of the code that used an experimental feature: the innermost frame outside this module and `_MACHINERY`."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # the public way also reads source lines
     while frame is not None and (frame.f_code.co_filename == __file__ or _package_of(frame) in _MACHINERY):
         frame = frame.f_back

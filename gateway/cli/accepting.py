@@ -1,6 +1,7 @@
-"""`moongate lock --accept` for entries that execute something (commands and modules): shows them, asks, and records the acceptance.
+"""`moongate lock --accept` for entries that execute a command or import a module: shows them, asks the user, and records the acceptance.
 
-Reads the configuration without executing any part of it, and accepts the entries as they are in the file now. Used by `lock`.
+The gateway executes new or changed entries only after the user has accepted them. This module reads the configuration without executing any
+part of it, and accepts the entries as the file contains them now. Used by `lock`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes: bool, as_json: bool) -> bool:
-    """Accept the entries named `names` if they wait for acceptance. Return false if no name is such an entry; nothing is accepted then.
+    """Accept the entries `names`, which wait for acceptance before the gateway executes them. Return whether they were accepted.
+
+    Return false, and accept nothing, if no name is an entry that waits.
 
     Raises:
         click.UsageError: Some names are entries that wait and others are not, or the user could not be asked.
@@ -59,12 +62,12 @@ def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes
 
 
 def _is_own(name: str) -> bool:
-    """Return whether a name can only be that of an entry that executes something, because no server or tool can have such a name."""
+    """Return whether a name can only name an entry that executes something, because no server or tool can have such a name."""
     return "." in name.partition("/")[0] or name.startswith(("agent/", "workflow/"))
 
 
 def _of_file(name: str, acceptance: Acceptance) -> RunEntry | None:
-    """Return the entry in an agent's or workflow's file that waits for acceptance, as the file is now, or `None`."""
+    """Return the entry `name` of an agent's or workflow's file that waits for acceptance, as the file contains it now, or `None`."""
     place = acceptance.places_held().get(name)
     if place is None or not name.startswith(("agent/", "workflow/")):
         return None

@@ -1,4 +1,4 @@
-"""`moongate approvals` and `moongate audit`: show and decide questions that wait for a person, and show the audit log.
+"""`moongate approvals` shows and decides calls and questions that wait for a person; `moongate audit` shows the audit log.
 
 The commands read and write the gateway's database, so no gateway needs to run.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.storage.records import Records
 
 TAKEN_SECONDS = 2.0
-"""Seconds for which the command waits for the call to continue before it reports that no call did."""
+"""Seconds for which a command that answers a question waits for the pending call to receive the answer."""
 
 _SPAN = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -104,7 +104,7 @@ def answer(ask_id: str, pairs: tuple[str, ...], args_json: str | None, config_pa
 
 
 async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_json: str | None) -> tuple[PendingQuestion, bool]:
-    """Store the answer to a question that has a form. Return the question, and whether its call received the answer in time."""
+    """Store the answer to a question that has a form. Return the question, and whether its pending call received the answer in time."""
     from gateway.policy.input_answers import judge_answer
 
     asks = await records.questions()
@@ -209,7 +209,7 @@ def _decide(ask_id: str, decision: QuestionState, config_path: str | None, *, as
 
 
 async def _move(records: Records, ask_id: str, decision: QuestionState) -> tuple[PendingQuestion, bool]:
-    """Store the decision about a question. Return the question, and whether its call received an approval in time."""
+    """Store the decision about a question. Return the question, and whether its pending call received an approval in time."""
     from gateway.auth.principal import LOCAL
     from gateway.policy.approval_policy import may_stand
 
@@ -226,7 +226,7 @@ async def _move(records: Records, ask_id: str, decision: QuestionState) -> tuple
 
 
 def _may_decide(found: PendingQuestion) -> None:
-    """Check that the local user may decide the question.
+    """Check that the local user may decide a question about a call.
 
     Raises:
         CommandFailed: Another principal must decide, because the local user made the call.
@@ -240,7 +240,7 @@ def _may_decide(found: PendingQuestion) -> None:
 
 
 async def _taken(records: Records, ask_id: str) -> bool:
-    """Return whether the waiting call receives the answer within `TAKEN_SECONDS`."""
+    """Return whether the pending call receives the answer within `TAKEN_SECONDS`."""
     import anyio
 
     asks = await records.questions()
@@ -254,7 +254,7 @@ async def _taken(records: Records, ask_id: str) -> bool:
 
 
 async def _get(records: Records, ask_id: str) -> PendingQuestion:
-    """Return the question with this id, or the only question whose id begins with it."""
+    """Return the question with the id `ask_id`, or the only question whose id begins with it."""
     return pick(await (await records.questions()).list(only_open=False), ask_id, "question", "approvals list")
 
 

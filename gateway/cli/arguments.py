@@ -1,4 +1,4 @@
-"""Turns `key=value` words of a command into JSON arguments of a tool, with the types of the tool's input schema. No I/O."""
+"""Converts the `key=value` words of a command to JSON arguments of a tool, with the types of the tool's input schema. No I/O."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 def build_arguments(schema: JsonMapping, pairs: Sequence[str], args_json: str | None) -> JsonObject:
     """Return the arguments of a call to a tool with the input schema `schema`.
 
-    `args_json` is a JSON object to start with. Each pair sets one key: `key=value` is converted to the type in the schema, `key:=JSON` is
-    taken as JSON. A key that is given several times becomes a list if the schema allows one.
+    `args_json` is a JSON object with initial arguments. Each item of `pairs` sets one argument: the text of `key=value` is converted to the
+    type in the schema, and the text of `key:=JSON` is parsed as JSON. A key that is given several times becomes a list if the schema allows
+    a list.
 
     Raises:
         click.UsageError: A word cannot become an argument; the message names it.
@@ -39,7 +40,7 @@ def build_arguments(schema: JsonMapping, pairs: Sequence[str], args_json: str | 
 
 
 def build_answer(form: JsonMapping, pairs: Sequence[str], args_json: str | None) -> JsonObject:
-    """Return the content of an answer to a form with the schema `form`; the arguments are as in `build_arguments`.
+    """Return the fields of an answer to a form with the schema `form`. `pairs` and `args_json` are as in `build_arguments`.
 
     Raises:
         click.UsageError: A word cannot become a field, or the form has no such field.
@@ -53,7 +54,7 @@ def build_answer(form: JsonMapping, pairs: Sequence[str], args_json: str | None)
 
 
 def undeclared(schema: JsonMapping, arguments: JsonMapping) -> list[str]:
-    """Return a warning for each argument that the schema does not declare, because a policy may drop such arguments."""
+    """Return a warning for each of `arguments` that the tool's input schema does not declare, because a policy may drop such arguments."""
     properties = _properties(schema)
     if schema.get("additionalProperties") not in (None, False):
         return []
@@ -62,7 +63,7 @@ def undeclared(schema: JsonMapping, arguments: JsonMapping) -> list[str]:
 
 
 def _properties(schema: JsonMapping) -> dict[str, JsonMapping]:
-    """Return the schemas of the declared arguments by name; empty if `properties` is not an object."""
+    """Return the schemas of the arguments that an input schema declares, by name; empty if its `properties` is not an object."""
     properties = schema.get("properties")
     return cast("dict[str, JsonMapping]", properties) if isinstance(properties, dict) else {}
 
@@ -112,7 +113,7 @@ def _types(schema: JsonMapping | None) -> set[str]:
 
 
 def _value(key: str, text: str, types: set[str]) -> JsonValue:
-    """Convert `text` to the first of `types` that it is valid JSON of. String comes last, because every text is a string."""
+    """Convert `text` to the first of `types` for which it is valid JSON. The type string is tried last, because every text is a string."""
     for kind in ("null", "boolean", "integer", "number", "object", "array"):
         if kind in types:
             value = _as_type(text, kind)
@@ -129,7 +130,7 @@ _NO = object()
 _TYPE_NAMES: dict[type, str] = {
     NoneType: "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"
 }
-"""The JSON Schema type of each Python type that `json.loads` returns."""
+"""The JSON Schema type for each Python type that `json.loads` returns."""
 
 
 def _as_type(text: str, kind: str) -> JsonValue:

@@ -1,4 +1,4 @@
-"""`TerminalCaller`: connects a tool call to the user at the terminal: prints progress and log messages, and asks for input.
+"""`TerminalCaller`: connects a tool call to the user at the terminal. It prints progress and log messages, and asks for input.
 
 Questions are printed on stderr and answered on stdin. Without a terminal, requests for input fail. Used by `call`.
 """
@@ -22,17 +22,20 @@ from gateway.policy.framing import BAR, fit, frame, quote, shown
 from gateway.tools.ports import LogLevel, capability_of
 
 MAX_MESSAGE = 400
-"""Maximum characters shown of a progress message."""
+"""Maximum characters of a progress message that are printed."""
 
 MAX_LABEL = 200
-"""Maximum characters shown of a form field's title or default."""
+"""Maximum characters of a form field's title or default that are printed."""
 
 TERMINAL_CAPABILITIES: JsonObject = {"elicitation": {"form": {}, "url": {}}}
-"""MCP client capabilities that a command with a terminal declares."""
+"""MCP client capabilities that a command declares if it runs in a terminal."""
 
 
 class TerminalCaller:
-    """Implements `Caller` for the user of a terminal. `interactive`: whether stdin and stderr are a terminal."""
+    """Implements the protocol `Caller` (requests for input, progress, log messages) for the user at a terminal.
+
+    `interactive` is whether stdin and stderr are a terminal.
+    """
 
     def __init__(self, *, interactive: bool) -> None:
         self._interactive = interactive
@@ -40,18 +43,18 @@ class TerminalCaller:
 
     @property
     def capabilities(self) -> JsonObject:
-        """The client capabilities to declare; none without a terminal."""
+        """The MCP client capabilities to declare; empty without a terminal."""
         return TERMINAL_CAPABILITIES if self._interactive else {}
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Print one line per progress notification. Heartbeats (a fraction of a step without a message) are not printed."""
+        """Print one line for a progress notification. A heartbeat (a fraction of a step, without a message) is not printed."""
         if not message and not total and progress % 1:
             return
         done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
         say(f"  {done}  {shown(message or '', MAX_MESSAGE)}".rstrip())
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Print one line per log message."""
+        """Print a log message of the tool's server."""
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
         who = f"  {level}{f' {shown(logger, MAX_LABEL)}' if logger else ''}:"
         say(f"{who} {text}" if "\n" not in text and text.isprintable() else frame(who, text))
@@ -73,7 +76,7 @@ class TerminalCaller:
 
 
 def _ask_person(params: JsonMapping) -> JsonObject:
-    """Print an elicitation, read the answer and return its result. Text that the server wrote is marked as a quotation."""
+    """Print an elicitation request, read the user's answer and return it as the result. The server's text is marked as a quotation."""
     columns = shutil.get_terminal_size().columns
     say()
     say("\n".join(fit(str(params.get("message", "")), columns)))
@@ -102,11 +105,11 @@ _DECISION_WORDS: dict[Decision, str] = {
     "approve_always": "always",
     "decline": "no",
 }
-"""The word that the user types for each decision about a call."""
+"""Word that the user types for each decision about a call that needs approval."""
 
 
 def _ask_decision(offered: Mapping[Decision, str]) -> Decision:
-    """Ask for a decision about a call until the answer is clear; an empty answer declines."""
+    """Ask the user for one of the `offered` decisions about a call, until the answer is clear; an empty answer declines."""
     words: dict[str, Decision] = {_DECISION_WORDS[decision]: decision for decision in offered}
     if len(words) > 2:
         say("\n".join(f"  {word}: {offered[decision]}" for word, decision in words.items()))
@@ -124,7 +127,7 @@ def _choose(question: str, *, accept: str, decline: str) -> str:
 
 
 def _ask_field(name: str, field: JsonMapping, *, is_required: bool) -> JsonValue:
-    """Return the user's value for one field of a form; `None` if an optional field is left empty."""
+    """Ask the user for one field of a form and return the value; `None` if an optional field is left empty."""
     label = BAR + shown(str(field.get("title") or name), MAX_LABEL)
     if field.get("description"):
         _say_quoted(str(field["description"]))
@@ -155,7 +158,7 @@ def _say_quoted(text: str) -> None:
 
 
 def _options(field: JsonMapping) -> list[tuple[str, str]]:
-    """Return `(value, title)` of each choice of a field, in every form that MCP allows in elicitation schemas."""
+    """Return `(value, title)` for each choice of a form field, in every form that MCP allows in elicitation schemas."""
     source = cast("JsonMapping", field.get("items") or {}) if field.get("type") == "array" else field
     titled = cast("list[JsonMapping]", source.get("oneOf") or source.get("anyOf") or [])
     if titled:

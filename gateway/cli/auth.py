@@ -83,7 +83,7 @@ def logout(server: str, config_path: str | None, as_json: bool) -> None:
 
 
 def _open_browser(url: str) -> None:
-    """Open the browser in a thread, because a browser in the terminal returns only when it is closed."""
+    """Open a URL in the browser, in a thread because a browser that runs in the terminal returns only when it is closed."""
     import threading
     import webbrowser
 

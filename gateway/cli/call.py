@@ -1,4 +1,4 @@
-"""`moongate call`: one tool call, through the running gateway or one started for the command."""
+"""`moongate call`: calls a tool through the running gateway, or through a gateway that is started for the command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
 
 CALL_TIMEOUT_SECONDS = 600.0
-"""Timeout of one call in seconds. Time in which the call waits for the user does not count."""
+"""Timeout of one call in seconds. The time in which the call waits for the user's input does not count."""
 
 
 @click.command()

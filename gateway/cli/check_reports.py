@@ -16,32 +16,33 @@ if TYPE_CHECKING:
 
 
 class Report(Protocol):
-    """The verdict on one file or folder."""
+    """The result of checking one file or folder, such as a skill or a workflow."""
 
     @property
     def path(self) -> str:
-        """The checked file or folder."""
+        """Path of the checked file or folder."""
         ...
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the gateway would serve it."""
+        """Whether the gateway would serve the file or folder."""
         ...
 
     @property
     def diagnostics(self) -> Sequence[Diagnostic]:
-        """What was found."""
+        """Findings about the file or folder."""
         ...
 
     def to_json(self) -> JsonObject:
-        """Return the object that `--json` prints."""
+        """Return the JSON object that the command prints with `--json`."""
         ...
 
 
 def show_reports(reports: Sequence[Report], what: str, code: Code, *, manifest: str = "", remark: str = "", as_json: bool) -> None:
-    """Print a line per warning and error in the form that editors and CI read: `file:line: level: message [code]`; then the totals.
+    """Print one line per warning and error in the form for editors and CI, `file:line: level: message [code]`, and then the totals.
 
-    `what` names the checked things in the plural. `manifest` is the end of the path of a line's file. `remark` follows the totals.
+    `what` names the checked objects in the plural, such as `skills`. `code` is the error code if a report is a rejection. `manifest` is
+    appended to a report's path in a line that has a line number. `remark` is printed after the totals.
 
     Raises:
         CommandFailed: A report is a rejection.

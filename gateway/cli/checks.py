@@ -28,18 +28,18 @@ PIN_FIX = "Write the version that you looked at, as in `some-server@1.2.3`; who 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of `doctor`: whether `subject` works."""
+    """The result of one check of `moongate doctor`: whether `subject` works."""
 
     status: Status
     subject: str
     text: str
     fix: str
-    """How to fix it; empty if nothing needs fixing or `text` says how."""
+    """How to fix the problem; empty if nothing needs fixing or `text` says how."""
     code: Code = "config-invalid"
-    """Decides the exit code if the check failed."""
+    """Error code that determines the command's exit code if the check failed."""
 
     def to_json(self) -> JsonObject:
-        """Return the object that `doctor --json` prints."""
+        """Return the JSON object that `doctor --json` prints for this check."""
         return {"status": self.status, "subject": self.subject, "text": self.text, "fix": self.fix or None}
 
 
@@ -84,7 +84,7 @@ def _programs(loaded: LoadedConfig) -> list[Check]:
 
 
 def _pins(loaded: LoadedConfig) -> list[Check]:
-    """Check whether the lock file, if there is one, can be read, and which servers are not in it."""
+    """Check whether the lock file can be read, and which servers have no pins in it. Return no checks without a lock file."""
     from gateway.upstream.pins import read_pins
 
     path = loaded.lock_path
@@ -109,7 +109,7 @@ def _pins(loaded: LoadedConfig) -> list[Check]:
 
 
 def _which(entry: StdioServer, base_dir: Path) -> str | None:
-    """Return the path of the program that the server's child process would run; `None` if it does not exist."""
+    """Return the path of the program that a stdio server's command starts; `None` if the program does not exist."""
     if os.sep in entry.command:
         path = Path(entry.cwd or base_dir) / entry.command
         return str(path) if path.is_file() and os.access(path, os.X_OK) else None
@@ -142,7 +142,7 @@ def _state_and_bind(loaded: LoadedConfig) -> list[Check]:
 
 
 def _taken_port(loaded: LoadedConfig, address: str, error: OSError) -> Check:
-    """Return the check for a port in use, which names the program that listens there. That may be the running gateway."""
+    """Return the check for a port that is in use. It names the program that listens there, which may be the running gateway."""
     from gateway.cli.common import run_async
     from gateway.cli.endpoint import endpoint_of, find_listener
 

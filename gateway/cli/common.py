@@ -1,4 +1,4 @@
-"""What several commands share: options, loading of the configuration, logging, and the event loop."""
+"""Shared by several commands: options, loading of the configuration, logging, and running the event loop."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ T = TypeVar("T")
 CommandT = TypeVar("CommandT", bound=Callable[..., object])
 
 API_KEY_VARIABLE = "MOONGATE_API_KEY"
-"""Environment variable with the API key that client commands send to a running gateway."""
+"""Name of the environment variable with the API key that a command sends to a running gateway."""
 
 CHARS_PER_TOKEN = 4
-"""Characters that count as one token in estimates, because tokenizers differ by model."""
+"""Number of characters that count as one token in estimates. Counts are not exact, because tokenizers differ by model."""
 
 CONFIG_HELP = "Configuration file. Default: $MOONGATE_CONFIG, ./gateway.json, ./config/gateway.json."
 config_option = click.option("--config", "-c", "config_path", metavar="FILE", help=CONFIG_HELP)
@@ -75,20 +75,20 @@ def data_options(command: CommandT) -> CommandT:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """The gateway that the options `--url`, `--api-key` and `--standalone` name."""
+    """The values of the options `--url`, `--api-key` and `--standalone`, which select the gateway that a command uses."""
 
     url: str | None = None
     api_key: str | None = None
     standalone: bool = False
 
     def __post_init__(self) -> None:
-        """Check that the options do not contradict each other. Raises `CommandFailed`."""
+        """Check that the options do not exclude each other. Raises `CommandFailed`."""
         if self.url is not None and self.standalone:
             raise CommandFailed("--url uses a running gateway, and --standalone uses none. Give one of them.", code="usage")
 
 
 def gateway_options(command: Callable[..., object]) -> Callable[..., object]:
-    """Add the options `--url`, `--api-key` and `--standalone`, which `command` receives as one parameter `target`."""
+    """Add the options `--url`, `--api-key` and `--standalone` to a command, which receives them as one parameter `target`."""
 
     @functools.wraps(command)
     def with_target(url: str | None, api_key: str | None, standalone: bool, **given: object) -> object:
@@ -98,7 +98,7 @@ def gateway_options(command: Callable[..., object]) -> Callable[..., object]:
 
 
 class Choice(click.Choice[str]):
-    """A parameter with a fixed set of values; the message for an unknown value suggests the closest one."""
+    """A command-line parameter with a fixed set of values. The message for an unknown value suggests the closest value."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return `value` if it is one of the choices, else raise `click.UsageError`."""
@@ -112,10 +112,10 @@ class Choice(click.Choice[str]):
 
 
 class Commands(click.Group):
-    """A command group whose message for an unknown command suggests the closest one."""
+    """A group of commands whose message for an unknown command suggests the closest command."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the name, the command and the remaining words that `args` begin with."""
+        """Return the command that `args` begin with, its name, and the remaining words."""
         known = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in known:
             from gateway.config.suggest import did_you_mean
@@ -128,17 +128,17 @@ class Group(Commands):
     """A command group that runs the subcommand `default` if none is named."""
 
     default: tuple[str, ...] = ("--help",)
-    """Words that are inserted before the arguments if these name no subcommand."""
+    """Words that are inserted before the arguments if the arguments name no subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert `default` if no subcommand is named."""
+        """Insert the words of `default` before the arguments if no subcommand is named, and parse the arguments."""
         if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
             args = [*self.default, *args]
         return super().parse_args(ctx, args)
 
 
 class ListingGroup(Group):
-    """A group whose default subcommand is `list`."""
+    """A command group that runs the subcommand `list` if none is named."""
 
     default = ("list",)
 
@@ -146,7 +146,7 @@ class ListingGroup(Group):
 def load(config_path: str | None, *, fetches: bool = True, acceptance: Acceptance | None = None) -> LoadedConfig:
     """Load the configuration for a command, and log only errors from now on.
 
-    With `fetches` false, no program of a `${cmd:…}` reference runs. `acceptance` as in `load_quietly`. Raises `ConfigError`.
+    If `fetches` is false, no program of a `${cmd:…}` reference runs. `acceptance` is as in `load_quietly`. Raises `ConfigError`.
     """
     loaded = load_quietly(config_path, fetches=fetches, acceptance=acceptance)
     configure_log(loaded, "error")
@@ -156,8 +156,8 @@ def load(config_path: str | None, *, fetches: bool = True, acceptance: Acceptanc
 def load_quietly(config_path: str | None, *, fetches: bool = True, acceptance: Acceptance | None = None) -> LoadedConfig:
     """Load the configuration without changing the log level.
 
-    `acceptance` decides which programs of `${cmd:…}` references may run. By default all run except those that wait for acceptance in a
-    running gateway. Raises `ConfigError`.
+    `acceptance` decides which programs of `${cmd:…}` references may run. By default all programs run except those that wait for the user's
+    acceptance in a running gateway. Raises `ConfigError`.
     """
     from gateway.config.load import load_config
     from gateway.gate.acceptance import Acceptance
@@ -168,21 +168,21 @@ def load_quietly(config_path: str | None, *, fetches: bool = True, acceptance: A
 
 
 def state_folder_of(loaded: LoadedConfig) -> StateFolder:
-    """Return the state folder of a configuration. Raises `StorageError` if none is configured and the system has no default."""
+    """Return the state folder of a configuration. Raises `StorageError` if no folder is configured and the system has no default."""
     from gateway.storage.state_folder import StateFolder, state_dir
 
     return StateFolder(state_dir(loaded.config.storage.dir))
 
 
 def key_store_of(loaded: LoadedConfig) -> KeyStore:
-    """Return the API keys of the gateways with this state folder."""
+    """Return the store of API keys, which all gateways with this configuration's state folder use."""
     from gateway.auth.api_keys import KeyStore
 
     return KeyStore(state_folder_of(loaded).path / "keys.json")
 
 
 def with_servers(loaded: LoadedConfig, names: Sequence[str], **rules: object) -> LoadedConfig:
-    """Return the same configuration with these servers only, all started at once; `rules` replace keys of their policies."""
+    """Return the configuration with only the servers `names`, which are all started at once; `rules` replace keys of their policies."""
     config = loaded.config
     eager = {name: config.policy(name).model_copy(update={"start": "eager", **rules}) for name in names}
     servers, policies = {name: config.mcp_servers[name] for name in names}, {**config.policies, **eager}
@@ -190,7 +190,7 @@ def with_servers(loaded: LoadedConfig, names: Sequence[str], **rules: object) ->
 
 
 def require_servers(loaded: LoadedConfig, names: Iterable[str]) -> None:
-    """Check that every name is a configured server. Raises `NotFound`, which says why the server is disabled, or suggests a name."""
+    """Check that every name is a configured server. Raises `NotFound`, whose text says why the server is disabled, or suggests a name."""
     from gateway.config.suggest import did_you_mean
 
     for name in names:
@@ -202,7 +202,10 @@ def require_servers(loaded: LoadedConfig, names: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def diverted_stdout() -> Generator[None]:
-    """Redirect descriptor 1 to stderr inside the block: user modules may print when imported, and stdout carries data or messages."""
+    """Redirect stdout (descriptor 1) to stderr inside the block, because user modules may print when they are imported.
+
+    stdout carries the command's data or MCP messages.
+    """
     sys.stdout.flush()
     saved = os.dup(1)
     os.dup2(2, 1)
@@ -216,9 +219,9 @@ def diverted_stdout() -> Generator[None]:
 
 @contextlib.asynccontextmanager
 async def running(loaded: LoadedConfig, acceptance: Acceptance | None = None, endpoint: str | None = None) -> AsyncGenerator[Gateway]:
-    """Yield a running gateway with this configuration; its servers connect in the background.
+    """Start a gateway with this configuration and yield it; its servers connect in the background.
 
-    The arguments are those of `Gateway.from_config`.
+    The arguments are those of `Gateway.from_config`, with `acceptance` as in `load_quietly`.
     """
     from gateway.app import Gateway
 
@@ -229,10 +232,10 @@ async def running(loaded: LoadedConfig, acceptance: Acceptance | None = None, en
 
 
 def run_async(work: Callable[[], Awaitable[T]], *, serves: bool = False) -> T:
-    """Run `work` in a new event loop and return its result. Of an exception group, its first exception is raised.
+    """Run `work` in a new event loop and return its result. If it raises an exception group, raise the group's first exception.
 
-    `serves` selects uvloop if it is installed, because a call over HTTP takes 10 % less CPU with it. Over stdio its import costs more
-    than it saves.
+    If `serves` is true, uvloop is used if it is installed, because a call over HTTP takes 10 % less CPU with uvloop. Over stdio, importing
+    uvloop costs more than it saves.
     """
     from importlib.util import find_spec
 
@@ -250,9 +253,9 @@ def run_async(work: Callable[[], Awaitable[T]], *, serves: bool = False) -> T:
 
 
 def configure_log(loaded: LoadedConfig, level: LogLevelName | None = None, mask: SecretMask | None = None) -> SecretMask:
-    """Write the log to stderr with secrets masked; `level` overrides the configured level.
+    """Write the log to stderr with secrets masked; `level` overrides the level in the configuration.
 
-    Returns `mask` (or a new mask) with the configuration's secrets added.
+    Return `mask`, or a new mask, with the configuration's secrets added.
     """
     from gateway.telemetry.logging import SecretMask, configure_logging
 
@@ -267,7 +270,7 @@ def export_telemetry(mask: SecretMask) -> None:
     """Export traces and metrics if `ENABLE_INSTRUMENTATION` is set; secrets of `mask` are masked.
 
     Raises:
-        ConfigError: It is set, and the extra that exports telemetry is not installed.
+        ConfigError: The variable is set, and the extra that exports telemetry is not installed.
     """
     if os.environ.get("ENABLE_INSTRUMENTATION"):
         from gateway.telemetry.instrumentation import enable_instrumentation

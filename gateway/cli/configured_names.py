@@ -1,4 +1,6 @@
-"""Names of the agents, workflows and tools of a configuration, read from its files without starting anything. Used for suggestions."""
+"""Reads the names of the sources, agents, workflows and tools of a configuration from its files, without starting anything. Commands use
+the names for suggestions.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def source_names(loaded: LoadedConfig) -> list[str]:
-    """Return the names of all sources: the servers, disabled ones included, the local sources, and the gateway's own tools."""
+    """Return the names of all sources of tools: servers (disabled servers included), local sources, and the gateway's own tools."""
     from gateway.config.models import RESERVED_SOURCES
 
     return [*loaded.config.mcp_servers, *(entry.name for entry in loaded.disabled), *sorted(RESERVED_SOURCES)]
 
 
 def agent_names(loaded: LoadedConfig) -> list[str]:
-    """Return the names of the agents that the configuration exposes; for an invalid file, its file name."""
+    """Return the names of the agents that the configuration exposes. An invalid agent file is listed by its file name."""
     from gateway.agents.definition import read_agent
     from gateway.agents.source import find_files
 
@@ -34,7 +36,7 @@ def agent_names(loaded: LoadedConfig) -> list[str]:
 
 
 def workflow_files(loaded: LoadedConfig) -> dict[str, Path]:
-    """Return the files of the workflows that the configuration exposes, by name."""
+    """Return the files of the workflows that the configuration exposes, by workflow name."""
     from gateway.workflows.loader import examine
     from gateway.workflows.source import find_files
 
@@ -46,7 +48,7 @@ def workflow_files(loaded: LoadedConfig) -> dict[str, Path]:
 
 
 def tool_names(loaded: LoadedConfig, wanted: str) -> list[str]:
-    """Return exposed names that `wanted` may be a misspelling of: all agents and workflows, and `wanted` with each server's prefix."""
+    """Return the exposed names of which `wanted` may be a misspelling: all agents and workflows, and `wanted` with each server's prefix."""
     config = loaded.config
     _, separator, native = wanted.partition("__")
     names = [(server, native) for server in config.mcp_servers] if separator else []

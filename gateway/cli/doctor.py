@@ -1,6 +1,6 @@
 """`moongate doctor`: checks everything that the configuration needs, and reports for each item whether it works and how to fix it.
 
-Starts the configured servers once, as `run` does, and stops them. Stores the results of their listings for the next start over stdio;
+Starts the configured servers once, as `run` does, and stops them. It stores the servers' listings for the next start over stdio, and
 changes nothing else. Checks that start no process are in `checks`.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _NAMES_SHOWN = 3
-"""Maximum number of agents and policies that a line about a model names."""
+"""Maximum number of agents and policies that the line about a model names as its users."""
 
 
 @click.command()
@@ -55,7 +55,7 @@ def doctor(config_path: str | None, as_json: bool) -> None:
 
 
 async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> list[Check]:
-    """Run the checks that need every server started."""
+    """Start every server, run the checks that need them, and stop the servers."""
     from gateway.cli.hub import open_own
 
     try:
@@ -101,7 +101,7 @@ def _source_check(status: SourceStatus) -> Check:
 
 
 def _definition_remarks(status: SourceStatus) -> list[Check]:
-    """Return checks about quarantined tools, loops, and definitions that a person should read."""
+    """Return checks about one source's quarantined tools, loops (a server that leads back to this gateway), and suspicious definitions."""
     found = [
         Check("fail", f"tool {name} of server {status.name}", f"quarantined: {why}", "", "lock-differs")
         for name, why in status.quarantined.items()
@@ -115,7 +115,7 @@ def _definition_remarks(status: SourceStatus) -> list[Check]:
 
 
 def _is_refused(status: SourceStatus) -> bool:
-    """Return whether the server rejected the credentials. Only a whole word counts as a status, because a port may hold the same digits."""
+    """Return whether a source rejected the credentials (401 or 403). Only a whole word counts, because a port may contain these digits."""
     return re.search(r"\b40[13]\b", status.error or "") is not None
 
 
@@ -145,7 +145,7 @@ async def _name_checks(own: OwnHub, loaded: LoadedConfig) -> list[Check]:
 
 
 async def _idle_rules(own: OwnHub) -> list[Check]:
-    """Return a warning for each faulty policy of the sources that have connected."""
+    """Return a check with a warning for each faulty policy rule of the sources that have connected."""
     return [Check("warn", "rule", remark, "") for remark in await own.gateway.inspection.remarks()]
 
 
@@ -185,7 +185,7 @@ async def _script_checks(loaded: LoadedConfig) -> list[Check]:
 
 
 async def _database_checks(loaded: LoadedConfig) -> list[Check]:
-    """Check whether the database server can be used, if one is configured."""
+    """Check whether the database server of `storage.url` can be used, if one is configured."""
     from gateway.cli.common import state_folder_of
     from gateway.storage.records import Records
 
@@ -241,6 +241,6 @@ def _show(checks: Sequence[Check], *, as_json: bool) -> None:
 
 
 def _code_of(failed: Sequence[Check]) -> Code:
-    """Return the code of the worst failure; from worst to least: configuration, credentials, reachability, lock file."""
+    """Return the error code of the worst failed check. The order is: configuration, credentials, reachability, lock file."""
     codes = {check.code for check in failed}
     return next(code for code in ("config-invalid", "needs-auth", "unreachable", "lock-differs") if code in codes)

@@ -19,32 +19,32 @@ if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
 
 STATUS_TIMEOUT_SECONDS = 15.0
-"""Timeout in seconds for a gateway's status page."""
+"""Timeout in seconds for reading the status page of a running gateway."""
 
 PROBE_TIMEOUT_SECONDS = 2.0
-"""Timeout in seconds of each request that looks for a running gateway."""
+"""Timeout in seconds of each request that checks whether a gateway listens at an address."""
 
 NO_ANSWER = 0
-"""Status code of `_Answer` if no response arrived in time."""
+"""Value of `_Answer.code`, in place of an HTTP status, if no response arrived in time."""
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A program that accepts connections at an address."""
+    """A program that accepts connections at a URL, and whether it is a gateway."""
 
     url: str
     is_gateway: bool
     is_own: bool
-    """Whether it has proved that it serves the command's configuration with the command's state folder."""
+    """Whether the program has proved that it is a gateway with the command's configuration and state folder."""
     about: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
-    """Its status page as shown without an API key; empty if it shows none."""
+    """The gateway's status page as it is shown without an API key; empty if it is not shown."""
     is_silent: bool = False
-    """Whether its response, or a gateway's status page, did not arrive in time."""
+    """Whether the program's response, or the gateway's status page, did not arrive in time."""
 
     def description(self) -> str:
-        """Return a phrase for messages, for example `the gateway 'moongate' of process 71 (configuration: /srv/gateway.json)`."""
+        """Return a description for messages, such as `the gateway 'moongate' of process 71 (configuration: /srv/gateway.json)`."""
         if not self.is_gateway:
             silent = f"a program that did not answer within {PROBE_TIMEOUT_SECONDS:g} s"
             return silent if self.is_silent else "a program that is not a Moongate gateway"
@@ -61,7 +61,7 @@ class Status:
     """The status page of a running gateway, or why the gateway does not show it."""
 
     page: JsonMapping | None = None
-    """`None` if it is not shown, or if the program is not a Moongate gateway."""
+    """Content of the status page; `None` if it is not shown, or if the program is not a Moongate gateway."""
     denial: str | None = None
     """The gateway's message if the scopes of the API key do not include the status."""
 
@@ -70,12 +70,12 @@ def endpoint_of(loaded: LoadedConfig, host: str | None = None, port: int | None 
     """Return the URL at which this machine reaches a gateway with this configuration, or the gateway at `host` and `port`."""
     http = loaded.config.server.http
     bound = host or http.host
-    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)  # compared, not bound
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)  # only compared: no socket is bound to these
     return f"http://{f'[{reached}]' if ':' in reached else reached}:{port or http.port}{http.path}"
 
 
 async def find_listener(url: str, loaded: LoadedConfig) -> Listener | None:
-    """Return the program that listens at `url`; `None` if nothing listens there.
+    """Find out which program listens at `url`, by HTTP requests; return `None` if nothing listens there.
 
     Raises:
         StorageError: The state folder cannot be used.
@@ -102,7 +102,7 @@ async def find_listener(url: str, loaded: LoadedConfig) -> Listener | None:
 
 
 async def read_status(url: str, api_key: str | None) -> Status:
-    """Return the status page of the gateway at `url`; empty if the program there is not a Moongate gateway.
+    """Return the status page of the gateway at `url`; an empty `Status` if the program there is not a Moongate gateway.
 
     Raises:
         NeedsAuth: The gateway requires an API key, or another one.
@@ -124,13 +124,13 @@ async def read_status(url: str, api_key: str | None) -> Status:
 
 
 def needs_key(url: str, api_key: str | None) -> NeedsAuth:
-    """Return the error for a gateway that rejects the API key, or that requires one."""
+    """Return the error to raise if the gateway at `url` rejects the API key, or requires one."""
     given = "another API key" if api_key else "an API key"
     return NeedsAuth(f"The gateway at {url} wants {given}: `--api-key KEY` or $MOONGATE_API_KEY; `moongate keys add NAME` makes one.")
 
 
 def not_usable(url: str, status: Status, api_key: str | None, error: UpstreamError) -> GatewayError:
-    """Return the error to raise for an endpoint whose MCP handshake failed with `error`: what is wrong and what to do."""
+    """Return the error to raise if the MCP handshake with `url` failed with `error`: it says what is wrong and what to do."""
     if isinstance(error, Unauthorized):
         return needs_key(url, api_key)
     problem = "it closed the connection during the handshake" if isinstance(error, OutcomeUnknown) else str(error)
@@ -147,7 +147,7 @@ def not_usable(url: str, status: Status, api_key: str | None, error: UpstreamErr
 
 
 def key_headers(api_key: str | None) -> dict[str, str]:
-    """Return the HTTP header that carries an API key; no header without a key."""
+    """Return the HTTP headers that carry an API key; no headers without a key."""
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
@@ -159,7 +159,7 @@ class _Answer:
 
 
 async def _read(parts: SplitResult, path: str, api_key: str | None = None, timeout_seconds: float | None = None) -> _Answer | None:
-    """Return the response to a GET request, with the code `NO_ANSWER` if it is late; `None` if the program does not speak HTTP.
+    """Return the response to a GET request. Its code is `NO_ANSWER` if it is late. Return `None` if the program does not speak HTTP.
 
     Raises:
         httpx2.ConnectError: Nothing listens there.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gateway.tools.base import Tool
 
 CASE_TIMEOUT_SECONDS = 600.0
-"""Timeout of one case in seconds."""
+"""Timeout in seconds of one test case."""
 
 
 @click.command("eval")

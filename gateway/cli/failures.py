@@ -1,4 +1,4 @@
-"""Maps exceptions to the exit codes of the command line. Used by `main`; commands raise `CommandFailed` to choose a code."""
+"""Maps exceptions to error codes and exit codes of the command line. Used by `main`; commands raise `CommandFailed` to choose a code."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ EXIT_CODES: dict[Code, int] = {
     "workflows-rejected": 5,
     "denied": 6,
 }
-"""Exit code of the process for each kind of failure. These numbers are part of the CLI's interface."""
+"""Exit code of the process for each error code. These numbers are part of the CLI's interface."""
 
 
 class NeedsAuth(GatewayError):
-    """The running gateway requires an API key."""
+    """The running gateway requires an API key, or another API key."""
 
 
 class CommandFailed(GatewayError):
@@ -56,14 +56,14 @@ class CommandFailed(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a failed command ends."""
+    """The error that a failed command reports, and its exit code."""
 
     code: Code
     message: str
     details: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """Further keys of the JSON error, for example `path`."""
+    """Further keys of the error as JSON, such as `path`."""
     usage: str = ""
-    """A hint that names the command's `--help`, printed after the message."""
+    """A hint that names the command's `--help`, printed after the message; empty for no hint."""
 
     @property
     def exit_code(self) -> int:
@@ -71,7 +71,7 @@ class Outcome:
         return EXIT_CODES[self.code]
 
     def to_json(self) -> JsonObject:
-        """Return the object that `--json` prints: `code`, `message` and the keys of `details`."""
+        """Return the error object that `--json` prints: `code`, `message` and the keys of `details`."""
         return {"code": self.code, "message": self.message, **self.details}
 
 
@@ -83,7 +83,7 @@ def unwrap(error: BaseException) -> BaseException:
 
 
 def outcome_of(error: BaseException) -> Outcome | None:
-    """Return how a command ends that raised `error`; `None` for an unexpected exception, which is a programming mistake."""
+    """Return the error that a command reports if it raised `error`; `None` for an unexpected exception, which is a programming mistake."""
     text = str(error)
     match error:
         case click.ClickException():

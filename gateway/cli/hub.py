@@ -1,7 +1,7 @@
-"""`Hub`: the gateway that a command reads from and calls: a running gateway, or one that is started for the command.
+"""`Hub`: the gateway that a command uses: a running gateway, or a gateway that is started for the command.
 
-`RunningHub` is a client of a running gateway, over MCP and HTTP. `OwnHub` starts a gateway in the command's process. Both give the same
-answers. Used by `list`, `inspect`, `call`, `eval`, `policy`, `lock` and `doctor`.
+`RunningHub` is a client of a running gateway, over MCP and HTTP. `OwnHub` starts a gateway in the command's process. Both have the same
+methods and return equal results. Used by `list`, `inspect`, `call`, `eval`, `policy`, `lock` and `doctor`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ NEGOTIATE_TIMEOUT_SECONDS = 30.0
 """Timeout in seconds for the MCP handshake with a running gateway, and for listing its tools."""
 
 LOCAL_SOURCES = ("agent", "workflow", "function")
-"""Local sources whose tools have the source's name as prefix, like those of servers."""
+"""Local sources of tools (not servers) whose tools have the source's name as prefix, like the tools of servers."""
 
 SKILL_TOOLS = frozenset(("search_skills", "load_skill", "read_skill_resource"))
-"""Names of the tools that serve skills, which have no prefix."""
+"""Names of the gateway's tools that serve skills, which have no prefix."""
 
 OWN_TOOLS = frozenset(
     "read_result gateway_status task_status task_result task_cancel session_list session_delete review_approvals "
@@ -53,48 +53,48 @@ SOURCES_TIMEOUT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Answers a gateway's requests for input on behalf of a command, and declares the capabilities for that."""
+    """Answers the requests for input that a gateway sends to a command, and declares the client capabilities for them."""
 
     caller: Caller
     capabilities: JsonMapping
 
     def profile(self) -> ClientProfile:
-        """Return the client profile of the command."""
+        """Return the client profile (name, version and capabilities) with which the command identifies itself."""
         return ClientProfile(name="moongate-cli", version=__version__, capabilities=self.capabilities)
 
 
 NOBODY = Asker(NoCaller(), cast("JsonObject", {}))
-"""For commands that only read, and answer no requests for input."""
+"""The `Asker` of commands that only read: it declares no capabilities and answers no requests for input."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubTool:
-    """A tool that a gateway lists."""
+    """A tool that a gateway lists, with its source."""
 
     tool: Tool
     wire: JsonObject
     """The tool's entry in `tools/list`."""
     source: str | None
-    """Id of the tool's source; `None` if the name does not show it."""
+    """Id of the tool's source; `None` if the source cannot be derived from the tool's name."""
     native: str
-    """The tool's name at its source; the exposed name if it is unknown."""
+    """The tool's name at its source, without prefix; the exposed name if the name there is unknown."""
 
     @property
     def name(self) -> str:
-        """The name that clients call the tool by."""
+        """The exposed name, by which clients call the tool."""
         return str(self.wire["name"])
 
 
 def to_hub_tools(tools: Iterable[GuardedTool]) -> list[HubTool]:
-    """Return tools of a catalog as commands use them."""
+    """Return the tools of a gateway's catalog as `HubTool` objects."""
     return [HubTool(tool, tool.definition.to_wire(tool.exposed_name), tool.source, tool.definition.name) for tool in tools]
 
 
 @asynccontextmanager
 async def open_hub(loaded: LoadedConfig, target: Target, asker: Asker = NOBODY) -> AsyncGenerator[Hub, None]:
-    """Yield the gateway at `target.url`; else the running gateway of this configuration; else one started from `loaded`.
+    """Yield the gateway at `target.url`; else the running gateway of this configuration; else a gateway that is started from `loaded`.
 
-    Prints a line on stderr that names the running gateway, or says that the configured port belongs to another program.
+    Prints a line on stderr that names the running gateway, or says that another program listens on the configured port.
 
     Raises:
         NeedsAuth: The running gateway requires an API key.
@@ -112,9 +112,9 @@ async def open_hub(loaded: LoadedConfig, target: Target, asker: Asker = NOBODY) 
 async def open_running(
     loaded: LoadedConfig, target: Target, asker: Asker = NOBODY, *, instead: str = "starts the sources"
 ) -> AsyncGenerator[RunningHub | None, None]:
-    """Yield a client of the running gateway, as `open_hub` does; `None` if no gateway runs.
+    """Yield a client of the running gateway that `open_hub` would choose; `None` if no gateway runs.
 
-    `instead` ends the sentence on stderr that says what the command does without a running gateway.
+    `instead` completes the sentence on stderr that says what the command does without a running gateway.
     """
     from gateway.cli.endpoint import read_status
 
@@ -129,7 +129,7 @@ async def open_running(
 
 
 async def _own_endpoint(loaded: LoadedConfig, instead: str) -> str | None:
-    """Return the URL of the running gateway of this configuration; `None` if it does not run, with a note on stderr."""
+    """Return the URL of the running gateway of this configuration; `None`, after a note on stderr, if it does not run."""
     from gateway.cli.endpoint import endpoint_of
     from gateway.cli.running import find_running
 
@@ -147,42 +147,45 @@ async def _own_endpoint(loaded: LoadedConfig, instead: str) -> str | None:
 
 
 def _say_which(url: str, status: Status, own: LoadedConfig | None) -> None:
-    """Print the URL and the configuration of the running gateway. `own` is the configuration that it has proved to serve."""
+    """Print the URL and the configuration of the running gateway on stderr.
+
+    `own` is the configuration that the gateway has proved to serve; `None` if the user gave the gateway's URL.
+    """
     configuration = own.path if own is not None else (status.page or {}).get("configuration")
     say(f"gateway: {url}" + (f" (configuration: {configuration})" if configuration else ""))
 
 
 class OwnHub:
-    """A gateway that runs in this process for one command. Has the same members as `RunningHub`, for the commands that use either."""
+    """A gateway that runs in the command's process. It has the same methods as `RunningHub`, for commands that use either class."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self.has_key, self.is_own, self.shows_sources = False, True, True
 
     async def sources(self) -> list[JsonObject]:
-        """Return the status of the gateway's sources."""
+        """Return the status of each of the gateway's sources as JSON."""
         return [status.to_json() for status in self.gateway.sources()]
 
     async def not_loaded(self) -> list[JsonObject]:
-        """Return the files that could not be loaded: `source`, `where` (the file) and `message` of each."""
+        """Return the files that the gateway could not load: `source`, `where` (the file) and `message` of each."""
         return self.gateway.inspection.not_loaded()
 
     async def problems(self) -> list[str]:
-        """Return problems of the gateway as a whole, one text each."""
+        """Return the problems of the gateway as a whole, one text for each."""
         return self.gateway.problems()
 
     async def tools(self) -> list[HubTool]:
-        """Return the tools of the catalog."""
+        """Return the tools in the gateway's catalog."""
         return to_hub_tools(await self.gateway.catalog.tools())
 
     async def listing(self, kind: Kind) -> list[JsonObject]:
-        """Return every resource, resource template or prompt, as MCP transmits it."""
+        """Return every resource, resource template or prompt (as `kind` says) in the gateway's catalog, in the form of MCP results."""
         return self.gateway.catalog.wire(kind)
 
 
 @asynccontextmanager
 async def open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
-    """Start a gateway from `loaded` and wait until its sources have settled, whether or not another gateway runs."""
+    """Start a gateway from `loaded` and wait until its sources have connected or failed, whether or not another gateway runs."""
     import anyio.to_thread
 
     from gateway.cli.common import load, running
@@ -199,14 +202,14 @@ async def open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
 
 
 class RunningHub:
-    """A running gateway, of which the command is an MCP client. Implements `SessionHooks` for requests that the gateway sends."""
+    """A running gateway whose MCP client is the command. Implements `SessionHooks` for requests that the gateway sends to the client."""
 
     def __init__(self, url: str, target: Target, loaded: LoadedConfig, status: Status, asker: Asker) -> None:
         self._url = url
         self.has_key = bool(target.api_key)
-        """Whether an API key was given, whose scopes may leave entries out of the lists."""
+        """Whether the user gave an API key, whose scopes may exclude entries from the lists."""
         self.is_own = target.url is None  # then the gateway has proved that it serves this configuration
-        """Whether the gateway serves the same configuration that the command has loaded."""
+        """Whether the gateway serves the configuration that the command has loaded."""
         self.session: Session
         self._loaded = loaded
         self._denial = status.denial
@@ -215,11 +218,11 @@ class RunningHub:
 
     @property
     def shows_sources(self) -> bool:
-        """Whether the gateway has a status page and shows it to this API key."""
+        """Whether the gateway has a status page and shows it to the command's API key."""
         return "sources" in self._status
 
     async def sources(self) -> list[JsonObject]:
-        """Return the sources on the gateway's status page."""
+        """Return the status of each source, from the gateway's status page."""
         if self._denial is not None:
             raise CommandFailed(f"The gateway does not show its sources to this API key: {self._denial}", code="denied")
         if not self.shows_sources:
@@ -228,7 +231,7 @@ class RunningHub:
         return list(self._status["sources"])
 
     async def not_loaded(self) -> list[JsonObject]:
-        """Return the files that could not be loaded, from the gateway's status page."""
+        """Return the files that the gateway could not load, from its status page."""
         return list(self._status.get("notLoaded") or [])
 
     async def problems(self) -> list[str]:
@@ -236,7 +239,7 @@ class RunningHub:
         return cast("list[str]", list(self._status.get("problems") or []))
 
     async def tools(self) -> list[HubTool]:
-        """Return the tools that the gateway lists to this API key."""
+        """Return the tools that the gateway lists to the command's API key."""
         from gateway.upstream.delivery import RemoteTool
         from gateway.upstream.listing import to_listed
 
@@ -248,7 +251,7 @@ class RunningHub:
         return tools
 
     def unlisted(self, name: str) -> HubTool:
-        """Return a tool named `name` that the gateway did not list. Calling it raises the gateway's own error."""
+        """Return a tool object for the name `name`, which the gateway did not list. A call of it raises the gateway's own error."""
         from gateway.upstream.delivery import RemoteTool
         from gateway.upstream.listing import Listed
 
@@ -258,7 +261,7 @@ class RunningHub:
         return HubTool(RemoteTool(Listed(definition), self), wire, *self._origin_of(name))
 
     async def listing(self, kind: Kind) -> list[JsonObject]:
-        """Return the entries that the gateway lists to this API key."""
+        """Return the resources, resource templates or prompts (as `kind` says) that the gateway lists to the command's API key."""
         return await self._list(kind)
 
     async def _list(self, what: str) -> list[JsonObject]:
@@ -274,7 +277,7 @@ class RunningHub:
             raise NotSent(f"The gateway at {self._url} does not answer.", server="moongate") from None
 
     def _origin_of(self, name: str) -> tuple[str | None, str]:
-        """Return the source that an exposed name most likely belongs to, and the name there, by prefixes. For display only."""
+        """Return the source to which an exposed name most likely belongs, and the name there, derived from prefixes. For display only."""
         config = self._loaded.config
         shown = cast("list[JsonMapping]", self._status.get("sources") or [])
         written = cast("JsonMapping | None", self._status.get("prefixes"))
@@ -285,7 +288,7 @@ class RunningHub:
         return "skill" if name in SKILL_TOOLS else "gateway" if name in OWN_TOOLS else None, name
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: JsonMapping | None = None) -> JsonObject:
-        """Send one request with the call's context and return its result (implements what `RemoteTool` needs)."""
+        """Send one request with the call's context and return its result. `RemoteTool` calls this method."""
         from gateway.upstream.server_session import Envelope
 
         if ctx.facts.input_responses is not None:
@@ -297,48 +300,51 @@ class RunningHub:
 
     @property
     def tasks(self) -> TaskFollower:
-        """Return an object that waits for calls that the gateway runs as tasks."""
+        """Return an object that follows the calls that the gateway runs as tasks (MCP tasks in the background)."""
         from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
 
         return TaskFollower(self.session.server, self, MCPTaskOptions())
 
     async def reconnect(self) -> None:
-        """Do nothing, because a command has one connection (implements `TaskLine`)."""
+        """Do nothing, because a command has one connection. Required by the protocol `TaskLine`, through which a task is followed."""
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """Return the request unchanged, because no policy applies in a command (implements `TaskLine`)."""
+        """Return a task's request for input unchanged, because no policy applies in a command. Required by the protocol `TaskLine`."""
         from gateway.upstream.input_guard import Relayed
 
         return Relayed(request)
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
-        """Return the answer of the user at the terminal (implements `TaskLine`)."""
+        """Return the terminal user's answer to a task's request for input. Required by the protocol `TaskLine`."""
         from gateway.tools.drive import keyed
 
         return await ctx.ask(keyed(request, key))
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
-        """Return the gateway's request for input, which the user at the terminal answers."""
+        """Return the gateway's request for input that is in `result`. The user at the terminal answers it."""
         from gateway.upstream.input_guard import to_input_required
 
         return to_input_required(result)
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
-        """Answer a request that the gateway sends over a 2025 connection (implements `SessionHooks`)."""
+        """Answer a request that the gateway sends over a session of a 2025 version. Required by the protocol `SessionHooks`."""
         return await (ctx.ask(request) if ctx is not None else self._asker.caller.ask(request))
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """Print a log message of the gateway; ignore other notifications (implements `SessionHooks`)."""
+        """Print a log message of the gateway; ignore other notifications. Required by the protocol `SessionHooks`."""
         if method == "notifications/message":
             await self._asker.caller.log(params.get("level") or "info", params.get("data"), params.get("logger"))
 
 
 Hub = OwnHub | RunningHub
-"""A gateway, as commands use it."""
+"""The gateway that a command uses: its own gateway or a running gateway."""
 
 
 def longest_prefix(name: str, prefixes: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the source with the longest of `prefixes` that an exposed name begins with, and this beginning; `None` without one."""
+    """Return the source with the longest prefix that an exposed name begins with, and that prefix with its separator, or `None`.
+
+    `prefixes` maps sources to prefixes.
+    """
     found = [(source, start) for source, prefix in prefixes.items() if prefix and name.startswith(start := f"{prefix}__")]
     return max(found, key=lambda item: len(item[1]), default=None)
 
@@ -374,7 +380,7 @@ async def _connect(
 
 
 def named_tool(tools: Iterable[HubTool], name: str) -> HubTool | None:
-    """Return the tool with the exposed name `name`, or `SOURCE/NAME`, else the only tool with that name at its source.
+    """Return the tool with the exposed name `name`, or `SOURCE/NAME`; else the only tool that has this name at its source, or `None`.
 
     Raises:
         ToolFailed: Several sources have a tool of that name.
@@ -391,7 +397,7 @@ def named_tool(tools: Iterable[HubTool], name: str) -> HubTool | None:
 
 
 def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject] = ()) -> HubTool:
-    """Return the tool that `named_tool` finds.
+    """Return the tool named `name` (an exposed name, `SOURCE/NAME`, or a name at its source).
 
     Raises:
         PolicyDenied: One of `sources` has quarantined the tool.
@@ -411,7 +417,7 @@ def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject]
 
 
 def missing_source(name: str, sources: Sequence[JsonObject]) -> str:
-    """Return why the source whose name `name` begins with is not ready; an empty string if it is ready or unknown."""
+    """Return a sentence that says why the source is not ready whose name `name` begins with; an empty string if it is ready or unknown."""
     for source in sources:
         if name.startswith((f"{source['name']}__", f"{source['name']}/")) and source["state"] != "ready":
             return f"Source {source['name']!r} is not ready ({source['state']}): {source.get('error') or '`moongate doctor` says why.'}"
@@ -419,7 +425,7 @@ def missing_source(name: str, sources: Sequence[JsonObject]) -> str:
 
 
 def suggestion(name: str, tools: Sequence[HubTool], others: Iterable[str] = ()) -> str:
-    """Return `Did you mean 'x'?` for the tool or the name in `others` closest to `name`; an empty string if none is close."""
+    """Return `Did you mean 'x'?` for the tool, or the name in `others`, that is closest to `name`; an empty string if none is close."""
     known = did_you_mean(name, [*others, *(tool.name for tool in tools)])
     natives = {tool.native: tool.name for tool in tools}
     native = closest(name, natives)

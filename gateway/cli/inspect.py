@@ -1,4 +1,4 @@
-"""`moongate inspect`: shows everything about one tool, server, prompt or resource, as clients see it."""
+"""`moongate inspect`: shows the full definition of one tool, server, prompt or resource, as clients receive it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _tool(name: str, tools: list[HubTool], sources: list[JsonObject], loaded: Lo
 
 
 def _policy(source: str, loaded: LoadedConfig | None) -> JsonObject | None:
-    """Return the policy of a source as JSON; `None` if the gateway serves another configuration (`loaded` is `None`)."""
+    """Return the policy of a source as JSON; `None` if `loaded` is `None`, because the gateway then serves another configuration."""
     return None if loaded is None else loaded.config.policy(source).model_dump(by_alias=True, mode="json")
 
 

@@ -58,7 +58,7 @@ def add_key(name: str, expires_days: float | None, scopes: tuple[str, ...], conf
 
 
 def _unknown_sources(scopes: Sequence[str], loaded: LoadedConfig) -> list[str]:
-    """Return a warning for each scope that matches no source. This is allowed, because a server may be added later."""
+    """Return a warning for each scope that matches no source. Such a scope is allowed, because a server may be added later."""
     from gateway.policy.scopes import ADMIN_SCOPE, knows_source
 
     known = source_names(loaded)

@@ -22,7 +22,7 @@ ListKind = Literal["sources", "servers", "tools", "agents", "skills", "workflows
 KINDS = cast("tuple[ListKind, ...]", get_args(ListKind))
 
 _OF_FILES: dict[ListKind, str] = {"agents": "agent", "workflows": "workflow", "skills": "skill"}
-"""Kinds that are defined by files, with the name of their source."""
+"""Kinds of entries that are defined by files, with the name of their source."""
 
 _EMPTY: dict[ListKind, str] = {
     "servers": "No server is configured. `moongate add NAME URL` or `moongate add NAME -- COMMAND` adds one.",
@@ -33,7 +33,7 @@ _EMPTY: dict[ListKind, str] = {
     "prompts": "No prompts are served.",
     "resources": "No resources are served.",
 }
-"""The message if nothing of a kind is served."""
+"""Message that is printed if the gateway serves nothing of a kind."""
 
 _SKILL_URI = re.compile(r"skill://.+/SKILL\.md\Z")
 """Matches the URI of the resource that describes one skill."""
@@ -47,7 +47,7 @@ _COLUMNS: dict[ListKind, dict[str, tuple[str, ...]]] = {
     "prompts": {"name": ("name",), "description": ("description", "title")},
     "resources": {"uri": ("uri", "uriTemplate"), "type": ("mimeType",), "name": ("title", "name")},
 }
-"""Columns of a kind's table: the header, and the keys of an entry, of which the first with a value is shown."""
+"""Columns of the table for each kind of entries: the header, and keys of an entry, of which the first key with a value is shown."""
 
 
 @click.command("list")
@@ -105,7 +105,7 @@ def _list_tokens(kind: ListKind, loaded: LoadedConfig, target: Target, *, as_jso
 
 
 def estimate_tokens(wire: JsonMapping) -> int:
-    """Estimate the tokens that a tool takes in a model's context: its name, description and input schema.
+    """Return the estimated tokens that a tool takes in a model's context: its name, description and input schema.
 
     `CHARS_PER_TOKEN` characters count as one token.
     """
@@ -114,7 +114,7 @@ def estimate_tokens(wire: JsonMapping) -> int:
 
 
 async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> tuple[list[JsonObject], bool]:
-    """Return the entries of a kind, and whether an API key was used. Then entries outside the scopes of the key are missing."""
+    """Return the entries of a kind, and whether an API key was used. If so, entries outside the scopes of the key are missing."""
     from gateway.cli.hub import open_hub, open_own, open_running
     from gateway.cli.skill_commands import may_start_servers
 
@@ -168,7 +168,7 @@ async def _own_skills(loaded: LoadedConfig) -> list[JsonObject]:
 
 
 def say_not_loaded(problems: Sequence[JsonMapping]) -> None:
-    """Print on stderr, for each of `problems` (`Hub.not_loaded`), the file that is not served and the reason."""
+    """Print on stderr, for each file that the gateway could not load (`Hub.not_loaded`), the file and the reason."""
     from gateway.tools.functions_source import STAYS
 
     for problem in problems:

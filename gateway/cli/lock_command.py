@@ -1,4 +1,4 @@
-"""`moongate lock`: pins, compares and accepts the definitions of remote tools.
+"""`moongate lock`: pins definitions of remote tools in the lock file, compares them with the pins, and accepts changes.
 
 Starts the configured servers once and reads the definitions that they list, before any policy applies. `policy.pin_check` decides what a
 difference means for a running gateway, which reads a changed lock file without a restart.
@@ -47,7 +47,7 @@ class Difference:
     """The definition that the server lists now; `None` if it no longer lists the tool."""
 
     def to_json(self) -> JsonObject:
-        """Return the object that `--json` prints."""
+        """Return the JSON object that `moongate lock --json` prints for this difference."""
         return {"server": self.server, "tool": self.tool, "change": self.change, "before": self.before, "after": self.after}
 
 
@@ -113,7 +113,7 @@ def lock(
 
 
 def _lock_file(loaded: LoadedConfig, *, is_written: bool) -> Path:
-    """Return the lock file of a configuration.
+    """Return the path of a configuration's lock file. `is_written` is whether the command will write the file.
 
     Raises:
         ConfigError: The configuration file does not exist, or it ships with Moongate and the lock file would be written beside it.
@@ -128,7 +128,7 @@ def _lock_file(loaded: LoadedConfig, *, is_written: bool) -> Path:
 
 
 def _first_listings(loaded: LoadedConfig, pins: Pins) -> dict[str, AcceptedDefinitions]:
-    """Return the records of the first listings of servers that are not in the lock file. Their tools are compared with these records."""
+    """Return the records of the definitions that servers outside the lock file listed first. Their tools are compared with them."""
     from gateway.upstream.accepted_definitions import AcceptedDefinitions
 
     folder = state_folder_of(loaded).path
@@ -151,9 +151,9 @@ def _floating(loaded: LoadedConfig, wanted: Sequence[str]) -> list[str]:
 
 
 def _pins_to_change(path: Path, *, full: bool) -> Pins:
-    """Return the current pins.
+    """Return the pins in the lock file.
 
-    With `full`, which replaces all of them, an unusable file counts as empty instead of raising `ConfigError`.
+    If `full` is true, all pins will be replaced, so an unusable file counts as empty instead of raising `ConfigError`.
     """
     from gateway.upstream.pins import NO_PINS, read_pins
 
@@ -166,7 +166,7 @@ def _pins_to_change(path: Path, *, full: bool) -> Pins:
 
 
 async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[str, JsonObject]]:
-    """Return the definitions that each named server lists now, by server and tool. All servers must respond, so that none stays unpinned.
+    """Return the definitions that each named server lists now, by server and tool. All servers must respond, so that all are pinned.
 
     Raises:
         NotSent: A server cannot be reached.
@@ -187,14 +187,14 @@ async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[
 
 
 def _found(server: str, listed: Forms, pins: Pins, first: Mapping[str, AcceptedDefinitions]) -> list[Difference]:
-    """Return the differences between a server and its entry in the lock file, or else its first listing."""
+    """Return the differences between a server's tools and its pins in the lock file, or else its first listing."""
     if server in first:
         return _differences(server, first[server].read() or {}, listed, first_use=True)
     return _differences(server, pins.servers.get(server, {}), listed)
 
 
 def _differences(server: str, before: Forms, after: Forms, *, first_use: bool = False) -> list[Difference]:
-    """Return the differences of one server, sorted by tool, by the same rule that a running gateway applies."""
+    """Return the differences between two states of one server's tools, sorted by tool, by the same rule that a running gateway applies."""
     from gateway.policy.pin_check import judge_pins, pin_digest
 
     digests = {name: pin_digest(form) for name, form in after.items()}
@@ -246,7 +246,7 @@ def _accepted(server: str, listed: Forms, tools: Sequence[str], before: dict[str
 
 
 def _tools_of(server: str, accepted: Sequence[str]) -> list[str]:
-    """Return the tools of `server` that `accepted` names; an empty list if all its tools are to be accepted."""
+    """Return the tools of `server` that the user accepts by name; an empty list if all its tools are to be accepted."""
     tools = [written.partition("/")[2] for written in accepted if written.partition("/")[0] == server]
     return tools if all(tools) else []
 
@@ -263,7 +263,7 @@ def _report_accepted(accepted: Sequence[str], found: Sequence[Difference], *, as
 def _write(
     path: Path, pins: Pins, listed: Mapping[str, Forms], accepted: Sequence[str], *, full: bool, as_json: bool
 ) -> None:
-    """Write the listed tools to the lock file. With `full`, remove servers that are not configured any more."""
+    """Write the accepted or listed tools to the lock file. If `full` is true, remove servers that are not configured any more."""
     from gateway.upstream.pins import Pins as NewPins
     from gateway.upstream.pins import write_pins
 
@@ -283,7 +283,7 @@ def _write(
 
 
 def _accept_tools(server: str, before: dict[str, JsonObject], listed: Forms, tools: Sequence[str]) -> Forms:
-    """Return `before` changed in place: `tools` are pinned as they are listed now, and lose their pin if they are not listed.
+    """Change `before` in place and return it: `tools` are pinned as they are listed now, and lose their pin if they are not listed.
 
     Raises:
         NotFound: The server neither lists nor pins a tool of that name.

@@ -1,4 +1,4 @@
-"""The `moongate` command: finds the subcommand, runs it, and turns failures into exit codes.
+"""The `moongate` command: finds the subcommand, runs it, and converts failures to exit codes.
 
 Exit codes: 0 success, 1 wrong usage, 2 invalid configuration, 3 authentication needed, 4 server or gateway unreachable, 5 failed tool or
 check, 6 denied by policy (`failures.EXIT_CODES`). With `--json` a failure is printed as one JSON line on stderr.
@@ -41,15 +41,15 @@ COMMANDS: Mapping[str, str] = {
     "tasks": "gateway.cli.task_commands:tasks",
     "auth": "gateway.cli.auth:auth",
 }
-"""The module and function of each command, in the order of `--help`."""
+"""Module and function of each command, in the order of `--help`."""
 
 
 THREADS_SECONDS = 1.0
-"""Seconds for which the process waits for running threads when its command has ended."""
+"""Seconds for which the process waits for running threads after its command has ended."""
 
 
 class _Commands(Commands):
-    """A command group that imports the module of a command when the command is used."""
+    """The top-level command group. It imports the module of a command when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -73,7 +73,7 @@ def cli(ctx: click.Context) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command line and exit the process with its code."""
+    """Run the command line and exit the process with the command's exit code. `argv` are the arguments without the program's name."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     code = run_command(arguments)
     _leave_stuck_threads(code)
@@ -81,22 +81,22 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _leave_stuck_threads(code: int) -> None:
-    """Exit the process if a thread still runs after `THREADS_SECONDS`, because Python would wait for it, possibly forever."""
+    """Exit the process with `code` if a thread still runs after `THREADS_SECONDS`, because Python would wait for it, possibly forever."""
     until = time.monotonic() + THREADS_SECONDS
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join(max(until - time.monotonic(), 0.0))
             if thread.is_alive():
-                atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # sends what is buffered; Python does it after all threads
+                atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # flushes buffers; Python runs it after all threads
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(code)
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code; failures are reported on stderr.
+    """Run one command and return its exit code. Failures are reported on stderr.
 
-    Only an exception that is not in the table of `failures.outcome_of`, which is a programming mistake, is raised.
+    Only an exception for which `failures.outcome_of` returns `None`, which is a programming mistake, is raised.
     """
     try:
         code = cli.main(args=list(arguments), prog_name="moongate", standalone_mode=False)
@@ -114,7 +114,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Return whether `--json` was given. Searches the words, because nothing has been parsed after a usage error."""
+    """Return whether the option `--json` was given. Searches the arguments, because they are not parsed after a usage error."""
     own = list(arguments[: arguments.index("--")]) if "--" in arguments else list(arguments)
     return "--json" in own
 

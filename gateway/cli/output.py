@@ -1,6 +1,6 @@
 """Output of commands: JSON lines, aligned tables, content blocks, and status lines on stderr.
 
-Control characters in texts of servers and tools are escaped, so that they never act on a terminal.
+Control characters in texts of servers and tools are escaped, so that a terminal does not execute them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.telemetry.logging import escape_controls
 
 DEFAULT_COLUMNS = 80
-"""Width of a terminal that does not report its size."""
+"""Width in characters of a terminal that does not report its size."""
 
 MAX_CELL = 80
-"""Characters of one table cell; longer text is cut with an ellipsis. `--json` prints all of it."""
+"""Maximum characters of one table cell; longer text is cut with an ellipsis. `--json` prints the whole text."""
 
 
 def clean(text: str) -> str:
@@ -54,7 +54,7 @@ def moment(seconds: float) -> str:
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, whole_last: bool = False) -> None:
     """Print a table that fits the terminal on stdout; without rows, the sentence `empty` on stderr.
 
-    `whole_last` wraps the last column instead of cutting it.
+    If `whole_last` is true, the last column is wrapped instead of cut.
     """
     from gateway.cli.text_tables import table_lines
 
@@ -74,7 +74,10 @@ def show_table(
 
 
 def say(text: str = "", *, folds: bool = True) -> None:
-    """Print a note for people on stderr, wrapped to the terminal's width. `folds=False` leaves text unwrapped that the user copies."""
+    """Print a note for people on stderr, wrapped to the terminal's width.
+
+    `folds=False` does not wrap: use it for text that the user copies.
+    """
     from gateway.cli.text_tables import fold
 
     shown = clean(text)
@@ -82,7 +85,7 @@ def say(text: str = "", *, folds: bool = True) -> None:
 
 
 def tell(text: str, indent: str = "  ") -> None:
-    """Print a result for people on stdout, wrapped to the terminal's width; continuation lines are indented by `indent` more."""
+    """Print a result for people on stdout, wrapped to the terminal's width. Continuation lines are indented by `indent` more."""
     from gateway.cli.text_tables import fold
 
     click.echo(fold(clean(text), terminal_columns(sys.stdout), indent))
@@ -139,9 +142,9 @@ def block_text(block: JsonMapping) -> str:
 
 
 def source_line(source: JsonMapping, name_columns: int) -> str:
-    """Return one line about a source: name, kind or transport, protocol, tools and connection time, or the error.
+    """Return one line about a source of tools: name, kind or transport, protocol, tools and connection time, or the error.
 
-    `source` holds the fields of `SourceStatus` under camelCase keys; `name_columns` is the width of the name.
+    `source` contains the fields of `SourceStatus` under camelCase keys. `name_columns` is the width of the name.
     """
     transport = str(source["kind"] if source["transport"] == "local" else source["transport"])
     parts = [str(source["name"]).ljust(name_columns), f"{transport:<8}"]
@@ -160,7 +163,7 @@ def source_line(source: JsonMapping, name_columns: int) -> str:
 
 
 def remark_text(source: JsonMapping) -> str:
-    """Return warnings about a source, or an empty string: open questions, quarantined tools, definitions with instructions."""
+    """Return warnings about a source, or an empty string. They are about open questions, quarantined tools, and suspicious definitions."""
     accept = f"`moongate lock --diff {source['name']}`, then `moongate lock --accept {source['name']}`"
     kinds = (("quarantined", "quarantined", accept), ("suspicious", "like orders to a model", "`moongate doctor` says why"))
     found = [(list(source.get(key) or ()), what, then) for key, what, then in kinds]
@@ -181,18 +184,18 @@ def _clock(moment: str) -> str:
 
 
 def source_state(source: JsonMapping) -> str:
-    """Return the state of a source, for example `down since 14:03:20`."""
+    """Return the state of a source and its beginning, for example `down since 14:03:20`."""
     return f"{source['state']} {since_text(source)}".rstrip()
 
 
 def since_text(source: JsonMapping) -> str:
-    """Return for example `since 14:03:20`: when a source entered its state; an empty string if that is unknown."""
+    """Return the time since which a source has been in its state, for example `since 14:03:20`; an empty string if it is unknown."""
     since = source.get("since")
     return f"since {_clock(str(since))}" if since else ""
 
 
 def camel_keys(fields: JsonMapping) -> JsonObject:
-    """Return `fields` with keys in camelCase, as in all JSON output."""
+    """Return `fields` with its keys converted from snake_case to camelCase, as in all JSON output."""
     return {_camel(key): value for key, value in fields.items()}
 
 
@@ -202,7 +205,7 @@ def first_line(text: JsonValue) -> str:
 
 
 def is_interactive() -> bool:
-    """Return whether a user can be asked: stdin and stderr are a terminal."""
+    """Return whether the command can ask a user for input: stdin and stderr are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

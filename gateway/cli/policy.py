@@ -1,6 +1,6 @@
-"""`moongate policy`: explains whether policies allow a call, and finds policies that do not do what they seem to do.
+"""`moongate policy`: explains whether policies allow a call, and finds policy rules that do not do what they seem to do.
 
-Both commands start the sources that they need, read what these list, and stop them. No tool is called.
+Both commands (`explain` and `lint`) start the sources that they need, read their listings, and stop the sources. No tool is called.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ABOUT = {
     "dead": "does nothing",
     "note": "note",
 }
-"""Label of each kind of finding (`policy.lint`), worst first."""
+"""Label of each kind of `policy.lint` finding, worst first."""
 
 
 @click.group(cls=Group)
@@ -85,7 +85,7 @@ async def _explain(tool: str, pairs: Sequence[str], args_json: str | None, loade
 
 
 def _concerned(tool: str, loaded: LoadedConfig) -> list[str]:
-    """Return the servers that may have the tool: the server whose prefix its name starts with, else all."""
+    """Return the servers that may have the tool: the server whose prefix or name its name starts with, else all servers."""
     from gateway.cli.hub import longest_prefix
 
     config = loaded.config
@@ -97,7 +97,7 @@ def _concerned(tool: str, loaded: LoadedConfig) -> list[str]:
 
 
 def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
-    """Return why a tool that a server lists is not listed to clients, in the form of `_report`.
+    """Return why clients do not see a tool that a server lists, as the JSON report that `policy explain` prints.
 
     Raises:
         NotFound: No server lists the tool.

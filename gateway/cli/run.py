@@ -34,14 +34,15 @@ if TYPE_CHECKING:
     from gateway.telemetry.logging import SecretMask
 
 ANNOUNCE_TIMEOUT_SECONDS = 10.0
-"""Seconds before the sources are printed. A source that has not connected by then is printed as `starting`."""
+"""Seconds after which the sources are printed. A source that has not connected by then is printed as `starting`."""
 
 PORTS_TRIED = 64
-"""Number of ports that `--or-any-port` tries."""
+"""Maximum number of ports that `--or-any-port` tries."""
 
 GARBAGE_THRESHOLDS = (10_000, 20, 20)
-"""Thresholds for `gc.set_threshold` while serving. A call creates some hundred objects without reference cycles; with Python's default of
-700 the garbage collector takes 5 % of the CPU and frees nothing."""
+"""Thresholds for `gc.set_threshold` while the gateway serves. A call creates some hundred objects without reference cycles; with Python's
+default of 700 the garbage collector takes 5 % of the CPU and frees nothing.
+"""
 
 
 @click.command()
@@ -80,9 +81,10 @@ def run(stdio: bool, address: str | None, or_any_port: bool, as_json: bool, conf
 
 
 def first_answers(config_path: str | None) -> StartupAnswers | None:
-    """Return the object that sends the stored results of an earlier start over stdio, and stores them for the next start.
+    """Return an object that answers a client over stdio with stored results of an earlier start while the gateway loads.
 
-    `None` without a configuration file or a usable state folder, on Windows, and with instrumentation.
+    It also stores the results for the next start. Return `None` without a configuration file or a usable state folder, on Windows, and if
+    instrumentation is on.
     """
     from gateway.config.paths import find_config
     from gateway.server.startup_answers import StartupAnswers
@@ -97,10 +99,10 @@ def first_answers(config_path: str | None) -> StartupAnswers | None:
 
 
 def _listen(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> socket.socket:
-    """Return a socket that listens on the port, or with `searches` on the next free one if another program has the port.
+    """Return a socket that listens on the port. If another program has the port and `searches` is true, listen on the next free port.
 
-    The socket is bound before anything else starts, so that one of two gateways that start at once fails here. With `searches`, only one
-    gateway of a configuration may run.
+    The socket is bound before anything else starts, so that one of two gateways that start at once fails here. If `searches` is true, only
+    one gateway of a configuration may run.
 
     Raises:
         ConfigError: The port is in use, or, with `searches`, a gateway of this configuration is running.
@@ -139,7 +141,7 @@ def _say_moved(found: Listener | None, host: str, port: int, other: int) -> None
 
 
 def _taken(loaded: LoadedConfig, host: str, port: int) -> ConfigError:
-    """Return the error that names the program that listens on a port, and says what to do."""
+    """Return the error to raise if a port is in use. It names the program that listens there, and says what to do."""
     from gateway.cli.common import run_async
     from gateway.cli.endpoint import endpoint_of, find_listener
     from gateway.server.origins import host_port
@@ -155,7 +157,7 @@ def _taken(loaded: LoadedConfig, host: str, port: int) -> ConfigError:
 
 
 def _check_bind(loaded: LoadedConfig, host: str) -> None:
-    """Raise `ConfigError` if other machines could connect and no API key exists."""
+    """Raise `ConfigError` if other machines can connect to `host` and no API key exists."""
     from gateway.cli.common import key_store_of
     from gateway.server.key_gate import check_bind
 
@@ -163,9 +165,9 @@ def _check_bind(loaded: LoadedConfig, host: str) -> None:
 
 
 def _collect_from_here() -> None:
-    """Enable the garbage collector, except for the objects that exist now, most of which live as long as the process.
+    """Enable the garbage collector, except for the objects that exist now, most of which exist as long as the process.
 
-    During start-up the collector would take a quarter of the time to the first response.
+    The collector is disabled during the start, because it would take a quarter of the time to the first response.
     """
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
@@ -173,7 +175,7 @@ def _collect_from_here() -> None:
 
 
 def _parse_address(text: str, host: str, port: int) -> tuple[str, int]:
-    """Parse `HOST:PORT`, `:PORT`, `PORT`, `HOST` or `[IPv6]:PORT`; missing parts come from the configuration."""
+    """Parse the value of `--http`: `HOST:PORT`, `:PORT`, `PORT`, `HOST` or `[IPv6]:PORT`. `host` and `port` replace missing parts."""
     written_host, colon, written_port = text.rpartition(":")
     if not colon:
         written_host, written_port = ("", text) if text.isdigit() else (text, "")
@@ -187,7 +189,10 @@ def _parse_address(text: str, host: str, port: int) -> tuple[str, int]:
 
 
 def watch_of(config_path: str | None) -> FileWatch | None:
-    """Return a watch of the configuration file, made before the file is read so that no change is missed; `None` without a file."""
+    """Return an object that detects changes of the configuration file, or `None` without a file.
+
+    It is made before the file is read, so that no change is missed.
+    """
     from gateway.config.paths import find_config
     from gateway.config.watch import FileWatch
 
@@ -197,16 +202,16 @@ def watch_of(config_path: str | None) -> FileWatch | None:
 
 @dataclass(frozen=True, slots=True)
 class _Follow:
-    """The configuration that a gateway starts with, and the function that reads its file again."""
+    """The configuration with which the gateway starts, and a method that reads its file again after a change."""
 
     loaded: LoadedConfig
     watch: FileWatch | None
     mask: SecretMask
-    """Holds the secrets of every version of the file, because servers of an earlier version may still be stopping."""
+    """Masks the secrets of every version of the file in the log, because servers of an earlier version may still be stopping."""
     acceptance: Acceptance
 
     def read(self) -> LoadedConfig:
-        """Read the file again and register its secrets with the log's mask; blocks. Raises `ConfigError`."""
+        """Read the configuration file again, and register its secrets with the log's mask. Blocks. Raises `ConfigError`."""
         from gateway.cli.common import configure_log, load_quietly
 
         loaded = load_quietly(str(self.loaded.path) if self.loaded.path is not None else None, acceptance=self.acceptance)
@@ -215,11 +220,11 @@ class _Follow:
 
 
 _Address = tuple[str, int, "socket.socket"]
-"""Host and port as configured, and the listening socket."""
+"""Host and port as they are configured, and the listening socket."""
 
 
 async def _serve(follow: _Follow, announcer: _Announcer, address: _Address | None, first: StartupAnswers | None) -> None:
-    """Serve until the client disconnects (stdio) or a signal arrives; every resource is released at the end."""
+    """Serve until the client disconnects (over stdio) or a signal arrives, and then release every resource."""
     import anyio
 
     from gateway.cli.common import running
@@ -247,16 +252,16 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: _Address | Non
 
 
 class _Announcer:
-    """Prints the sources, the endpoint and a snippet for an IDE once, when the sources have connected."""
+    """Prints the sources, the endpoint and a configuration snippet for an IDE once, when the sources have connected."""
 
     def __init__(self, loaded: LoadedConfig, bound: str | None, *, as_json: bool) -> None:
-        """`bound` is the host that the gateway listens on; `None` over stdio."""
+        """`bound` is the host on which the gateway listens; `None` over stdio."""
         self._loaded = loaded
         self._bound = bound
         self._as_json = as_json
 
     async def announce(self, gateway: Gateway, url: str | None) -> None:
-        """Print the notes on the configuration, one line per source, then the endpoint and the snippet for an IDE."""
+        """Print the notes on the configuration, one line for each source, the endpoint, and the configuration snippet for an IDE."""
         from dataclasses import asdict
 
         import anyio
@@ -294,7 +299,7 @@ class _Announcer:
 
 
 def paste_snippet(loaded: LoadedConfig, url: str | None, *, has_keys: bool) -> JsonObject:
-    """Return the `mcpServers` object for an IDE's configuration that connects it to this gateway: by `url`, else by command."""
+    """Return the `mcpServers` object that connects an IDE to this gateway: by `url`, or by a command if `url` is `None`."""
     if url is not None:
         entry: JsonObject = {"type": "http", "url": url}
         if has_keys:
@@ -306,7 +311,7 @@ def paste_snippet(loaded: LoadedConfig, url: str | None, *, has_keys: bool) -> J
 
 
 def own_command() -> list[str]:
-    """Return a command with absolute paths that starts this program, because an IDE's PATH rarely contains it."""
+    """Return a command with absolute paths that starts Moongate, because an IDE's PATH rarely contains it."""
     program = Path(sys.argv[0])
     if program.stem == "moongate" and program.exists() and os.access(program, os.X_OK):
         return [str(program.absolute())]

@@ -1,6 +1,7 @@
 """Finds the running gateway of a configuration, even if it does not listen on the configured port. Used by `run` and `hub`.
 
-A gateway on another port stores its URL in a file in the state folder. Whatever listens there must prove that it serves the configuration.
+A gateway on another port stores its URL in a file in the state folder. The program that listens at this URL must prove that it is a gateway
+of the configuration.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ FOLDER = "endpoints"
 MAX_BYTES = 2_048
 
 START_SECONDS = 60.0
-"""Seconds for which a start waits for another process that is starting a gateway of the same configuration."""
+"""Seconds for which a starting gateway waits for another process that is starting a gateway of the same configuration."""
 
 MAX_FILES = 8
-"""Maximum number of URL files that are read. A killed gateway leaves its file behind."""
+"""Maximum number of URL files that are read. A killed gateway does not delete its file."""
 
 
 async def find_running(loaded: LoadedConfig) -> Listener | None:
-    """Return the running gateway of this configuration, else the program that listens on the configured port, if any.
+    """Return the running gateway of this configuration, else the program that listens on the configured port, else `None`.
 
     Raises:
         StorageError: The state folder cannot be used.
@@ -50,10 +51,10 @@ async def find_running(loaded: LoadedConfig) -> Listener | None:
 
 
 async def sole_start(loaded: LoadedConfig) -> Listener | None:
-    """Return the result of `find_running`, and make this process the only one that is starting a gateway of this configuration.
+    """Become the only process that is starting a gateway of this configuration, and return the result of `find_running`.
 
-    Waits while another process is starting one. Other processes wait in this function until this process's gateway responds or the
-    process ends.
+    Waits while another process is starting a gateway, and returns that gateway once it responds. Other processes wait in this function
+    until this process's gateway responds or the process ends.
 
     Raises:
         ConfigError: Another process does not finish its start.
@@ -86,9 +87,9 @@ async def sole_start(loaded: LoadedConfig) -> Listener | None:
 
 @contextmanager
 def findable_at(url: str | None, loaded: LoadedConfig) -> Generator[None, None, None]:
-    """Store `url` for `find_running` until the block ends, unless it has the configured port.
+    """Store `url`, the URL of a running gateway, for `find_running` until the block ends, unless it has the configured port.
 
-    Of several gateways of one configuration, the latest is found. File system errors are ignored, because commands also accept `--url`.
+    If several gateways of one configuration run, the latest is found. File system errors are ignored, because commands also accept `--url`.
     """
     if url is None or url == endpoint_of(loaded):
         yield
@@ -108,7 +109,7 @@ def findable_at(url: str | None, loaded: LoadedConfig) -> Generator[None, None, 
 
 
 def _base(loaded: LoadedConfig) -> Path:
-    """Return the path of this configuration's URL files without their suffix, which is the port."""
+    """Return the path of this configuration's URL files, without their suffix, which is the port of the URL."""
     from gateway.cli.common import state_folder_of
 
     # As in `auth.identity`: a link to the folder stands for the same configuration, a link to the file does not.
@@ -118,7 +119,7 @@ def _base(loaded: LoadedConfig) -> Path:
 
 
 def _files(loaded: LoadedConfig) -> list[Path]:
-    """Return the `MAX_FILES` newest URL files of this configuration, newest first."""
+    """Return the newest URL files of this configuration, at most `MAX_FILES`, newest first."""
     base = _base(loaded)
     try:
         found = [(file.stat().st_mtime_ns, file) for file in base.parent.glob(f"{base.name}.*")]
@@ -128,7 +129,7 @@ def _files(loaded: LoadedConfig) -> list[Path]:
 
 
 def _read(file: Path) -> str | None:
-    """Return the URL in a file; `None` if the file is missing or its content is not a URL."""
+    """Return the gateway's URL that is stored in a file; `None` if the file is missing or its content is not a URL."""
     try:
         with file.open("rb") as opened:
             url = opened.read(MAX_BYTES).decode("ascii")

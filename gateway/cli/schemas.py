@@ -34,7 +34,7 @@ def schema(kind: SchemaKind, folder: Path | None, as_json: bool) -> None:
 
 
 def schema_document(kind: SchemaKind) -> JsonObject:
-    """Return the schema of one file format."""
+    """Return the JSON Schema of one file format."""
     from gateway.config.json_schemas import build_schema, schema_of
 
     if kind == "gateway":
@@ -53,12 +53,12 @@ def schema_document(kind: SchemaKind) -> JsonObject:
 
 
 def schema_text(document: JsonObject) -> str:
-    """Return a schema as the text of its file in the repository."""
+    """Return the text of a schema file, as it is in the repository."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_schemas(folder: Path) -> list[Path]:
-    """Write `<kind>.schema.json` for every format into `folder`; return the files, sorted."""
+    """Write `<kind>.schema.json` for every file format into `folder`, and return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     for kind in KINDS:

@@ -1,6 +1,6 @@
-"""`moongate add` and `moongate remove`: add and remove server entries in the configuration file.
+"""`moongate add` and `moongate remove`: add and remove entries of MCP servers in the configuration file.
 
-Comments and layout of the file stay as they are. No server is started.
+Comments and layout of the file do not change. No server is started.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _write_entry(file: Path, name: str, entry: JsonObject, *, replace: bool, as_
 
 
 def _accept_own(loaded: LoadedConfig, name: str) -> None:
-    """Record the entry as accepted, because the user typed it, so that a running gateway starts it without `moongate lock --accept`."""
+    """Record the entry `name` as accepted, because the user typed it. A running gateway then starts it without `moongate lock --accept`."""
     from gateway.gate.acceptance import Acceptance
 
     own = [entry for entry in loaded.runs if entry.key == name]
@@ -152,7 +152,7 @@ def _pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 def _entry(target: tuple[str, ...], headers: dict[str, str], variables: dict[str, str], *, sse: bool) -> JsonObject:
-    """Return the server entry as the configuration file contains it. Raises `click.UsageError` for contradictory words."""
+    """Return the server entry for the configuration file. Raises `click.UsageError` for contradictory arguments."""
     if not target:
         raise click.UsageError("Say what to add: a URL, or `--` and the command that starts the server.")
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", first := target[0])
@@ -176,7 +176,7 @@ def _entry(target: tuple[str, ...], headers: dict[str, str], variables: dict[str
 
 
 def _is_address(url: str) -> bool:
-    """Return whether a URL has a host, and a valid port if it has one. A `${VAR}` reference may stand for either."""
+    """Return whether a URL has a host, and no invalid port. A `${VAR}` reference may stand for either, so it is accepted."""
     if "${" in url:
         return True
     try:
@@ -187,7 +187,7 @@ def _is_address(url: str) -> bool:
 
 
 def _own_file(config_path: str | None) -> Path:
-    """Return the configuration file to edit; a new `gateway.json` here if only the bundled configuration exists.
+    """Return the configuration file to edit: the user's file, or a new `gateway.json` here if only the bundled configuration exists.
 
     Raises:
         ConfigError: The named file ships with Moongate and must not be edited.
@@ -215,7 +215,7 @@ def _problem_of(loaded: LoadedConfig, name: str) -> str | None:
 
 
 def _is_missing(command: str, loaded: LoadedConfig) -> bool:
-    """Return whether a plain command is neither a program on the PATH nor a file."""
+    """Return whether a command without `${VAR}` references is neither a program on the PATH nor a file."""
     return "${" not in command and shutil.which(command) is None and not (loaded.base_dir / command).expanduser().exists()
 
 

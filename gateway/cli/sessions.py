@@ -81,7 +81,7 @@ def delete_session(session_id: str, config_path: str | None, as_json: bool) -> N
 
 
 async def _matching(records: Records, session_id: str) -> StoredSession:
-    """Return the session with this id, or the only session whose id begins with it."""
+    """Return the session with the id `session_id`, or the only session whose id begins with it."""
     return pick(await (await records.sessions()).list(), session_id, "session", "sessions list")
 
 

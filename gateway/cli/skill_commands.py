@@ -113,13 +113,13 @@ def grant(skill_name: str, script_names: tuple[str, ...], config_path: str | Non
 
 
 def may_start_servers(loaded: LoadedConfig) -> bool:
-    """Return whether `read_index` starts the sources: because servers or Python objects may have skills, or a policy filters skills."""
+    """Return whether `read_index` must start the sources: servers or Python objects may have skills, or a policy filters skills."""
     config = loaded.config
     return bool(config.mcp_servers or config.skills.objects or config.policy("skill").skills != SkillFilter())
 
 
 async def read_index(loaded: LoadedConfig, *, folders_only: bool = False) -> SkillIndex:
-    """Return the skill index of a gateway with this configuration. Starts the sources only if `may_start_servers`."""
+    """Return the index of all skills that a gateway with this configuration serves. Starts the sources only if `may_start_servers`."""
     from gateway.cli.hub import open_own
     from gateway.skills.index import SkillIndex, build_index
 
@@ -132,7 +132,7 @@ async def read_index(loaded: LoadedConfig, *, folders_only: bool = False) -> Ski
 
 
 def skill_row(skill: Skill, *, tokens: bool = False) -> JsonObject:
-    """Return a skill as `skills list` prints it. `name` is the name by which tools load the skill."""
+    """Return a skill as the JSON object that `skills list` prints. `name` is the name by which tools load the skill."""
     from gateway.skills.render import one_line
 
     row: JsonObject = {

@@ -1,4 +1,4 @@
-"""Reads rows of the gateway's database for a command: approvals, audit entries, sessions and tasks."""
+"""Reads rows of the gateway's database for commands: approvals, audit entries, sessions and tasks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]
 
 
 def empty_text(what: str, *filters: tuple[str | None, Collection[str]]) -> str:
-    """Return the sentence for a list of `what` without rows. Each filter is the value that the user gave, and the known values."""
+    """Return the sentence that is printed for an empty list of `what`. Each filter is a value that the user gave, and the known values."""
     if all(given is None for given, _ in filters):
         return f"No {what} are kept."
     hints = [did_you_mean(given, known) for given, known in filters if given is not None and given not in known]
@@ -51,9 +51,9 @@ def empty_text(what: str, *filters: tuple[str | None, Collection[str]]) -> str:
 
 
 def pick(rows: Sequence[RowT], row_id: str, what: str, listing: str) -> RowT:
-    """Return the row with this id, or the only row whose id begins with it.
+    """Return the row with the id `row_id`, or the only row whose id begins with it.
 
-    Messages name a row as `what` and refer to the command `moongate <listing>`.
+    Error messages call a row `what`, and refer to the command `moongate <listing>`.
 
     Raises:
         NotFound: No row has the id, or several rows have an id that begins with it.

@@ -1,4 +1,4 @@
-"""`moongate tasks`: shows, answers, cancels and retries calls that run in the background.
+"""`moongate tasks`: shows, answers, cancels and retries tasks, which are calls that run in the background.
 
 The commands read and change the gateway's database. A running gateway reacts to a cancellation or a retry within a second.
 """
@@ -33,7 +33,7 @@ HANDLED_SECONDS = 3.0
 """Seconds for which a command waits until the gateway that runs the task has acted."""
 
 MAX_ERROR = 400
-"""Maximum characters shown of an error message."""
+"""Maximum characters of a task's error message that are printed."""
 
 STATUSES = ("working", "input_required", "completed", "failed", "cancelled")
 
@@ -128,7 +128,10 @@ def answer_task(
 
 
 async def _answer(records: Records, task_id: str, question: str | None, answer_to: Callable[[JsonObject], JsonObject]) -> TaskRow:
-    """Store what `answer_to` returns for a question's form, which the gateway that runs the task then reads. Return the task."""
+    """Store an answer to a task's question and return the task. The gateway that runs the task then reads the answer.
+
+    `answer_to` returns the answer for the form of the question. `question` is the question's key, or `None` for the only question.
+    """
     from gateway.tasks.task import Task
     from gateway.tasks.task_questions import await_verdicts, usable_answers
 
@@ -197,7 +200,7 @@ def _tell(row: TaskRow, what: str, *, as_json: bool) -> None:
 
 
 async def _when_handled(records: Records, row: TaskRow) -> TaskRow:
-    """Return the task when a gateway has acted on it, or as it is after `HANDLED_SECONDS`."""
+    """Return the task once a gateway has acted on a cancellation or retry, or as it is after `HANDLED_SECONDS`."""
     import anyio
 
     rows = await records.tasks()
@@ -211,13 +214,13 @@ async def _when_handled(records: Records, row: TaskRow) -> TaskRow:
 
 
 async def _matching(records: Records, task_id: str) -> TaskRow:
-    """Return the task with this id, or the only task whose id begins with it."""
+    """Return the task with the id `task_id`, or the only task whose id begins with it."""
     return pick(await (await records.tasks()).all_of(), task_id, "task", "tasks list")
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A task and its open questions."""
+    """A stored task, and its open questions."""
 
     row: TaskRow
     questions: Sequence[OpenQuestion]
@@ -256,6 +259,6 @@ def _question(request: JsonObject) -> str:
 
 
 def _order(step: str) -> list[tuple[int | str, ...]]:
-    """Return a sort key that orders a workflow's steps by round, and numbered steps by number."""
+    """Return a sort key for the steps of a task. It orders a workflow's steps by round, and numbered steps by number."""
     parts = [re.fullmatch(r"(.*?)(?:@(\d+)\.(\d+))?(?:#(\d+))?", part, re.DOTALL) for part in step.split("/")]
     return [(int(part[2] or 0), int(part[3] or 0), part[1], int(part[4] or 0)) for part in parts if part]

@@ -1,4 +1,4 @@
-"""Formats tables and paragraphs to the width of a terminal. No I/O; used by `output`."""
+"""Wraps tables and paragraphs to the width of a terminal. No I/O; used by `output`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from gateway.policy.framing import BAR, columns_of, fit, wrap_line
 
 GAP = 2
-"""Spaces between columns."""
+"""Number of spaces between two columns of a table."""
 
 MIN_LAST_COLUMNS = 24
-"""Minimum width of a table's last column; if less is left, the last column is printed below the others."""
+"""Minimum width of a table's last column; if less is left, the last column is printed below the other columns."""
 
 INDENT = "    "
 """Indentation of cells that are printed below the first line of a row."""
@@ -20,9 +20,9 @@ INDENT = "    "
 def table_lines(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None, *, wraps_last: bool) -> Iterator[str]:
     """Yield the lines of an aligned table at most `columns` characters wide (`None`: unlimited).
 
-    The last column is shortened first: wrapped with `wraps_last`, else cut with an ellipsis. If less than `MIN_LAST_COLUMNS` is left for
-    it, it is printed below the others. If the others do not fit either, each row becomes a list of its values. Other columns are never
-    cut, so a long name may exceed the width.
+    If the table is too wide, the last column is wrapped (`wraps_last`) or cut with an ellipsis. If less than `MIN_LAST_COLUMNS` is left for
+    it, it is printed below the other columns. If the other columns are too wide as well, each row becomes a list of its values. Only the
+    last column is ever cut, so a long name may exceed the width.
     """
     names = [header.upper() for header in headers]
     lines = [names, *rows]
@@ -57,13 +57,13 @@ def table_lines(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: 
 def fold(text: str, columns: int | None, indent: str = "  ") -> str:
     """Return `text` wrapped between words at `columns` characters; continuation lines are indented by `indent` more.
 
-    A word that is longer than the line, such as a path, stays whole. `None` wraps nothing.
+    A word that is longer than a line, such as a path, stays whole. If `columns` is `None`, nothing is wrapped.
     """
     return text if columns is None else "\n".join(part for line in text.split("\n") for part in _folded(line, columns, indent))
 
 
 def _folded(line: str, columns: int, indent: str) -> Iterator[str]:
-    if line.startswith(BAR):  # untrusted text: every part of it repeats the mark
+    if line.startswith(BAR):  # untrusted text: every wrapped line repeats the mark
         yield from fit(line, columns)
         return
     start = line[: len(line) - len(line.lstrip())]
@@ -79,7 +79,7 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _parts(text: str, columns: int, *, wraps: bool) -> list[str]:
-    """Return the lines of a cell; without `wraps`, one line that is cut with an ellipsis if it is too long."""
+    """Return the lines of a table cell. If `wraps` is false, return one line, cut with an ellipsis if it is too long."""
     room = max(columns, MIN_LAST_COLUMNS // 2)
     parts = wrap_line(text, room)
     return parts if wraps or len(parts) == 1 else [f"{wrap_line(text, room - 1)[0]}…"]

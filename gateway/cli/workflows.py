@@ -1,4 +1,4 @@
-"""`moongate workflows`: checks workflow files, and draws them."""
+"""`moongate workflows`: checks and draws workflow files."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def graph(workflow: str, picture: Literal["mermaid", "dot", "svg"], output: Path
 
 
 def _file_of(workflow: str, loaded: LoadedConfig) -> Path:
-    """Return the path `workflow` if it is a file, else the file of the configured workflow of that name.
+    """Return the path `workflow` if it is a file, else the path of the configured workflow's file that has the name `workflow`.
 
     Raises:
         NotFound: There is no such file or workflow.

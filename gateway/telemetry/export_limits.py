@@ -1,8 +1,8 @@
 """Limits on exported telemetry: masking of secrets in spans, and bounded requests to the collector. Used by `providers`.
 
-The OTLP exporter sends its own requests with `requests`, which `egress` cannot bound, so it receives a bounded session. The collector's
-address is not judged, because the operator chose it. This module imports the exporter's packages, so import it only when something is
-exported.
+The OTLP exporter sends its requests with the library `requests`, which `gateway.egress` cannot limit, so it receives a session with limits.
+The collector's address is not checked, because the operator chose it. Import this module only if something is exported, because it imports
+the exporter's packages.
 """
 
 from __future__ import annotations
@@ -20,23 +20,27 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExportResult
 
 MAX_ANSWER_BYTES = 1 << 20
-"""Maximum size of a collector's response, which at most lists rejected data."""
+"""Maximum bytes of a collector's response, which at most lists rejected data."""
 
 EXPORT_SECONDS = 10.0
-"""Timeout of a collector in seconds; the exporter's own deadline applies if it is shorter."""
+"""Timeout in seconds for a request to a collector; the exporter's own deadline applies if it is shorter."""
 
 _CHUNK_BYTES = 1 << 16
 
 
 class BoundedSession(requests.Session):
-    """A session that follows no redirects, requests no compression, and reads at most `MAX_ANSWER_BYTES` of a response."""
+    """An HTTP session that follows no redirects, requests no compression, and reads at most `MAX_ANSWER_BYTES` of a response."""
 
     def __init__(self) -> None:
         super().__init__()
         self.headers["Accept-Encoding"] = "identity"
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
-        """Send a request within the limits. Raises `requests.exceptions.RequestException` if the response exceeds them."""
+        """Send a request to the collector and return the response with its body.
+
+        Raises:
+            requests.exceptions.RequestException: The response is a redirect or too long, or the request failed.
+        """
         wanted = kwargs.get("timeout")
         timeout = min(wanted, EXPORT_SECONDS) if isinstance(wanted, int | float) else EXPORT_SECONDS
         answer = super().send(request, **{**kwargs, "allow_redirects": False, "stream": True, "timeout": timeout})
@@ -54,7 +58,7 @@ class BoundedSession(requests.Session):
 
 
 class MaskedSpans(SpanExporter):
-    """An exporter that masks secrets: a server's error text may repeat its input."""
+    """Wraps a span exporter, and masks secrets in names, attributes and errors, because a server's error text may repeat its input."""
 
     def __init__(self, exporter: SpanExporter, mask: Callable[[str], str]) -> None:
         self._exporter = exporter

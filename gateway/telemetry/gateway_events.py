@@ -1,7 +1,7 @@
-"""`EventStream`: a bounded list of recent events, and its listeners.
+"""`EventStream`: a bounded list of the gateway's recent events, and the listeners that are called for each event.
 
-`app` creates one and passes it to the packages that emit events; the console, the audit log and tests read it. Old events are dropped;
-emitting never waits for a listener. Events contain names, counts and outcomes, never arguments, results or secrets.
+`app` creates the stream and passes it to the packages that emit events. The console, the audit log and tests read it. Old events are
+dropped; emitting never waits for a listener. Events contain names, counts and outcomes, never arguments, results or secrets.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from gateway.json_types import JsonObject
 logger = logging.getLogger(__name__)
 
 DEFAULT_CAPACITY = 2000
-"""Maximum events kept: about ten screens of the console, less than a megabyte."""
+"""Maximum number of events that are kept: about ten screens of the console, less than a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event."""
+    """One event of the gateway, such as the end of a call."""
 
     kind: str
-    """Dotted and stable: `call.started`, `call.finished`, `call.refused`, `source.state`, `catalog.changed`, `ask.judged`, …"""
+    """Stable type of the event: `call.started`, `call.finished`, `call.refused`, `source.state`, `catalog.changed`, `ask.judged`, …"""
     time: float
-    """Seconds since the epoch."""
+    """When the event occurred, in seconds since the Unix epoch."""
     source: str = ""
-    """Id of the source, if the event concerns one."""
+    """Id of the source of tools that the event concerns, or an empty string."""
     name: str = ""
     """Exposed name of a tool, resource or prompt, or the subject of the event."""
     principal: str = ""
-    """`Principal.id` of the caller, if there is one."""
+    """`Principal.id` of the caller, or an empty string if the event has no caller."""
     fields: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """Small plain values."""
+    """Further facts of the event, as small JSON values."""
 
 
 Listener = Callable[[Event], None]
-"""Called synchronously for each event on the call path, so it must be quick. Its exceptions are logged and dropped."""
+"""Function that is called synchronously with each event, during calls, so it must be quick. Its exceptions are logged and dropped."""
 
 _Row = tuple[str, float, str, str, str, JsonObject | None]
 
 
 class EventStream:
-    """Recent events with listeners. Cheap enough for the call path: without listeners, one tuple per event."""
+    """Keeps the recent events and calls listeners. Cheap enough to use in every call: an event without listeners costs one tuple."""
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         """Keep at most `capacity` events."""
         self._ring: deque[_Row] = deque(maxlen=capacity)
         self._listeners: tuple[tuple[Listener, Collection[str] | None], ...] = ()
         self._wanted: frozenset[str] | None = frozenset()
-        """Kinds that some listener wants; `None` for all kinds."""
+        """Kinds of events to which at least one listener has subscribed; `None` for all kinds."""
 
     def emit(
         self, kind: str, *, source: str = "", name: str = "", principal: str = "", fields: JsonObject | None = None
@@ -70,7 +70,7 @@ class EventStream:
         return [_to_event(row) for row in rows[max(0, len(rows) - limit) :]]
 
     def subscribe(self, listener: Listener, kinds: Collection[str] | None = None) -> Callable[[], None]:
-        """Call `listener` for each later event (of these `kinds`); return a function that unsubscribes it and may be called twice."""
+        """Call `listener` for each later event, or only for events of `kinds`. Return a function that unsubscribes, callable twice."""
         self._listen((*self._listeners, (listener, kinds)))
 
         def unsubscribe() -> None:

@@ -1,7 +1,9 @@
-"""The switch for traces and metrics, and `Operation`, a timed span. Uses only OpenTelemetry's API, imported when switched on.
+"""Switches traces and metrics on and off, and defines `Operation`, a span whose duration can also be recorded as a metric.
 
-OpenTelemetry's providers belong to the process, so the switch does too: `OBSERVABILITY_SETTINGS` is one of two objects that the package
-keeps at module level. Off is the default; a call then costs one attribute read. Names and attributes follow the GenAI conventions
+Only OpenTelemetry's API is used, and imported when instrumentation is on.
+
+OpenTelemetry's providers belong to the process, so the switch, `OBSERVABILITY_SETTINGS`, is an object at module level. Off is the default;
+a call then costs one attribute read. Names and attributes follow the GenAI conventions
 (https://opentelemetry.io/docs/specs/semconv/gen-ai/). Content of messages is recorded only on request.
 """
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, Tracer
 
 SCOPE = "moongate"
-"""Instrumentation scope of exported data."""
+"""Name of the OpenTelemetry instrumentation scope of exported data."""
 
 Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
 Kind = Literal["internal", "client", "server", "producer"]
@@ -28,25 +30,25 @@ PartT = TypeVar("PartT")
 InstrumentT = TypeVar("InstrumentT")
 
 DURATION_BUCKETS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-"""Seconds, as the conventions recommend."""
+"""Bucket boundaries of duration histograms, in seconds, as OpenTelemetry's GenAI conventions recommend."""
 
 TOKEN_BUCKETS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
-"""Tokens, as the conventions recommend."""
+"""Bucket boundaries of the token histogram, as OpenTelemetry's GenAI conventions recommend."""
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
 
 
 class ObservabilitySettings:
-    """The switch. Code on the call path reads `enable_instrumentation`; the functions below set it."""
+    """Settings for traces and metrics. Code that runs in every call reads `enable_instrumentation`; the functions of this module set it."""
 
     __slots__ = ("_instruments", "_is_refused", "enable_instrumentation", "enable_sensitive_data")
 
     def __init__(self) -> None:
-        """Start with instrumentation off. A program may switch it on, or refuse it permanently (`refuse`)."""
+        """Start with instrumentation off. A program may switch it on, or disable it permanently (`refuse`)."""
         self.enable_instrumentation = False
-        """Whether traces and metrics are recorded. Then every request takes the SDK path, which records them."""
+        """Whether traces and metrics are recorded. If so, every request takes the SDK path, which records them."""
         self.enable_sensitive_data = False
-        """Whether messages, tool arguments and results are recorded too."""
+        """Whether messages, tool arguments and results are recorded in traces and metrics."""
         self._is_refused = False
         self._instruments: dict[str, tuple[object, Any]] = {}
 
@@ -62,25 +64,25 @@ class ObservabilitySettings:
 
     @property
     def is_user_disabled(self) -> bool:
-        """Whether the program disabled instrumentation permanently; check it before you set up exporters automatically."""
+        """Whether the program disabled instrumentation permanently. Check it before you set up exporters automatically."""
         return self._is_refused
 
     def turn_on(self, *, with_content: bool, force: bool) -> None:
-        """Start recording traces and metrics, unless the program disabled them permanently and `force` is off."""
+        """Start recording traces and metrics, unless the program disabled them permanently and `force` is false."""
         self._is_refused = self._is_refused and not force
         if not self._is_refused:
             self.enable_instrumentation, self.enable_sensitive_data = True, with_content
 
     def refuse(self) -> None:
-        """Stop recording permanently: later calls of `turn_on` need `force`."""
+        """Stop recording traces and metrics permanently: later calls of `turn_on` have no effect without `force`."""
         self.enable_instrumentation, self.enable_sensitive_data, self._is_refused = False, False, True
 
     def histogram(self, name: str, unit: str, buckets: Sequence[float]) -> Histogram:
-        """Return the histogram of this name from the current meter provider; cached."""
+        """Return the histogram `name` from the process's current meter provider, from a cache. `buckets` are its boundaries."""
         return self._instrument(name, lambda: get_meter().create_histogram(name, unit, explicit_bucket_boundaries_advisory=list(buckets)))
 
     def counter(self, name: str, unit: str) -> Counter:
-        """Return the counter of this name from the current meter provider; cached."""
+        """Return the counter `name` from the process's current meter provider, from a cache."""
         return self._instrument(name, lambda: get_meter().create_counter(name, unit))
 
     def _instrument(self, name: str, make: Callable[[], InstrumentT]) -> InstrumentT:
@@ -94,7 +96,7 @@ class ObservabilitySettings:
 
 
 OBSERVABILITY_SETTINGS = ObservabilitySettings()
-"""The switch of this process."""
+"""The settings of this process for traces and metrics."""
 
 
 def is_set(variable: str) -> bool:
@@ -103,22 +105,22 @@ def is_set(variable: str) -> bool:
 
 
 def enable_instrumentation(*, enable_sensitive_data: bool | None = None, force: bool = False) -> None:
-    """Record traces and metrics with the process's providers.
+    """Record traces and metrics with OpenTelemetry's providers of this process.
 
-    With `enable_sensitive_data` (default: the variable `ENABLE_SENSITIVE_DATA`) they contain the content of messages. After
-    `disable_instrumentation` this has no effect without `force`.
+    If `enable_sensitive_data` is true (default: the variable `ENABLE_SENSITIVE_DATA`), they contain the content of messages. After
+    `disable_instrumentation` this function has no effect without `force`.
     """
     with_content = is_set("ENABLE_SENSITIVE_DATA") if enable_sensitive_data is None else enable_sensitive_data
     OBSERVABILITY_SETTINGS.turn_on(with_content=with_content, force=force)
 
 
 def enable_sensitive_telemetry(*, force: bool = False) -> None:
-    """Record traces and metrics including the content of messages."""
+    """Record traces and metrics, including the content of messages. After `disable_instrumentation`, `force` is needed."""
     enable_instrumentation(enable_sensitive_data=True, force=force)
 
 
 def disable_instrumentation() -> None:
-    """Record no traces and metrics; enabling them again needs `force`."""
+    """Stop recording traces and metrics; enabling them again needs `force`."""
     OBSERVABILITY_SETTINGS.refuse()
 
 
@@ -128,7 +130,7 @@ def get_tracer(
     schema_url: str | None = None,
     attributes: Attributes | None = None,
 ) -> Tracer:
-    """Return a tracer of the process's provider."""
+    """Return a tracer of the process's OpenTelemetry tracer provider."""
     from opentelemetry import trace
 
     return trace.get_tracer(instrumenting_module_name, instrumenting_library_version, schema_url=schema_url, attributes=attributes)
@@ -137,21 +139,24 @@ def get_tracer(
 def get_meter(
     name: str = SCOPE, version: str | None = None, schema_url: str | None = None, attributes: Attributes | None = None
 ) -> Meter:
-    """Return a meter of the process's provider."""
+    """Return a meter of the process's OpenTelemetry meter provider."""
     from opentelemetry import metrics
 
     return metrics.get_meter_provider().get_meter(name, version or "", schema_url, attributes)
 
 
 class Operation:
-    """A span and its duration. Enter `running` for the work; or enter `active` during the work, and call `end` once."""
+    """A span and the measurement of its duration. Do the work inside `running`; or inside `active`, and then call `end` once."""
 
     __slots__ = ("_attributes", "_metric", "_span", "_start")
 
     def __init__(
         self, name: str, attributes: Attributes, *, kind: Kind = "internal", metric: str = "", links: Sequence[SpanContext] = ()
     ) -> None:
-        """Start a span under the active one. `metric` is the histogram of its duration; `links` refer to the spans that caused it."""
+        """Start a span as a child of the active span.
+
+        `metric` is the name of the histogram of its duration; empty for no histogram. `links` refer to the spans that caused it.
+        """
         from opentelemetry.trace import Link, SpanKind
 
         self._attributes: dict[str, str | int | float | bool | Sequence[str]] = dict(attributes)
@@ -162,22 +167,22 @@ class Operation:
 
     @property
     def context(self) -> SpanContext:
-        """Context for links from other spans."""
+        """Context of this span, with which other spans link to it."""
         return self._span.get_span_context()
 
     def event(self, name: str, attributes: Attributes | None = None) -> None:
-        """Add an event with the current time."""
+        """Add an event with the current time to the span."""
         self._span.add_event(name, attributes)
 
     def active(self) -> AbstractContextManager[Span]:
-        """Make this the active span: spans started inside become its children."""
+        """Make this span the active span: spans that are started inside the context become its children."""
         from opentelemetry.trace import use_span
 
         return use_span(self._span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
 
     @contextmanager
     def running(self, *, labels: Sequence[str] = ()) -> Generator[Span]:
-        """Make this the active span for the work inside. Afterwards end it, failed if the work raised; `labels` are those of `end`."""
+        """Make this span the active span, and end it when the context exits; an exception marks it as failed. `labels` are as in `end`."""
         try:
             with self.active() as span:
                 yield span
@@ -188,15 +193,15 @@ class Operation:
             self.end(labels=labels)
 
     def add(self, attributes: Attributes) -> None:
-        """Add attributes."""
+        """Add attributes to the span."""
         self._attributes |= attributes
         self._span.set_attributes(attributes)
 
     def fail(self, error: BaseException | str) -> None:
         """Mark the operation as failed and add an `exception` event for an exception.
 
-        The event contains the exception's class. Its text and stack are recorded only with sensitive data, because they may contain the
-        content of messages.
+        The event contains the exception's class. The exception's text and stack are recorded only with sensitive data, because they may
+        contain the content of messages.
         """
         from opentelemetry.trace import StatusCode
 
@@ -212,23 +217,23 @@ class Operation:
             self._span.add_event("exception", {"exception.type": f"{module}{kind.__qualname__}"})
 
     def end(self, *, labels: Sequence[str] = ()) -> None:
-        """End the span and record its duration; `labels` are the attributes that become labels of the metric."""
+        """End the span and record its duration. `labels` are the names of the attributes that become labels of the metric."""
         if self._metric:
             seconds = time.perf_counter() - self._start
             OBSERVABILITY_SETTINGS.histogram(self._metric, "s", DURATION_BUCKETS).record(seconds, self.labels(labels))
         self._span.end()
 
     def labels(self, names: Sequence[str]) -> dict[str, str | int | float | bool | Sequence[str]]:
-        """Return those of the named attributes that are set, and `error.type`, as labels of a metric."""
+        """Return the attributes in `names` that are set, and `error.type`, as labels of a metric."""
         return {key: self._attributes[key] for key in (*names, "error.type") if key in self._attributes}
 
 
 async def follow(
     operation: Operation, parts: AsyncGenerator[PartT, None], finish: Callable[[Sequence[PartT]], None]
 ) -> AsyncGenerator[PartT, None]:
-    """Yield the parts of an operation's stream. The span is active while a part is produced, not while the reader has it.
+    """Yield the parts of a stream that an operation produces. The span is active only while a part is produced.
 
-    `finish` receives all parts and ends the operation in every case.
+    `finish` receives all parts and must end the operation; it is called in every case.
     """
     seen: list[PartT] = []
     try:

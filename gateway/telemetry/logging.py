@@ -1,7 +1,7 @@
-"""The log: one line per event on stderr, with control characters escaped and known secrets masked.
+"""The log: one line per event on stderr, with control characters escaped and registered secrets masked.
 
-stdout is never used, because it carries the protocol over stdio. The command line configures the log once; all other modules only call
-`logging.getLogger(__name__)`.
+stdout is never used, because it carries the MCP messages of the stdio transport. The command line configures the log once; all other
+modules only call `logging.getLogger(__name__)`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gateway.telemetry.secret_forms import MASK, mask_forms
 LogLevelName = Literal["debug", "info", "warning", "error"]
 
 MIN_SECRET_LENGTH = 6
-"""Minimum length of a masked value: masking `true` or `8080` would hide ordinary text and protect nothing."""
+"""Minimum length of a secret that is masked: masking `true` or `8080` would hide ordinary text and protect nothing."""
 
 
 class SecretMask:
-    """Masks registered secrets, and text that looks like a password or token. One per gateway."""
+    """Masks registered secrets, and text that looks like a password or token. Each gateway has one `SecretMask`."""
 
     def __init__(self) -> None:
-        """Start without secrets."""
+        """Start without registered secrets."""
         self._values: tuple[str, ...] = ()
 
     def register_secret(self, value: str) -> None:
@@ -36,7 +36,7 @@ class SecretMask:
         self._values = tuple(sorted({*self._values, *spellings}, key=lambda v: (-len(v), v)))
 
     def mask(self, text: str) -> str:
-        """Replace every registered secret and everything that has the form of a secret."""
+        """Return `text` with every registered secret, and everything that has the form of a secret, replaced."""
         for value in self._values:
             if value in text:
                 text = text.replace(value, MASK)
@@ -61,26 +61,26 @@ def escape_controls(text: str) -> str:
 
 
 class _LineFormatter(logging.Formatter):
-    """Formats lines such as `2026-01-31T12:00:00.123Z WARNING gateway.upstream.source message`, tracebacks included in the line."""
+    """Formats log records as lines: `2026-01-31T12:00:00.123Z WARNING gateway.upstream.source message`, with tracebacks in the line."""
 
     def __init__(self, mask: SecretMask) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
         self._mask = mask
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        """Return UTC time with milliseconds."""
+        """Return the record's UTC time with milliseconds."""
         return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a line. Masking comes before escaping, so that a secret with a line break is found."""
+        """Format a record as one line. Masking comes before escaping, so that a secret with a line break is found."""
         return escape_controls(self._mask.mask(super().format(record)))
 
 
 def configure_logging(level: LogLevelName, *, mask: SecretMask | None = None, stream: TextIO | None = None) -> None:
     """Write the log to stderr (or `stream`) at `level`; a second call replaces the first configuration.
 
-    Other libraries log from WARNING up regardless of `level`, because some log request headers at DEBUG. The SDK's HTTP client is
-    silenced: it logs servers' responses, and `gateway.upstream` reports its errors.
+    Other libraries log only from WARNING up (from ERROR if `level` is `error`), because some log request headers at DEBUG. The SDK's HTTP
+    client is silenced, because it logs servers' responses, and `gateway.upstream` reports its errors.
     """
     root = logging.getLogger()
     for handler in list(root.handlers):

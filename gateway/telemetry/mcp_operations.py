@@ -1,8 +1,8 @@
-"""Durations of MCP requests (received and sent) and spans of sent requests, following OpenTelemetry's MCP conventions
+"""Records durations of MCP requests (received and sent) and spans of sent requests, following OpenTelemetry's MCP conventions
 (https://github.com/open-telemetry/semantic-conventions-genai).
 
-The SDK creates the spans of received requests. Called only if instrumentation is on. Unknown method and tool names are not used as
-metric labels: each typing error would create its own time series.
+The SDK creates the spans of received requests. These functions are called only if instrumentation is on. Unknown method and tool names are
+not used as metric labels, because each typing error would create its own time series.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SERVER_DURATION = "mcp.server.operation.duration"
 CLIENT_DURATION = "mcp.client.operation.duration"
 
 BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
-"""Seconds, as the conventions recommend."""
+"""Bucket boundaries of the duration histograms, in seconds, as OpenTelemetry's MCP conventions recommend."""
 
 OTHER = "_OTHER"
-"""Label in place of an unknown method."""
+"""Label that replaces the name of an unknown method."""
 
 METHOD_NOT_FOUND = -32601
 
@@ -41,7 +41,10 @@ async def measured(
     transport: Transport | None = None,
     code_of: Callable[[BaseException], int | None],
 ) -> ResultT:
-    """Serve a request and record its duration. `code_of` returns the JSON-RPC code of an error, if it has one."""
+    """Call `work`, which serves a received request, return its result, and record its duration.
+
+    `code_of` returns the JSON-RPC code of an exception, or `None`.
+    """
     labels: dict[str, str] = {"mcp.method.name": method, "mcp.protocol.version": protocol_version}
     if transport is not None:
         labels["network.transport"] = transport
@@ -69,9 +72,10 @@ async def traced(
     code_of: Callable[[BaseException], int | None],
     is_expected: Callable[[BaseException], bool],
 ) -> ResultT:
-    """Send a request within a client span and record its duration.
+    """Send a request to an MCP server within a client span, and record its duration.
 
-    `send` receives the trace context for the request's `_meta`. An error for which `is_expected` is true does not fail the operation.
+    `send` sends the request; it receives the trace context for the request's `_meta`. `code_of` returns the JSON-RPC code of an exception,
+    or `None`. An exception for which `is_expected` returns true does not mark the span as failed.
     """
     from opentelemetry.propagate import inject
 
@@ -103,7 +107,7 @@ async def traced(
 
 
 def note_unsent(method: str, params: Mapping[str, object], error: BaseException) -> None:
-    """Record the span of a request for which no connection could be opened, if instrumentation is on."""
+    """Record the span of a request that was not sent because no connection could be opened, if instrumentation is on."""
     if not OBSERVABILITY_SETTINGS.enable_instrumentation:
         return
     labels = {"mcp.method.name": method, **_named(method, params)}
@@ -117,7 +121,7 @@ def note_unsent(method: str, params: Mapping[str, object], error: BaseException)
 def create_mcp_client_span(method_name: str, target: str | None = None, attributes: Attributes | None = None) -> Generator[Span]:
     """Open a span around a request to an MCP server, for clients that do not use the SDK. The span is active inside.
 
-    `target` is the name of the tool or prompt. Without instrumentation the span is discarded. An exception is recorded by its class.
+    `target` is the name of the tool or prompt. If instrumentation is off, the span is not recorded. An exception is recorded by its class.
     """
     from opentelemetry.trace import INVALID_SPAN
 
@@ -148,7 +152,7 @@ def _named(method: str, params: Mapping[str, object] | None) -> dict[str, str]:
 
 
 def _outcome(method: str, result: object) -> dict[str, str]:
-    """Return the labels that a result adds."""
+    """Return the metric labels that follow from a result: the negotiated protocol version, or that a tool failed."""
     if not isinstance(result, Mapping):
         return {}
     answer = cast("Mapping[str, object]", result)
@@ -158,7 +162,7 @@ def _outcome(method: str, result: object) -> dict[str, str]:
 
 
 def _failure(error: BaseException, code: int | None) -> dict[str, str]:
-    """Return the labels of an error: its JSON-RPC code, or else its class."""
+    """Return the metric labels of an exception: its JSON-RPC code, or its class if it has no code."""
     if code is None:
         return {"error.type": type(error).__qualname__}
     return {"error.type": str(code), "rpc.response.status_code": str(code)}

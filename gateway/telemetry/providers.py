@@ -1,6 +1,7 @@
-"""OpenTelemetry's SDK with exporters for traces, metrics and logs; set up once by a program or by `app`.
+"""Sets up OpenTelemetry's SDK with exporters for traces, metrics and logs. Called once by a program or by `app`.
 
-The extra `telemetry` installs the SDK and the OTLP exporter. A program with its own providers only calls `enable_instrumentation`.
+The extra `telemetry` installs OpenTelemetry's SDK and the OTLP exporter. A program that sets up its own providers only calls
+`enable_instrumentation`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def create_resource(
     env_file_encoding: str | None = None,
     **attributes: str | int | float | bool,
 ) -> Resource:
-    """Return the resource that telemetry describes, with additional `attributes`.
+    """Return the OpenTelemetry resource that describes this program, with additional `attributes`.
 
     `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` take precedence over arguments. `env_file_path` is as in
     `configure_otel_providers`.
@@ -86,7 +87,7 @@ def set_up_providers(
     views: Sequence[View] = (),
     mask: Callable[[str], str] | None = None,
 ) -> None:
-    """Set up only the providers. `mask`, if given, removes secrets from the texts of spans."""
+    """Set up the process's tracer, meter and logger providers, but do not enable instrumentation. `mask` masks secrets in spans."""
     from opentelemetry import metrics, trace
 
     sdk_trace: Any = import_extra("opentelemetry.sdk.trace", extra="telemetry", purpose=_PURPOSE)
@@ -118,7 +119,7 @@ def _masked(exporter: SpanExporter, mask: Callable[[str], str]) -> SpanExporter:
 
 
 def create_metric_views() -> list[View]:
-    """Return views for `configure_otel_providers` that keep metrics of models, agents and MCP and drop all others.
+    """Return views for `configure_otel_providers` that keep the metrics of models, agents and MCP, and drop all other metrics.
 
     Raises:
         ModuleNotFoundError: The extra `telemetry` is not installed.
@@ -134,7 +135,7 @@ def _read_variables(path: str | None, encoding: str | None) -> None:
 
 
 class _ToProvider(logging.Handler):
-    """Forwards log records to OpenTelemetry. Log lines never contain the content of messages."""
+    """Log handler that forwards records to OpenTelemetry. Log lines never contain the content of messages."""
 
     def __init__(self, provider: LoggerProvider) -> None:
         super().__init__()
@@ -176,7 +177,10 @@ def _otlp_exporters() -> list[Any]:
 
 
 def _session(signal: str) -> Any:
-    """Return a bounded session, or `None` if the operator named a credential provider, which creates its own session."""
+    """Return an HTTP session with limits for the exporter of `signal` (`TRACES` or `METRICS`).
+
+    Return `None` if the operator named a credential provider, which creates its own session.
+    """
     from gateway.telemetry.export_limits import BoundedSession
 
     names = ("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", f"OTEL_PYTHON_EXPORTER_OTLP_HTTP_{signal}_CREDENTIAL_PROVIDER")
@@ -184,7 +188,7 @@ def _session(signal: str) -> Any:
 
 
 def _console_exporters(trace_export: Any, metric_export: Any) -> list[Any]:
-    """Return exporters that write to stderr, because stdout may carry the protocol."""
+    """Return exporters that write spans and metrics to stderr, because stdout may carry MCP messages."""
     import sys
 
     return [trace_export.ConsoleSpanExporter(out=sys.stderr), metric_export.ConsoleMetricExporter(out=sys.stderr)]

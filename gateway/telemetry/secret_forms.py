@@ -1,7 +1,7 @@
 """Detects secrets by their form: a password in a URL, `?token=…`, `api_key=…`, `Authorization: Bearer …`. `SecretMask` uses it.
 
-It reads errors, logs and spans of other software, whose secrets the gateway does not know. Each pattern begins with a fixed word, so long
-texts take linear time. A text that only names a field (`missing token`, `password: too short`) is not changed.
+It is applied to errors, logs and spans of other software, whose secrets the gateway does not know. Each pattern begins with a fixed word,
+so that long texts take linear time. A text that only names a field (`missing token`, `password: too short`) is not changed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import re
 from functools import cache
 
 MASK = "[secret]"
-"""Replaces a secret in a text."""
+"""Text that replaces a secret."""
 
 _NAMES = (
     r"passwords?|passwd|passphrase|pwd(?==[^/])|secret(?:[_-]?(?:access[_-]?)?key)?|client[_-]?secret|(?:api|access|private|account)[_-]?key"
     r"|(?:access|refresh|id|auth|session|bearer|api)[_-]?token"
 )
 _WORD = r"(?!(?:none|null|nil|undefined|true|false|missing|required|invalid|expired|empty|unset|redacted|string|str)\b)"
-"""Words that errors use in place of a secret's value."""
+"""Pattern that excludes words that error texts use in place of a secret's value."""
 _BARE = rf"{_WORD}[^\s&;,'\"<>()\[\]{{}}|\\*$%#][^\s&;,'\"<>()\[\]{{}}|\\#]*"
 _QUOTED = r"\\?[\"'][^\s\"'\\\[<{$*][^\"'\\\n]{0,511}(?=[\"'\\])"
 _FORMS = (
@@ -39,17 +39,17 @@ _FORMS = (
 )
 _VALUES = "abcdefghi"
 _SIGNS = ("=", "://", ":", "earer")
-"""A text without any of these contains no secret of these forms."""
+"""Each pattern contains at least one of these strings, so a text without any of them is not searched."""
 
 
 @cache
 def _secret() -> re.Pattern[str]:
-    """Compile on first use, because compiling takes milliseconds that a start would pay."""
+    """Return the compiled pattern of all forms. It is compiled on first use, because this takes milliseconds and would delay a start."""
     return re.compile("|".join(_FORMS), re.IGNORECASE)
 
 
 def mask_forms(text: str) -> str:
-    """Replace everything in `text` that has the form of a secret."""
+    """Return `text` with everything that has the form of a secret replaced by `MASK`."""
     if not any(sign in text for sign in _SIGNS):
         return text
     return _secret().sub(_masked, text)

@@ -1,7 +1,7 @@
-"""`OtelAttr`: names of attributes, spans, events and metrics, for programs that read them or create spans.
+"""`OtelAttr`: names of attributes, spans, events and metrics, for programs that read or create them.
 
-Names follow the GenAI and MCP conventions (https://opentelemetry.io/docs/specs/semconv/gen-ai/); those of workflows, and the names of
-the members, are agent-framework's.
+The values follow the GenAI and MCP conventions (https://opentelemetry.io/docs/specs/semconv/gen-ai/). The values for workflows, and the
+names of all members, are those of agent-framework.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from enum import Enum
 
 
 class OtelAttr(str, Enum):  # noqa: UP042  # unlike in StrEnum, `repr` of a member is its value too
-    """Names of attributes, spans, events and metrics, as strings."""
+    """Names of OpenTelemetry attributes, spans, events and metrics, as strings."""
 
-    # what is done, and where
+    # an operation and its target
     OPERATION = "gen_ai.operation.name"
     PROVIDER_NAME = "gen_ai.provider.name"
     SYSTEM = "gen_ai.system"
@@ -88,7 +88,7 @@ class OtelAttr(str, Enum):  # noqa: UP042  # unlike in StrEnum, `repr` of a memb
     BUILD_ERROR = "build.error"
     BUILD_ERROR_MESSAGE = "build.error.message"
     BUILD_ERROR_TYPE = "build.error.type"
-    # running one
+    # running a workflow
     WORKFLOW_RUN_SPAN = "workflow.run"
     WORKFLOW_ID = "workflow.id"
     WORKFLOW_NAME = "workflow.name"

@@ -1,4 +1,4 @@
-"""`SparseLog`: limits log lines that peers can cause to one of each kind every few seconds."""
+"""`SparseLog`: limits log lines that clients or servers can cause to one line of each kind in `SPARSE_SECONDS`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 import time
 
 SPARSE_SECONDS = 10.0
-"""Seconds between two lines of one kind; the next line reports how many were omitted."""
+"""Minimum seconds between two lines of one kind; the next line reports how many lines were omitted."""
 
 
 class SparseLog:
-    """Writes to one logger, at most one line of each kind in `SPARSE_SECONDS`, so that peers cannot flood the log.
+    """Writes at most one line of each kind in `SPARSE_SECONDS` to a logger, so that clients and servers cannot flood the log.
 
     Lines with the same format string are of one kind.
     """

@@ -165,7 +165,10 @@ def is_call_result(result: JsonMapping) -> bool:
 
 
 def complete_result(result: JsonObject, *, is_modern: bool) -> JsonObject:
-    """Return a finished result as clients of an era receive it: with `resultType: complete` in the 2026 era, without it in 2025."""
+    """Return the final result of a request in the form for the client's protocol version.
+
+    Versions from 2026 on (`is_modern`) require `resultType: complete`; for 2025 versions `resultType` is removed.
+    """
     if is_modern:
         return {"resultType": "complete", **result}
     return {key: value for key, value in result.items() if key != "resultType"} if "resultType" in result else result

@@ -12,19 +12,19 @@ from gateway.errors import Malformed, TooLarge
 from gateway.wire.message_sizes import too_large
 
 PIECE_BYTES = 262_144
-"""Maximum decompressed bytes per piece, so that a compression bomb is noticed before much of it is in memory."""
+"""Maximum bytes that `Decompressor.pieces` yields at once, so that a compression bomb is noticed before much of it is in memory."""
 
 _CODINGS = ("gzip", "x-gzip", "deflate")
 _ZLIB_OR_GZIP = 47
-"""Value of zlib's `wbits`: the largest window, and a zlib or gzip header, whichever the data have."""
+"""Value of zlib's `wbits` for the largest window and automatic detection of a zlib or gzip header."""
 
 
 class CodingError(ValueError):
-    """The body's coding is unsupported or its data are corrupt. The text completes a sentence that begins with "the body"."""
+    """Raised if a body's content coding is unsupported or its data are corrupt. The message completes a sentence that begins "the body"."""
 
 
 class Decompressor:
-    """Decompresses the body of one response."""
+    """Decompresses the gzip or deflate body of one response while it arrives."""
 
     def __init__(self) -> None:
         self._inflater = zlib.decompressobj(wbits=_ZLIB_OR_GZIP)
@@ -59,7 +59,9 @@ def decompressor_for(content_encoding: str) -> Decompressor | None:
 
 
 def decompress(parts: list[bytes], content_encoding: bytes, *, server: str, max_bytes: int) -> list[bytes]:
-    """Return the whole body of a server's response, decompressed by its `Content-Encoding` header.
+    """Return the body of a response, decompressed according to its `Content-Encoding` header.
+
+    `parts` is the whole body as it arrived; the result, too, is a list of consecutive parts. Errors name `server`.
 
     Raises:
         Malformed: The coding is unsupported, or the data are corrupt.

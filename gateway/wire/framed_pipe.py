@@ -17,54 +17,61 @@ import anyio
 from gateway.wire.message_sizes import LARGE_BYTES, Claim, Claims
 
 MAX_STDERR_LINE_BYTES = 65_536
-"""Maximum bytes kept of a line of standard error that does not end."""
+"""Maximum bytes kept of an incomplete line of standard error; earlier bytes of the line are dropped."""
 
 LINES_AT_ONCE = 64
-"""Lines that are delivered before other callbacks of the event loop run. One read has up to 256 KiB: thousands of short lines."""
+"""Maximum lines delivered before other event loop callbacks run, because one read has up to 256 KiB, which may be thousands of lines."""
 
 FINAL_OUTPUT_SECONDS = 0.5
-"""How long output is read after the child's end. Processes that the child started may hold its streams open without end."""
+"""Seconds for which the output of a child process that has ended is still read. This is limited because processes that the child started
+may keep its streams open forever.
+"""
 
 FINAL_OUTPUT_WAITS = 20
-"""Maximum number of further `FINAL_OUTPUT_SECONDS` while this process pauses reading, because the pipe may then hold more output."""
+"""Maximum number of waits of `FINAL_OUTPUT_SECONDS` after the child's end. The wait is repeated if this process paused reading, because the
+pipe may then still contain output.
+"""
 
 
 class FramedPipe(asyncio.SubprocessProtocol):
-    """The standard streams of one child process. A subclass implements the methods that receive lines."""
+    """Reads and writes the standard streams of one child process as lines. A subclass implements the methods that receive lines."""
 
     def __init__(self, name: str, max_line_bytes: int, claims: Claims | None = None) -> None:
-        """`claims` counts the memory of large lines under `name`. Without `claims`, large lines are delivered like short lines."""
+        """Limit lines to `max_line_bytes`. `claims` grants the memory for each large line, and counts it under `name`.
+
+        Without `claims`, large lines are delivered like short lines.
+        """
         self._name = name
         self._claims = claims
         self._claim: Claim | None = None
-        """The claim (permission to hold memory) of the large line that is being read."""
+        """The claim (permission to hold memory) of the large line that is being read; `None` if the line is not large."""
         self._is_held = False
-        """Whether a large line is being processed. What was read after that line waits."""
+        """Whether the subclass is processing a large line. Bytes read after that line wait in `_unframed`."""
         self._is_ending = False
-        """Whether the output ended while a large line was processed."""
+        """Whether the child's output ended while a large line was being processed, so that `output_ended` is called afterwards."""
         self._max_line_bytes = max_line_bytes
         self._transport: asyncio.SubprocessTransport | None = None
         self._line: list[bytes] = []
-        """The parts of the line that has not ended yet. Of a line that is too long, only the ends are kept."""
+        """The parts of the incomplete line that is being read. If the line is too long, only its beginning and end are kept."""
         self._size = 0
         self._unframed: deque[bytes] = deque()
-        """Bytes that were read and not yet split into lines, in order. While there are any, the child is not read."""
+        """Bytes that were read but not yet split into lines, in order. The child is not read until they are split."""
         self._is_framing = False
-        """Whether `_frame_more` is scheduled."""
+        """Whether a call of `_frame_more`, which splits the bytes in `_unframed`, is scheduled."""
         self._stderr = b""
         self._writable: asyncio.Future[None] | None = None
         """A future that `write` awaits while the child does not read its input; `None` while the child reads."""
         self._lines: list[bytes | memoryview] = []
-        """Lines that are written together at the end of this turn of the event loop."""
+        """Lines for the child's input, which `_flush` writes together at the end of the current event loop iteration."""
         self._is_readable = True
         self._was_paused = False
-        """Whether reading was paused since `_await_final_output` last looked."""
+        """Whether reading was paused since the last wait of `FINAL_OUTPUT_SECONDS` began."""
         self.is_open = True
-        """Whether the child's output is open."""
+        """Whether the child's standard output is open."""
         self.takes_input = True
-        """Whether the child's input is open."""
+        """Whether the child's standard input is open."""
         self.ended = anyio.Event()
-        """Set when the process has ended; its children may still hold its streams."""
+        """Event that is set when the child process has ended; processes that it started may still keep its streams open."""
 
     # -- for the subclass --------------------------------------------------------------------------------------
 
@@ -73,11 +80,14 @@ class FramedPipe(asyncio.SubprocessProtocol):
         raise NotImplementedError
 
     def large_line_received(self, parts: list[bytes], claim: Claim) -> None:
-        """Process a large line, given in consecutive parts, in another thread or process. No line follows before `resume_framing`."""
+        """Process a large line, given in consecutive parts, in another thread or process.
+
+        The next line is delivered only after the subclass has called `resume_framing`.
+        """
         raise NotImplementedError
 
     def oversized_line_received(self, ends: bytes) -> None:
-        """Handle a line over `max_line_bytes`. `ends` is its beginning directly followed by its end."""
+        """Handle a line of standard output over `max_line_bytes`. `ends` is the line's beginning, directly followed by its end."""
         raise NotImplementedError
 
     def stderr_line_received(self, line: bytes) -> None:
@@ -85,7 +95,10 @@ class FramedPipe(asyncio.SubprocessProtocol):
         raise NotImplementedError
 
     def has_room(self) -> bool:
-        """Return whether further lines may be delivered. The subclass calls `read_on` when there is room again."""
+        """Return whether the subclass accepts further lines; reading pauses while this is false.
+
+        The subclass calls `read_on` when it accepts lines again.
+        """
         raise NotImplementedError
 
     def output_ended(self) -> None:
@@ -93,7 +106,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
         raise NotImplementedError
 
     def resume_framing(self) -> None:
-        """Deliver the lines after a large line. The subclass calls this when it has processed the large line."""
+        """Deliver the lines that follow a large line. The subclass calls this method when it has processed the large line."""
         self._is_held = False
         if self._is_ending:
             self._end_output()
@@ -104,7 +117,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
     # -- for the event loop ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport, which has the child's pipes."""
+        """Store the transport, which gives access to the child's pipes."""
         self._transport = cast("asyncio.SubprocessTransport", transport)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
@@ -115,7 +128,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
             self._frame_stderr(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """Note that the child, or the system, closed one of its streams."""
+        """Handle the closing of one of the child's standard streams: wake a waiting `write`, or end the output."""
         if fd == 0:
             self.takes_input = False
             self.resume_writing()
@@ -125,7 +138,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
             self._frame_stderr(b"\n")
 
     def process_exited(self) -> None:
-        """Set `ended`. The output counts as ended `FINAL_OUTPUT_SECONDS` later, after its last lines were read."""
+        """Set the event `ended`, and end the output `FINAL_OUTPUT_SECONDS` later, when its last lines have been read."""
         self.ended.set()
         self._was_paused = True
         self._await_final_output(FINAL_OUTPUT_WAITS)
@@ -138,7 +151,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
             self._end_output()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that the process has ended and all its streams are closed."""
+        """End input and output, because the child process has ended and all its streams are closed."""
         self.takes_input = False
         self.resume_writing()
         self._end_output()
@@ -157,7 +170,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
     # -- writing -----------------------------------------------------------------------------------------------
 
     async def write(self, *line: bytes | memoryview) -> None:
-        """Write one line, given in consecutive parts, as soon as the child reads.
+        """Write one line, given in consecutive parts, to the child's input. Waits while the child does not read its input.
 
         Raises:
             BrokenResourceError: The child's input is closed.
@@ -172,7 +185,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
         return self._writable is None
 
     def write_now(self, line: Iterable[bytes | memoryview]) -> None:
-        """Write one line without waiting until the child reads; until then the line is buffered. For short lines only.
+        """Write one short line, given in consecutive parts, without waiting; the line is buffered while the child does not read.
 
         Raises:
             BrokenResourceError: The child's input is closed.
@@ -192,7 +205,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
             cast("asyncio.WriteTransport", stdin).write(data)
 
     def close_input(self) -> None:
-        """Close the child's input."""
+        """Write the buffered lines and close the child's standard input."""
         self._flush()
         self.takes_input = False
         stdin = self._transport.get_pipe_transport(0) if self._transport is not None else None
@@ -258,7 +271,10 @@ class FramedPipe(asyncio.SubprocessProtocol):
             self.stderr_line_received(line)
 
     def read_on(self) -> None:
-        """Continue splitting bytes into lines, and then reading the child, if `has_room` allows it; otherwise pause reading."""
+        """Split the remaining bytes into lines, and then read the child's output again; pause reading while `has_room` returns false.
+
+        Reading also pauses while a large line is processed or waits for its claim (permission to hold memory).
+        """
         has_room = self.has_room()
         if self._is_held or (self._claim is not None and not self._claim.is_granted):
             has_room = False

@@ -1,7 +1,7 @@
-"""`Heap`: keeps the memory of a large message for the next one, and returns it to the system after a quiet second.
+"""`Heap`: makes glibc keep the freed memory of a large message for the next one, until no large message was processed for a second.
 
-By default glibc returns free memory at the end of the heap after every message of a megabyte, and requests it again for the next one. The
-system then maps each page again, which took two fifths of the CPU time of such a call. `Heap` does nothing with another C library.
+By default glibc returns free memory at the end of the heap after every message of a megabyte, and requests it again for the next message.
+The system then maps each page again, which took two fifths of the CPU time of such a call. `Heap` has no effect with another C library.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ KEPT_BYTES = 33_554_432
 """Maximum bytes of free memory that are kept for the next large message."""
 
 BLOCK_BYTES = 8_388_608
-"""Largest block that is allocated from the kept memory; a larger one is mapped by itself."""
+"""Largest block that glibc allocates from its heap, and so from the kept memory; glibc maps a larger block separately."""
 
 QUIET_SECONDS = 1.0
-"""Time without a large message after which all free memory is returned."""
+"""Seconds without a large message after which all free memory is returned to the system."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Numbers of two parameters of glibc's `mallopt`: `M_TRIM_THRESHOLD` and `M_MMAP_THRESHOLD`."""
@@ -27,13 +27,13 @@ class Heap:
     """Makes the process's C library keep freed memory until no large message was processed for a second. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        """Leave the settings of the C library unchanged; the first `used` changes them."""
+        """Change no settings of the C library yet; the first call of `used` changes them."""
         self._trim: Callable[[], object] | None = None
         self._last = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def used(self) -> None:
-        """Note that a large message was processed: free memory is kept for another `QUIET_SECONDS`."""
+        """Keep freed memory for another `QUIET_SECONDS`, because a large message was processed."""
         loop = asyncio.get_running_loop()
         self._last = loop.time()
         if self._timer is None:

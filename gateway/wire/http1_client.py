@@ -1,4 +1,6 @@
-"""`ConnectionPool`: keep-alive HTTP/1.1 connections to one origin, for requests that each call makes. Used by the HTTP carrier.
+"""`ConnectionPool`: keep-alive HTTP/1.1 connections to one origin, over which requests to a remote MCP server are sent.
+
+Used by `upstream.carriers.http_carrier`.
 
 Responses are parsed by httptools (llhttp, C, MIT) in its strict mode: a response whose framing is ambiguous closes its connection. A
 connection carries one request at a time, and no request is sent twice. The caller's cancel scope is the deadline of a request; a cancelled
@@ -28,22 +30,22 @@ from gateway.wire.message_sizes import CLAIM_WAIT_SECONDS, LARGE_BYTES, Claim, C
 from gateway.wire.sse import EventStream
 
 MAX_HEAD_BYTES = 65_536
-"""Maximum bytes of a response head, and of any other bytes between two parts of a body."""
+"""Maximum bytes of a response head, and of other bytes (such as chunk sizes) between two parts of a body."""
 
 MAX_IDLE = 64
-"""Idle connections kept for later requests, as in the SDK's transport."""
+"""Maximum number of idle connections that are kept open for later requests, as in the MCP SDK's transport."""
 
 IDLE_SECONDS = 60.0
-"""Idle timeout of a connection."""
+"""Seconds after which a connection without a request is closed."""
 
 MIN_SWEEP_SECONDS = 1.0
-"""Shortest time between two sweeps for idle connections."""
+"""Shortest time between two sweeps that close idle connections."""
 
 LONG_BYTES = 65_536
-"""If at least this many bytes of a body of known length have not arrived, they bypass the parser, which would copy them."""
+"""Remaining body bytes from which the rest of a body of known length bypasses the parser, which would copy it."""
 
 DRAIN_SECONDS = 1.0
-"""How long a connection whose event stream is no longer read may take to end the response; then it is closed."""
+"""Seconds that a connection whose event stream is no longer read may take to end the response; then it is closed."""
 
 
 class ConnectionPool:
@@ -57,22 +59,22 @@ class ConnectionPool:
         max_body_bytes: int,
         claims: Claims | None = None,
     ) -> None:
-        """Errors name `server`. `connect` opens a connection. A large response is read only after `claims` has granted its memory."""
+        """`server` is named in errors. `connect` opens a connection. `claims` must grant memory before a large response is read."""
         self.server = server
         self.claims = claims
         self.max_body_bytes = max_body_bytes
         self._connect = connect
         self._idle: list[ClientConnection] = []
-        """Open connections without a request, the least recently used one first."""
+        """Open connections without a request in progress; the least recently used connection is first."""
         self._open: set[ClientConnection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
-        """Timer of the next sweep for idle connections; runs while connections are open."""
+        """Timer of the next sweep that closes idle connections; set while connections are open."""
         self._is_closed = False
         self.write_batch = WriteBatch()
         self.header_cache: HeaderCache[ResponseHead] = HeaderCache(varies_in_response, min(LONG_BYTES, max_body_bytes))
 
     async def send(self, request: bytes, caller: str = "") -> Response:
-        """Send a whole request; return its response, or the response's head if the body is an event stream that has a message.
+        """Send a complete HTTP request and return its response. An event stream is returned with its first message or at its end.
 
         The memory of a large response counts against the share of `caller`, the id of a principal.
 
@@ -113,7 +115,7 @@ class ConnectionPool:
     # -- for connections -------------------------------------------------------------------------------------------
 
     def opened(self, connection: ClientConnection) -> None:
-        """Register an open connection."""
+        """Register a newly opened connection, or close it if the pool is closed."""
         self._open.add(connection)
         if self._is_closed:
             connection.abort()
@@ -121,14 +123,14 @@ class ConnectionPool:
             self._sweep_in(IDLE_SECONDS)
 
     def keep(self, connection: ClientConnection) -> None:
-        """Keep a connection open for the next request, after its response is complete."""
+        """Keep a connection open for the next request after a complete response, or close it if `MAX_IDLE` connections are idle."""
         if self._is_closed or len(self._idle) >= MAX_IDLE:
             connection.abort()
         else:
             self._idle.append(connection)
 
     def lost(self, connection: ClientConnection) -> None:
-        """Forget a closed connection."""
+        """Remove a closed connection from the pool."""
         self._open.discard(connection)
         with contextlib.suppress(ValueError):
             self._idle.remove(connection)
@@ -137,7 +139,7 @@ class ConnectionPool:
             self._sweeper = None
 
     def _sweep(self) -> None:
-        """Close connections that are past the idle timeout."""
+        """Close the connections whose idle timeout has passed, and schedule the next sweep."""
         oldest = asyncio.get_running_loop().time() - IDLE_SECONDS
         stale = sum(connection.idle_since <= oldest for connection in self._idle)
         for connection in self._idle[:stale]:
@@ -150,7 +152,7 @@ class ConnectionPool:
 
 
 class ClientConnection(asyncio.Protocol):
-    """One connection of a `ConnectionPool`. httptools calls its `on_` methods while it parses a response."""
+    """One HTTP connection of a `ConnectionPool`. The parser httptools calls the `on_` methods while it parses a response."""
 
     def __init__(self, pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -162,42 +164,42 @@ class ClientConnection(asyncio.Protocol):
         self._has_unread_bytes: Callable[[], bool] = lambda: False
         self._drain_timer: asyncio.TimerHandle | None = None
         self._buffer = b""
-        """The request, until the pool's `WriteBatch` calls `flush`."""
+        """Bytes of the request, until the pool's `WriteBatch` calls `flush`."""
         self._caller = ""
         self._claim: Claim | None = None
         self._claim_timer: asyncio.TimerHandle | None = None
-        """Runs while the memory for a large response is not granted; nothing is read meanwhile."""
+        """Timeout for the memory of a large response; it is set, and nothing is read, until the memory is granted."""
         self._reset(None)
 
     def _reset(self, waiter: asyncio.Future[Response] | None) -> None:
-        """Drop the state of the last response and expect the next one."""
+        """Drop the state of the last response. If `waiter` is not `None`, expect a response and set it as the future's result."""
         self._waiter = waiter
         self._stream: EventStream | None = None
         self._response: Response | None = None
-        """The response that is complete (or an event stream with a message), until the waiting `send` gets it."""
+        """A complete response, or an event stream with a message, until it is set as the result of the future that `send` returned."""
         self._headers: dict[bytes, bytes] = {}
         self._parts: list[bytes] = []
         self._parsed_bytes = self._length = self._missing = 0
-        """Bytes of the body, in this order: passed on by the parser; in total, if known; bypassing the parser and not arrived yet."""
+        """Numbers of body bytes: received from the parser; total, if known; not yet received of a body that bypasses the parser."""
         self._other_bytes = 0
-        """Bytes received since the last byte of a body."""
+        """Bytes received since the last byte of a body, for the limit `MAX_HEAD_BYTES`."""
         self._is_expected = waiter is not None
-        """Whether a response is due or incomplete."""
+        """Whether a request has been sent whose response is not complete."""
         self._has_head = self._is_interim = self._stays_open = self._ends_with_connection = False
         self._is_single = True
-        """Whether no field of the head occurred twice."""
+        """Whether no header field of the response occurred twice."""
 
     # -- for the pool and the event stream -------------------------------------------------------------------------
 
     def is_usable(self) -> bool:
-        """Whether a request can be sent: the connection is open, within its idle timeout, and nothing arrived since the last response."""
+        """Return whether a request can be sent: the connection is open, within its idle timeout, and received nothing unexpected."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return False
         return self.loop.time() - self.idle_since < IDLE_SECONDS and not self._has_unread_bytes()
 
     def send(self, request: bytes, caller: str) -> asyncio.Future[Response]:
-        """Send a whole request and return the future of its response. The caller aborts the connection if this, or the future, raises."""
+        """Send a complete request and return a future of its response. The caller aborts the connection if the call or future raises."""
         transport = self._transport
         if transport is None or transport.is_closing():
             raise Unreachable("cannot connect: the connection closed at once", server=self._pool.server)
@@ -216,7 +218,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def resume_reading(self) -> None:
-        """Read on after a pause; no effect while the memory for a large response is not granted."""
+        """Resume reading after a pause. No effect while memory for a large response is awaited."""
         if self._transport is not None and self._claim_timer is None:
             self._transport.resume_reading()
 
@@ -274,13 +276,13 @@ class ClientConnection(asyncio.Protocol):
     # -- for the event loop ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the connection at the pool."""
+        """Register the connection with its pool."""
         self._transport = cast("asyncio.Transport", transport)
         self._has_unread_bytes = _unread_bytes_check(transport)
         self._pool.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes. Bytes that belong to no response close the connection."""
+        """Parse received bytes. Bytes without a pending request close the connection."""
         if not self._is_expected:
             self.abort()
             return
@@ -312,14 +314,14 @@ class ClientConnection(asyncio.Protocol):
             self._missing = self._length - self._parsed_bytes
 
     def _take_cached(self, head: ResponseHead, body: bytes) -> None:
-        """Take a complete response with a cached head. The parser, which is between two responses, does not see it."""
+        """Complete the request with a response that has a cached head. The parser is between two responses and does not receive it."""
         self._is_expected, self._stays_open = False, True
         self._response = Response(200, head.fields, [body])
         self._keep_or_close()
         self._give_response()
 
     def _take_body(self, data: bytes) -> None:
-        """Take a part of a long body. The parser is still at the body's beginning, so the next response gets a new one."""
+        """Store a part of a long body without the parser. After the body, a new parser replaces the parser, which did not receive it."""
         self._missing -= len(data)
         if self._missing < 0:  # bytes after the end of the response
             data = data[: self._missing]
@@ -333,7 +335,7 @@ class ClientConnection(asyncio.Protocol):
         self._give_response()
 
     def eof_received(self) -> bool:
-        """End a response whose body has no length and no chunks, and therefore ends with the connection."""
+        """Complete a response without length or chunks, whose body ends when the server closes the connection."""
         if self._is_expected and self._ends_with_connection:
             self.on_message_complete()
             self._give_response()
@@ -350,7 +352,7 @@ class ClientConnection(asyncio.Protocol):
         self._fail(OutcomeUnknown(reason, server=self._pool.server))
 
     def _fail(self, failure: RequestFailure) -> None:
-        """End an incomplete response with a failure, and close the connection."""
+        """Fail the request in progress, if any, and close the connection."""
         if self._is_expected:
             stream = self._stream
             self._end_response(failure)
@@ -374,7 +376,7 @@ class ClientConnection(asyncio.Protocol):
             stream.end(failure)
 
     def _keep_or_close(self) -> None:
-        """After a response: return the connection to the pool, or close it."""
+        """Return the connection to the pool after a response, or close it."""
         if self._stays_open and self._transport is not None and not self._transport.is_closing():
             self.idle_since = self.loop.time()
             self._pool.keep(self)
@@ -384,12 +386,12 @@ class ClientConnection(asyncio.Protocol):
     # -- for httptools ---------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """Close the connection after the current response if the server sends another response without a request."""
+        """Mark the connection to be closed if the server starts a response without a request."""
         if not self._is_expected:
             self._stays_open = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Store a field of the head; drop fields of a trailer."""
+        """Store a header field of the response; drop fields of a trailer."""
         if not self._has_head:
             name = name.lower()
             if name in self._headers:
@@ -397,7 +399,7 @@ class ClientConnection(asyncio.Protocol):
             self._headers[name] = value
 
     def on_headers_complete(self) -> None:
-        """Find out from the head how the body is framed. Fail the request if the framing is unsupported or the body too large."""
+        """Determine from the response's head how the body is framed. Fail the request if the framing is unsupported or a body too large."""
         status = self._parser.get_status_code()
         self._is_interim = status < 200
         if status == 101:
@@ -422,7 +424,7 @@ class ClientConnection(asyncio.Protocol):
                 self._claim_bytes(self._length)
 
     def on_body(self, data: bytes) -> None:
-        """Store a part of the body, or pass it to the event stream."""
+        """Store a part of the response's body, or pass it to the event stream."""
         self._other_bytes = 0
         stream = self._stream
         if stream is not None:
@@ -442,7 +444,7 @@ class ClientConnection(asyncio.Protocol):
                 self._claim_bytes(self._pool.max_body_bytes)
 
     def on_message_complete(self) -> None:
-        """End the response; ignore the end of an interim response (1xx)."""
+        """Complete the response; ignore the end of an interim response (1xx)."""
         if self._is_interim:
             self._is_interim = False
             self._headers = {}
@@ -464,7 +466,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 def _unread_bytes_check(transport: asyncio.BaseTransport) -> Callable[[], bool]:
-    """Return a function that checks whether the socket has bytes, or the end of the connection, that the event loop has not read yet."""
+    """Return a function that checks whether the socket has unread data or was closed by the peer, which the event loop has not read yet."""
     connected = transport.get_extra_info("socket")
     if connected is None or not hasattr(select, "poll"):
         return lambda: False
@@ -482,7 +484,7 @@ def _connect_problem(error: Exception) -> str:
 
 
 def connect_problem(error: Exception) -> str:
-    """Return the first line of a connection error's text; if the server does not support TLS, say so."""
+    """Return the first line of a connection error's text, or advice to use `http://` if the server does not support TLS."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":

@@ -1,7 +1,8 @@
 """`Exchange`, one HTTP request with its response, and `ConnectionWriter`, which writes the responses of a connection of `http1_server`.
 
-An exchange is what an ASGI application or the fast path sees. The writer adds the header fields of every response, sends small responses
-of one turn of the event loop together, and limits how long and how much a client may leave unread.
+An exchange is given to an ASGI application, or to the fast path, which answers plain requests without the MCP SDK. The writer adds the
+header fields that every response has, writes small responses of one event loop iteration together, and limits for how long and how many
+bytes of responses a client may leave unread.
 """
 
 from __future__ import annotations
@@ -20,25 +21,29 @@ if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
 HIGH_WATER_BYTES = 262_144
-"""Bytes of a request body that the application has not received, above which the connection stops reading."""
+"""Bytes of a request body not yet received by the application, above which the connection stops reading."""
 
 _JOINED_BYTES = 65_536
-"""Largest response body that is copied behind its head; a larger one is written by itself."""
+"""Largest response body that is copied behind its head and written with it; a larger body is written separately."""
 
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\ncontent-type: application/json\r\n%b%b"
-"""Template of a fast-path response's head, for: the common fields, the body's length, an additional field or nothing, the last lines."""
+"""Template of the head of a fast-path response. Its arguments: the common fields, the body's length, an additional field or nothing, and
+the last lines.
+"""
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
-"""Status code → status line, with its line break."""
+"""HTTP status code → status line, with its line break."""
 
 LATE_SECONDS = 1.0
-"""A timer that fires this long after it was due is set once more: this process was held up, and its peer may have been, too."""
+"""A timeout that fires more than this many seconds late is extended by as many seconds, because this process was blocked and may not have
+read bytes that its peer sent in time.
+"""
 
 _DISCONNECT: Message = {"type": "http.disconnect"}
 
 
 def error_response(status: int, text: bytes, *fields: bytes) -> bytes:
-    """Return a complete plain-text response after which the connection closes."""
+    """Return a complete plain-text HTTP response, after which the connection closes."""
     lines = [b"connection: close", b"content-type: text/plain; charset=utf-8", b"content-length: %d" % len(text), *fields, b"\r\n"]
     return STATUS_LINES[status] + b"\r\n".join(lines) + text
 
@@ -47,7 +52,7 @@ HeadT = TypeVar("HeadT", bound=RequestHead)
 
 
 class Exchange(Generic[HeadT]):
-    """One request and its response; `receive` and `send` are those of ASGI."""
+    """One HTTP request and its response; `receive` and `send` are those of ASGI."""
 
     __slots__ = (
         "_chunked", "_connection", "_head_bytes", "_is_received", "_is_until_close", "_missing", "_parts", "_size", "_waiter",
@@ -68,19 +73,21 @@ class Exchange(Generic[HeadT]):
         self.head = head
         self.keep_alive = keep_alive
         self.is_complete = body is not None
-        """Whether the whole request has arrived."""
+        """Whether the whole request, with its body, has arrived."""
         self.is_started = self.is_fast = self.is_rejected = False
-        """Whether an application or the fast path has the request; whether the fast path has it; whether its body is dropped."""
+        """Whether the request was given to an application or to the fast path; whether it was given to the fast path; whether its body is
+        dropped.
+        """
         self.is_responding = self.is_answered = self.client_gone = False
-        """Whether the response has begun; whether it is complete; whether the client has disconnected."""
+        """Whether the response has begun; whether the response is complete; whether the client has disconnected."""
         self.admission: Admission | None = None
-        """Caller of a request that was judged by its head before the body was complete; `None` for any other request."""
+        """Caller of a request that was judged by its head while its body was incomplete; `None` for any other request."""
         self.received_bytes = 0
-        """Bytes of the body that arrived after the head."""
+        """Number of body bytes that arrived after the head."""
         self.started: StartedRequest | None = None
-        """The request as the fast path processes it; `None` before and after that."""
+        """Handle of the request while the fast path processes it; `None` before and afterwards."""
         self.known_scope: Scope | None = None
-        """The ASGI scope; `None` until it is needed (`scope`)."""
+        """The ASGI scope, or `None` until the property `scope` is first read."""
         self.wants_continue = wants_continue
         self._connection = connection
         self._parts: list[bytes] = [] if body is None else [body]
@@ -89,7 +96,7 @@ class Exchange(Generic[HeadT]):
         """Whether the application has received the whole body."""
         self._waiter: asyncio.Event | None = None
         self._head_bytes: bytes | None = None
-        """Head of the response, until it is sent with the first part of the body."""
+        """Bytes of the response's head, until they are sent with the first part of the body."""
         self._missing = 0
         self._chunked = self._is_until_close = False
 
@@ -113,23 +120,23 @@ class Exchange(Generic[HeadT]):
         return self._size <= HIGH_WATER_BYTES
 
     def reject(self) -> None:
-        """Drop the request's body, including parts that have not arrived."""
+        """Reject the request: drop its body, including parts that have not arrived."""
         self.is_started = self.is_rejected = True
         self._parts, self._size = [], 0
 
     def wake(self) -> None:
-        """Wake a waiting `receive`: a part of the body arrived, the response is complete, or the client disconnected."""
+        """Wake a waiting `receive`, because a part of the body arrived, the response is complete, or the client disconnected."""
         if self._waiter is not None:
             self._waiter.set()
 
     def body(self) -> bytes:
-        """Return the body received so far; `receive` still returns it too."""
+        """Return the part of the body received so far, without removing it: `receive` returns it again."""
         if len(self._parts) != 1:
             self._parts = [b"".join(self._parts)]
         return self._parts[0]
 
     def answer(self, field: Field | None, body: Sequence[bytes | memoryview]) -> None:
-        """Send the response of the fast path (`StartedRequest.answer`), unless the client is gone."""
+        """Send the fast path's response with `body` (JSON) and the additional header field `field`, unless the client has disconnected."""
         if self.client_gone:
             return
         connection = self._connection
@@ -171,9 +178,9 @@ class Exchange(Generic[HeadT]):
         return _DISCONNECT
 
     async def send(self, message: Message) -> None:
-        """Send the head or a part of the response. A head with `content-length` is sent together with the first part of the body."""
+        """Send the head or a part of the response's body. A head with `content-length` is sent together with the first part of the body."""
         connection, body = self._connection, message.get("body") or b""
-        # A head does not wait, so that its body counts as unread.
+        # A head is written while the client does not read, so that its body is then counted as unread.
         if connection.drained is not None and self.is_responding and not self.client_gone:
             await connection.wait_drained(len(body))
         if self.client_gone:
@@ -246,32 +253,35 @@ class Exchange(Generic[HeadT]):
 
 
 def is_late(timer: asyncio.TimerHandle, loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether a timer fires so late that bytes which the peer sent in time may still be unread."""
+    """Return whether `timer` fires so late that bytes which the peer sent in time may still be unread."""
     return loop.time() - timer.when() > LATE_SECONDS
 
 
 class UnreadConnection(Protocol):
-    """A connection whose client does not read its responses."""
+    """A connection whose client leaves responses unread, as counted by `UnreadResponses`."""
 
     def cut(self) -> None:
-        """Close the connection and drop what is not sent."""
+        """Close the connection and drop all unsent bytes."""
         ...
 
 
 class UnreadResponses(Protocol[HeadT]):
-    """Counts unread bytes of responses, and cuts connections above a limit."""
+    """Counts the response bytes that clients have not read, and closes connections above a limit."""
 
     def hold(self, connection: UnreadConnection, exchange: Exchange[HeadT], size: int, /) -> bool:
-        """Set the count of a connection's unread bytes to `size`. Return `False`, and count nothing, if the request has no known caller."""
+        """Set the count of a connection's unread response bytes to `size`.
+
+        Return `False`, and count nothing, if the caller of the request in `exchange` is unknown.
+        """
         ...
 
     def drop(self, connection: UnreadConnection, /) -> None:
-        """Stop counting a connection, because its client has read everything or has disconnected."""
+        """Stop counting a connection's unread bytes, because its client has read everything or has disconnected."""
         ...
 
 
 class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
-    """Writes the responses of one connection."""
+    """Writes the HTTP responses of one client connection."""
 
     __slots__ = (
         "_buffer", "_common", "_current", "_state", "_unread_bytes", "_unread_timer", "common_count", "drained", "loop", "transport",
@@ -281,32 +291,32 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
     heap: Heap
     unread_responses: UnreadResponses[HeadT]
     unread_seconds: float
-    """How long a response may stay unread before the connection is cut."""
+    """Seconds that a response may stay unread before the connection is closed."""
 
     def __init__(self, state: ServerState) -> None:
-        """`state` holds the default header fields, which uvicorn replaces each second."""
+        """`state` is uvicorn's; its default header fields are in every response. uvicorn replaces them each second."""
         self.loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport
         self.drained: asyncio.Event | None = None
-        """Set when the client reads again; `None` while it reads."""
+        """Event that is set when the client reads its responses again; `None` while no writing is paused."""
         self.common_count = 0
         """Number of header lines that `common_fields` returns."""
         self._state = state
         self._common: tuple[object, bytes] = None, b""
         self._current: Exchange[HeadT] | None = None
-        """The request that is being answered, or was answered last."""
+        """The request that is being answered, or the last request that was answered."""
         self._unread_timer: asyncio.TimerHandle | None = None
         self._unread_bytes = 0
-        """Bytes of responses that the client has not read, and of those that wait to be sent after them."""
+        """Response bytes that the client has not read, including those that wait to be written."""
         self._buffer = b""
-        """Bytes to send at the end of this turn of the event loop."""
+        """Bytes that `flush` writes at the end of this event loop iteration."""
 
     def resume_reading(self) -> None:
         """Continue reading the client's requests after a pause."""
         raise NotImplementedError
 
     def answered(self, exchange: Exchange[HeadT], /) -> None:
-        """Start the next request, or close the connection, after a complete response."""
+        """Start the client's next request, or close the connection, after the response of `exchange` is complete."""
         raise NotImplementedError
 
     def common_fields(self) -> bytes:
@@ -318,7 +328,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
         return self._common[1]
 
     def write(self, data: bytes) -> None:
-        """Send bytes, after those that are buffered."""
+        """Write bytes, after the buffered bytes."""
         if self._buffer:
             data, self._buffer = self._buffer + data, b""
         self.transport.write(data)
@@ -326,7 +336,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
             self._count_unread(len(data))
 
     def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Send a large response in parts, after buffered bytes."""
+        """Write a large response, given in consecutive parts, after the buffered bytes."""
         self.flush()
         self.transport.writelines(parts)
         if self.drained is not None:
@@ -334,7 +344,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
         self.heap.used()
 
     def write_soon(self, data: bytes) -> None:
-        """Buffer bytes until the end of this turn of the event loop."""
+        """Buffer bytes, which are written at the end of this event loop iteration."""
         if not self._buffer:
             self.write_batch.add(self)
         self._buffer += data
@@ -348,7 +358,8 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
                 self._count_unread(len(data))
 
     async def wait_drained(self, size: int) -> None:
-        """Wait until the client reads again. Until then, the `size` bytes that are to be sent count as unread."""
+        """Wait until the client reads its responses again. Until then, `size` more bytes, which are to be sent afterwards, count as unread.
+        """
         while self.drained is not None:
             self._count_unread(size)
             await self.drained.wait()
@@ -358,11 +369,11 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
             self._unread_bytes += size
 
     def cut(self) -> None:
-        """Close the connection and drop unsent bytes in the next turn of the event loop, because the transport may be writing now."""
+        """Close the connection and drop unsent bytes, in the next event loop iteration because the transport may be writing now."""
         self.loop.call_soon(self.transport.abort)
 
     def pause_writing(self) -> None:
-        """Start the timeout for a client that does not read."""
+        """Start the timeout for a client that does not read its responses."""
         if self.drained is None:
             self.drained = asyncio.Event()
             self._unread_timer = self.loop.call_later(self.unread_seconds, self._unread_too_long)

@@ -1,4 +1,4 @@
-"""Types that `http1_server` exchanges with the packages above it: admissions, started requests and connection limits."""
+"""Types shared by the HTTP server in `http1_server` and the packages that use it: admissions, started requests, connection limits."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 SURPLUS_SCOPE_KEY = "moongate.surplus"
-"""ASGI scope key of a request on a connection above the limit of connections: only health checks and administrators are served there."""
+"""ASGI scope key of requests on a connection above the connection limit, where only health checks and administrators are served."""
 
 UNSENT, HALF_SENT, IDLE = range(3)
-"""What a connection waits for: its first request, the rest of a request, or the next request. Connections are closed in this order to make
-room for new ones.
+"""Kinds of waiting client connections: without any request yet, with an incomplete request, or idle after a request. They are closed in
+this order to make room for new connections.
 """
 
 Field = tuple[bytes, bytes]
-"""Name and value of a header field."""
+"""Name and value of an HTTP header field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The result of judging a request by its head, before its body is complete: who the caller is."""
+    """The caller of an HTTP request, as determined from the request's head before its body is complete."""
 
     owner: str | None
-    """Id of the principal; `None` if the caller is not known and only the address counts."""
+    """Id of the principal against which the body's bytes are counted; `None` if the caller is unknown, so that its address counts."""
     is_local: bool
     """Whether the caller is the local user: one principal for all programs on this machine."""
     waits: bool
-    """Whether a request with a short body is started only when the body is complete; otherwise the application starts at once."""
+    """Whether to start a request with a short body only when the body is complete, instead of starting the ASGI application at once."""
 
 
 class StartedRequest(Protocol):
-    """A request that the fast path has started."""
+    """An HTTP request in progress on the fast path, which answers plain requests without the MCP SDK."""
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether `cancel` ended the request."""
+        """Whether `cancel` has ended the request."""
         ...
 
     def cancel(self, msg: object = None) -> None:
@@ -46,19 +46,22 @@ class StartedRequest(Protocol):
         ...
 
     def left(self) -> None:
-        """Note that the client disconnected, which may end the request."""
+        """Handle the disconnection of the client, which may end the request."""
         ...
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Call `then` once, when the response is ready or the SDK path must continue the request; then `answer` may be called."""
+        """Register `then`, to be called once: when the response is ready or the SDK path must continue. `answer` is valid from then on."""
         ...
 
     def answer(self) -> tuple[Field | None, Sequence[bytes | memoryview]] | None:
-        """Return an additional header field or `None`, with the JSON body in parts; `None` alone if `go_on` must answer the request."""
+        """Return an additional header field (or `None`) and the JSON body in consecutive parts.
+
+        Return `None` instead of this pair if the request was cancelled or `go_on` must answer it.
+        """
         ...
 
     def forget(self) -> None:
-        """Release the request's memory. No other method is called afterwards."""
+        """Release the request's memory. The connection calls this method last."""
         ...
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,29 +70,38 @@ class StartedRequest(Protocol):
 
 
 class Peer(Protocol):
-    """One client connection, as `ConnectionTable` uses it."""
+    """One client connection that `ConnectionTable` counts and may close."""
 
     address: str | None
-    """Key under which `ConnectionTable` counts the connection (`network_of`); `None` if it was lost before its address was read."""
+    """Key under which `ConnectionTable` counts the connection: an IP address or IPv6 network; `None` if the address could not be read."""
 
     def waits(self) -> tuple[int, float] | None:
-        """Return `UNSENT`, `HALF_SENT` or `IDLE`, and the loop time since when; `None` while the connection serves a request or closes."""
+        """Return for what the connection waits (`UNSENT`, `HALF_SENT` or `IDLE`), and the event loop time at which the wait began.
+
+        Return `None` while the connection serves a request or is closing.
+        """
         ...
 
     def evict(self) -> None:
-        """Close the connection, because a new connection needs its place."""
+        """Close the connection to make room for a new one."""
         ...
 
 
 class ConnectionTable(Protocol):
-    """Counts client connections and bytes of incomplete requests, and closes some connections above a limit (`server.connections`)."""
+    """Counts client connections and the bytes of their incomplete requests, and closes connections above a limit.
+
+    `server.connections` implements it.
+    """
 
     def network_of(self, client: tuple[str, int] | None, /) -> str | None:
         """Return the key under which connections from this address are counted: the address, or an IPv6 network."""
         ...
 
     def opened(self, peer: Peer, now: float, /) -> bool | None:
-        """Count a new connection. Return `True` to serve it, `False` to serve it as surplus (`SURPLUS_SCOPE_KEY`), `None` to refuse it."""
+        """Count a new connection. Return `True` to serve it, `None` to refuse it.
+
+        Return `False` to serve only health checks and administrators on it (`SURPLUS_SCOPE_KEY`). `now` is the event loop time.
+        """
         ...
 
     def closed(self, peer: Peer, /) -> None:
@@ -97,9 +109,12 @@ class ConnectionTable(Protocol):
         ...
 
     def incomplete(self, peer: Peer, admission: Admission | None, size: int, /) -> None:
-        """Set the count of a connection's bytes of incomplete requests to `size`. This may close the connection."""
+        """Record that a connection's incomplete requests now have `size` bytes. This may close the connection.
+
+        `admission` is the caller of the request that is arriving, or `None` if the caller has not been determined.
+        """
         ...
 
     def completed(self, peer: Peer, /) -> None:
-        """Stop counting a connection's bytes of incomplete requests, because no request on it is incomplete any more."""
+        """Stop counting the bytes of a connection's incomplete requests, because all its requests are complete."""
         ...

@@ -1,9 +1,9 @@
-"""Heads of HTTP/1.1 messages, a cache of parsed heads, and batched writes: what both `http1_server` and `http1_client` use.
+"""Heads of HTTP/1.1 messages, a cache of parsed heads, and batched writes, all shared by `http1_server` and `http1_client`.
 
-`HeaderCache` recognizes a head by its bytes, so that a peer's next message need not be parsed. The messages of one peer mostly differ only
-in the values of a few fields. A head is cached after the parser has parsed it; the same bytes would be parsed to the same result. In place
-of a value that varies, a new head may have any other visible characters: they are that field's value, because a value ends only at the
-spaces before the end of its line.
+`HeaderCache` recognizes a head by its bytes, so that the next message of a peer need not be parsed. Most messages of a peer differ only in
+the values of a few fields. A head is cached after the parser has parsed it; equal bytes would be parsed to an equal result. At the position
+of a value that varies, a new head may have other visible characters. They are that field's value, because a value ends only before the
+spaces at the end of its line.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 MAX_HEADS = 4
-"""Heads cached for one peer, for instance those of calls and of listings; the least recently used one is evicted."""
+"""Maximum heads cached for one peer, such as one for calls and one for listings; the least recently used head is evicted."""
 
 MAX_CACHED_HEAD_BYTES = 4_096
-"""Longest head that is cached."""
+"""Maximum bytes of a head that is cached."""
 
 LENGTH = b"content-length"
 
 _VISIBLE = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
-"""Visible characters, with spaces only between them."""
+"""Matches visible characters, with spaces only between them."""
 
 MAX_DIGITS = 11
 """Maximum digits of a `Content-Length`; a longer number counts as unknown."""
@@ -38,22 +38,22 @@ MAX_OUTGOING_HEADS = 1024
 _FRAMING_FIELDS = frozenset(
     {"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade", "expect", "keep-alive", "proxy-connection"}
 )
-"""Fields that decide the framing or routing of a request, so that `OutgoingHeads` does not accept them."""
+"""Fields that decide the framing or routing of a request. `OutgoingHeads` does not accept them."""
 
 _TARGET = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,;=:@%/?]*")
 _HOST = re.compile(r"[A-Za-z0-9\-._:]+")
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
-"""Field values that can be sent unchanged; above all, none with a line break."""
+"""Matches field values that can be sent unchanged. A value with a line break does not match."""
 
 _FIXED_RESPONSE_FIELDS = frozenset(
     {b"content-type", b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"trailer", b"transfer-encoding"}
 )
-"""Fields that decide how a response is read, so that they may not differ from those of a cached head."""
+"""Response fields that decide how the response is read. A cached head matches only if they are equal."""
 
 
 class RequestHead:
-    """The head of one request, or of several requests of one connection that differ only in the values of some fields (`HeaderCache`)."""
+    """The parsed head of an HTTP request. `HeaderCache` reuses it, or a copy with other field values, for later requests."""
 
     __slots__ = ("_facts", "fields", "is_single", "length", "method", "path")
 
@@ -64,9 +64,9 @@ class RequestHead:
         self.method: str = facts["method"]
         self.path: str = facts["path"]
         self.fields: Mapping[bytes, bytes] = dict(headers)
-        """Values by lower-case name. Of repeated fields only the last is included."""
+        """Header field values by lower-case name. Of a repeated field, only the last value is included."""
         self.is_single = len(self.fields) == len(headers)
-        """Whether no field is repeated."""
+        """Whether no header field is repeated."""
         length = self.fields.get(LENGTH, b"")
         self.length = int(length) if length.isdigit() and len(length) <= MAX_DIGITS else -1
         """Value of `content-length`; -1 if it is missing or malformed."""
@@ -112,12 +112,12 @@ class ResponseHead:
 
 
 def varies_in_response(name: bytes) -> bool:
-    """Return whether a field may differ between responses with the same cached head."""
+    """Return whether a response's field may differ from that of a cached head which otherwise matches."""
     return name not in _FIXED_RESPONSE_FIELDS
 
 
 class ParsedHead(Protocol):
-    """The parsed head of a request or a response, which `HeaderCache` keeps."""
+    """The parsed head of a request or a response that `HeaderCache` stores."""
 
     @property
     def fields(self) -> Mapping[bytes, bytes]:
@@ -143,7 +143,7 @@ HeadT = TypeVar("HeadT", bound=ParsedHead)
 
 
 class HeaderCache(Generic[HeadT]):
-    """Cached heads of one peer, the most recently used one first."""
+    """Caches the parsed heads of one peer's messages, the most recently used head first."""
 
     __slots__ = ("_heads", "_max_body_bytes", "_varies")
 
@@ -157,7 +157,7 @@ class HeaderCache(Generic[HeadT]):
         self._heads: list[_CachedHead[HeadT]] = []
 
     def find(self, message: bytes) -> tuple[HeadT, bytes] | None:
-        """Return head and body of a complete message if its head matches a cached one, else `None`."""
+        """Return the parsed head and the body of a complete message if its head matches a cached head, else `None`."""
         heads = self._heads
         for cached in heads:
             body = cached.match(message, self._max_body_bytes)
@@ -169,7 +169,7 @@ class HeaderCache(Generic[HeadT]):
         return None
 
     def keep(self, message: bytes, head: HeadT) -> None:
-        """Cache the head of a complete message that the parser has parsed; ignore heads that are too long or have a field twice."""
+        """Cache the head of a complete message that was parsed; ignore a head that is too long or repeats a field."""
         end = message.find(b"\r\n\r\n", 0, MAX_CACHED_HEAD_BYTES) + 4
         if end < 4 or not head.is_single or not 0 < len(message) - end == head.length <= self._max_body_bytes:
             return
@@ -230,7 +230,7 @@ class _CachedHead(Generic[HeadT]):
 
 
 def _span(head: bytes, lower: bytes, name: bytes, value: bytes) -> tuple[int, int, bytes] | None:
-    """Return start and end of a field's value in the head, and its name; `None` if the value is not there as it was parsed."""
+    """Return start and end of a field's value in a head, and the field's name; `None` if the head does not contain the value unchanged."""
     if not _VISIBLE.fullmatch(value):
         return None
     line = lower.find(b"\r\n%s:" % name)
@@ -239,10 +239,10 @@ def _span(head: bytes, lower: bytes, name: bytes, value: bytes) -> tuple[int, in
 
 
 class OutgoingHeads:
-    """Builds the heads of POST requests to one URL, without `content-length` and the last line break."""
+    """Builds the heads of POST requests to one URL, except for `content-length` and the final line breaks, which `post_request` adds."""
 
     def __init__(self, url: str, fields: Mapping[str, str]) -> None:
-        """`fields`, by lower-case name, are in every head.
+        """Build heads for `url` that all contain `fields`, which are values by lower-case name.
 
         Raises:
             ValueError: The URL or a field cannot be sent unchanged, or a field would change the framing.
@@ -276,20 +276,20 @@ class OutgoingHeads:
 
 
 def post_request(head: bytes, body: bytes) -> bytes:
-    """Return a whole POST request: `head` from `OutgoingHeads`, `content-length` and `body`."""
+    """Return the bytes of a POST request: `head` from `OutgoingHeads`, `content-length` and `body`."""
     return b"%b\r\ncontent-length: %d\r\n\r\n%b" % (head, len(body), body)
 
 
 def get_request(head: bytes) -> bytes:
-    """Return a GET request to the same URL and with the same header fields as the POST request whose head is given."""
+    """Return the bytes of a GET request with the URL and header fields of the POST request whose head is given."""
     return b"GET%b\r\n\r\n" % head.removeprefix(b"POST")
 
 
 class BufferedConnection(Protocol):
-    """A connection that buffers bytes until `flush`."""
+    """A connection that buffers bytes until `flush` is called."""
 
     loop: asyncio.AbstractEventLoop
-    """The connection's event loop, kept because `asyncio.get_running_loop` takes a system call in Python 3.11."""
+    """The connection's event loop, stored because `asyncio.get_running_loop` makes a system call in Python 3.11."""
 
     def flush(self) -> None:
         """Write the buffered bytes, if there are any and the connection is open."""
@@ -297,13 +297,13 @@ class BufferedConnection(Protocol):
 
 
 class WriteBatch:
-    """Writes what several connections of one event loop have buffered, at the end of the loop's current turn."""
+    """Writes the buffers of several connections together, at the end of an event loop iteration."""
 
     def __init__(self) -> None:
         self._connections: list[BufferedConnection] = []
 
     def add(self, connection: BufferedConnection) -> None:
-        """Call the connection's `flush` at the end of this turn of the event loop."""
+        """Call the connection's `flush` at the end of this event loop iteration."""
         if not self._connections:
             connection.loop.call_soon(self._flush)
         self._connections.append(connection)

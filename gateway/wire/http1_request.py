@@ -1,4 +1,4 @@
-"""Functions of `http1_server` for the head of a request: parts of its ASGI scope, checks of its framing, removal of an offer to upgrade."""
+"""Functions for request heads, used by `http1_server`: build parts of the ASGI scope, check the framing, remove an offer to upgrade."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ Headers = list[tuple[bytes, bytes]]
 
 
 def target_of(url: bytes, root: str) -> tuple[dict[str, Any], bytes | None]:
-    """Return the scope entries for path and query, and the host if the request target is a whole URL (RFC 9112, 3.2), else `None`.
+    """Return the ASGI scope entries for path and query of a request target, and the host if the target is a whole URL (RFC 9112, 3.2).
+
+    The host is `None` for any other target. `root` is the path prefix under which the application is mounted.
 
     Raises:
         httptools.HttpParserError: The target is not a URL.
@@ -22,7 +24,7 @@ def target_of(url: bytes, root: str) -> tuple[dict[str, Any], bytes | None]:
     raw_path, _, query = url.partition(b"?")
     authority: bytes | None = None
     if not raw_path.startswith(b"/"):
-        parts: Any = httptools.parse_url(url)  # its own types do not say which parts may be missing
+        parts: Any = httptools.parse_url(url)  # httptools' types do not say which parts may be missing
         if parts.host is not None:
             shown = b"[%s]" % parts.host if b":" in parts.host else parts.host
             authority = shown if parts.port is None else b"%s:%d" % (shown, parts.port)
@@ -37,7 +39,7 @@ def target_of(url: bytes, root: str) -> tuple[dict[str, Any], bytes | None]:
 
 
 def base_scope(transport: asyncio.Transport, root: str) -> dict[str, Any]:
-    """Return the scope entries that all requests of a connection have."""
+    """Return the ASGI scope entries that are equal in all requests of a connection. `root` is the application's path prefix."""
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -49,14 +51,17 @@ def base_scope(transport: asyncio.Transport, root: str) -> dict[str, Any]:
 
 
 def without_upgrade(method: bytes, url: bytes, version: str, headers: Headers) -> bytes:
-    """Return the bytes of a head without its offer to upgrade the protocol. `Connection: close` stays; any other becomes `keep-alive`."""
+    """Return the bytes of a request head without its offer to upgrade the protocol.
+
+    A `Connection` field that contains `close` is unchanged; the value of any other `Connection` field becomes `keep-alive`.
+    """
     kept = [(name, value) for name, value in headers if name not in (b"upgrade", b"http2-settings")]
     kept = [(name, b"keep-alive" if name == b"connection" and b"close" not in value.lower() else value) for name, value in kept]
     return b"\r\n".join([b"%s %s HTTP/%s" % (method, url, version.encode()), *(b"%s: %s" % field for field in kept), b"\r\n"])
 
 
 def check_framing(version: str, fields: Mapping[bytes, bytes], headers: Headers) -> None:
-    """Raise `ValueError` for an unsupported HTTP version or transfer coding, and for a missing or repeated `Host`."""
+    """Raise `ValueError` if a request head has an unsupported HTTP version or transfer coding, or a missing or repeated `Host`."""
     hosts = b"host" in fields if len(fields) == len(headers) else [name for name, _ in headers].count(b"host")
     if version not in ("1.1", "1.0") or hosts > 1 or (version == "1.1" and not hosts):
         raise ValueError("version or host")

@@ -1,4 +1,4 @@
-"""`Response`: what `http1_client` returns for a request."""
+"""`Response`: the HTTP response that `http1_client` returns for a request."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from gateway.wire.sse import EventStream
 
 @dataclass(slots=True)
 class Response:
-    """The response to one request."""
+    """The HTTP response to one request that `http1_client` sent."""
 
     status: int
     headers: Mapping[bytes, bytes]
-    """Values by lower-case name; values of a repeated field are joined by commas."""
+    """Field values by lower-case name; values of a repeated field are joined by commas."""
     parts: list[bytes]
-    """The body as it arrived, not decompressed."""
+    """The body in consecutive parts, as it arrived: not decompressed."""
     stream: EventStream | None = None
-    """The messages of an event stream, once it has a message or has ended. The caller reads it to the end, or calls `leave` or `close`."""
+    """The messages of a body that is an event stream; `None` for any other body. The response is returned when the stream has its first
+    message or has ended. The caller reads the stream to its end, or calls its `leave` or `close`.
+    """
     claim: Claim | None = None
     """The permission to hold a large body in memory; the caller releases it."""
 

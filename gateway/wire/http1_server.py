@@ -1,12 +1,12 @@
 """`ServerConnection`: one HTTP/1.1 connection of uvicorn's server. Parses requests, runs the application, writes responses in order.
 
-Requests are parsed by httptools (llhttp, C, MIT) in its strict mode: a request whose framing is ambiguous is rejected. Limits hold for
+Requests are parsed by httptools (llhttp, C, MIT) in its strict mode: a request whose framing is ambiguous is rejected. There are limits for
 the time and bytes of a head, the time of a body, bytes of a trailer, pipelined requests and unread responses. A timer runs only while a
 request is incomplete or a response is unread. An offer to upgrade is ignored. `server.http_protocol` sets the class attributes.
 
-Decided: a protocol of our own. Because: uvicorn's h11 protocol takes longer than the rest of a plain call, and its httptools protocol has
-none of these limits, loses the body of a request that offers h2c and writes each response in two pieces. uvicorn keeps what is not per
-request: sockets, start, signals, shutdown. Revisit when: uvicorn's protocol has these limits.
+Decided: a protocol class in this project. Because: uvicorn's h11 protocol takes longer than the rest of a plain call, and its httptools
+protocol has none of these limits, loses the body of a request that offers h2c and writes each response in two pieces. uvicorn still handles
+sockets, start, signals and shutdown. Revisit when: uvicorn's protocol has these limits.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES, SLICE_BYTES = 65_536, 16_384
-"""Maximum bytes of a head, or between two parts of a body; and bytes that the parser gets at once, after which the maximum is checked."""
+"""Maximum bytes of a head, or between two parts of a body; and bytes given to the parser at once, after which the maximum is checked."""
 
 MAX_PIPELINED = 64
-"""Requests that may wait on one connection for earlier responses; a client that sends more is disconnected."""
+"""Maximum requests on one connection that wait for earlier responses; a client that sends more is disconnected."""
 
 LINGER_BYTES, LINGER_SECONDS = 8_388_608, 2.0
-"""Limits on reading and dropping an unwanted body, so that the client gets to read the response; then the connection is cut."""
+"""Maximum bytes and seconds of an unwanted body that are read and dropped after the response, so that the client can read the response."""
 
 _INVALID = error_response(400, b"Invalid HTTP request received.")
 _TIMED_OUT = error_response(408, b"The request did not arrive in time")
@@ -46,9 +46,9 @@ _NO_ROOM = error_response(503, b"Too many connections; try again", b"retry-after
 
 
 class ServerConnection(ConnectionWriter[HeadT]):
-    """One HTTP/1.1 connection. uvicorn creates it, and calls `shutdown` when the server stops.
+    """One HTTP/1.1 connection of a client. uvicorn creates it, and calls `shutdown` when the server stops.
 
-    It has slots because Python 3.11 accesses attributes of objects with more than 30 of them slowly without slots.
+    The class has slots because Python 3.11 accesses attributes of objects with more than 30 attributes slowly without slots.
     """
 
     __slots__ = (
@@ -59,18 +59,18 @@ class ServerConnection(ConnectionWriter[HeadT]):
     )
 
     make_head: Callable[[dict[str, Any]], HeadT]
-    """Makes the head of a request from its ASGI scope."""
+    """Returns the parsed head of a request, made from its ASGI scope."""
     varies: Callable[[bytes], bool]
-    """Returns whether a field may differ between requests with the same cached head."""
+    """Returns whether a header field may differ between requests with the same cached head."""
     start_fast: Callable[[HeadT, bytes], StartedRequest | None] | None = None
-    """Starts a complete request on the fast path; returns `None` to leave it to the application."""
+    """Starts a complete request on the fast path (without the MCP SDK); returns `None` to leave the request to the application."""
     admit: Callable[[HeadT], ASGIApp | Admission] | None = None
-    """Judges a request by its head before its body is read; returns its caller, or an application that rejects it."""
+    """Judges a request by its head before its body is read; returns its caller, or an ASGI application that rejects the request."""
     connections: ConnectionTable
     head_seconds: float
-    """Timeout from the connection, or the first byte of a later request, to the end of the head; then 408."""
+    """Timeout in seconds from the opening of the connection, or the first byte of a later request, to the end of a head; then 408."""
     body_seconds: float
-    """Timeout from the head to the end of the body; then 408 if no response has begun."""
+    """Timeout in seconds from the head to the end of the body; then 408 if no response has begun."""
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: object = None) -> None:
         if not config.loaded:
@@ -80,7 +80,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self._root = config.root_path
         self._idle_seconds = config.timeout_keep_alive
         self._tasks: set[Any] = server_state.tasks
-        """Tasks, and requests of the fast path, that uvicorn waits for when it stops."""
+        """Tasks, and requests in progress on the fast path, that uvicorn waits for when it stops."""
         self._app_state = app_state
         self.address: str | None = None
         self._parser = httptools.HttpRequestParser(self)
@@ -88,18 +88,18 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self._target_url: bytes | None = None
         self._target: dict[str, Any] = {}
         self._authority: bytes | None = None
-        """`_target_url`, `_target`, `_authority`: the last request target, its scope entries, and the host if the target names one."""
+        """`_target_url`, `_target`, `_authority`: the last request target, its ASGI scope entries, and the host if the target has one."""
         self._headers: Headers = []
         self._in_head = self._is_last = self._is_paused = self._is_lingering = False
-        """A head is arriving; no further request is parsed; reading is paused; the rest of an answered request is dropped (`_linger`)."""
+        """Whether a head is arriving; no further request is parsed; reading is paused; the rest of an answered request is dropped."""
         self._is_counted = self._is_surplus = False
         """Whether `connections` counts incomplete requests of this connection; whether the connection is above the limit of connections."""
         self._other_bytes = 0
-        """Bytes received since the end of a head or the last byte of a body."""
+        """Number of bytes received since the end of a head or the last byte of a body."""
         self._arriving: Exchange[HeadT] | None = None
-        """The request whose body is incomplete."""
+        """The request whose body is incomplete; `None` if there is no such request."""
         self._header_cache: HeaderCache[HeadT] | None = None
-        """Cached heads of requests that the fast path served; `None` before the first one."""
+        """Cache of parsed heads of requests that the fast path answered; `None` before the first such request."""
         self._pipelined: deque[Exchange[HeadT]] = deque()
         self._arrival_timer: asyncio.TimerHandle | None = None
         self._awaits_body = False
@@ -122,7 +122,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self._linger()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the handlers of pending requests that the client is gone, and break reference cycles."""
+        """Notify the handlers of pending requests that the client disconnected, and break reference cycles."""
         self._state.connections.discard(cast("Any", self))
         self.connections.closed(self)
         for timer in (self._arrival_timer, self._unread_timer, self._idle_timer):
@@ -142,7 +142,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self.resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes, or drop them after the last request."""
+        """Parse received bytes, or drop them if no further request is accepted."""
         if self._is_last or self.transport.is_closing():
             self._other_bytes += len(data)
             if self._is_lingering and self._other_bytes > LINGER_BYTES:
@@ -191,7 +191,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self.transport.resume_reading()
 
     def answered(self, exchange: Exchange[HeadT]) -> None:
-        """After a complete response: start the next request, wait for one, or close the connection."""
+        """Start the next request after a complete response, wait for the next request, or close the connection."""
         self._state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -235,7 +235,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
     # -- for httptools ---------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """Reset the state of the head for a new request."""
+        """Begin to parse the head of a new request."""
         self._url, self._headers = b"", []
         self._in_head = True
 
@@ -244,12 +244,12 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Store a field of the head; drop fields of a trailer."""
+        """Store a header field of the request; drop fields of a trailer."""
         if self._in_head:
             self._headers.append((name.lower(), value.strip(b" \t")))  # the parser keeps spaces after a value
 
     def on_headers_complete(self) -> None:
-        """Make or queue the request whose head is complete; disconnect a client that pipelines too many requests."""
+        """Start or queue the request whose head is complete; disconnect a client that pipelines too many requests."""
         self._in_head, self._other_bytes = False, 0
         if len(self._pipelined) >= MAX_PIPELINED:
             self._is_last = True
@@ -258,14 +258,14 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self._take_request()
 
     def on_body(self, data: bytes) -> None:
-        """Add a piece of the body."""
+        """Add received bytes to the body of the request that is arriving."""
         self._other_bytes = 0
         exchange = self._arriving
         if exchange is not None and not exchange.feed(data):
             self._pause()
 
     def on_message_complete(self) -> None:
-        """Start the request if it is the current one and has not started yet."""
+        """Mark the request as complete, and start it if it is the current request and has not started yet."""
         exchange, self._arriving = self._arriving, None
         if exchange is not None:
             exchange.is_complete = True
@@ -294,7 +294,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self._reject()
 
     def _ignore_upgrade(self) -> None:
-        """Parse a head that offers another protocol again without the offer, because the parser stops at such a head."""
+        """Parse a head that offers another protocol again, without the offer, because the parser stops at such a head."""
         method, version = self._parser.get_method(), self._parser.get_http_version()
         if method == b"CONNECT":
             return self._reject()
@@ -302,7 +302,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self._feed(without_upgrade(method, self._url, version, self._headers))
 
     def _take_request(self) -> None:
-        """Make the request whose head is complete the current one, or queue it. Raises `ValueError` for an ambiguous head."""
+        """Make a request from the parsed head, as the current request or in the queue. Raises `ValueError` for an ambiguous head."""
         parser, headers = self._parser, self._headers
         version = parser.get_http_version()
         if self._url != self._target_url:  # most requests of a connection have the same target
@@ -317,13 +317,13 @@ class ServerConnection(ConnectionWriter[HeadT]):
         keep_alive = version == "1.1" and parser.should_keep_alive()
         exchange = self._arriving = Exchange(self, head, keep_alive=keep_alive, wants_continue=wants_continue)
         if self._current is None or self._current.is_answered:
-            self._current = exchange  # started when it is complete, or with the bytes that came in the same read
+            self._current = exchange  # started when it is complete, or by `_count_incomplete` after this read
         else:
             self._pipelined.append(exchange)
             self._pause()
 
     def _begin(self, exchange: Exchange[HeadT]) -> None:
-        """Make a request the current one. If its body is incomplete, `admit` judges it by its head before more of the body is kept."""
+        """Make a request the current request, and start it unless it waits for its body. `admit` first judges an incomplete request."""
         self._current = exchange
         if exchange.is_complete:
             self._start(exchange)
@@ -382,7 +382,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         return current is None or current.is_answered or (current is self._arriving and not current.is_responding)
 
     def _reject(self) -> None:
-        """Read nothing more, and close the connection when earlier requests have their responses."""
+        """Respond 400 if possible, parse no further request, and close the connection after the responses to earlier requests."""
         self._is_last = True
         if self._may_refuse():
             self.write(_INVALID)
@@ -400,7 +400,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
     # -- incomplete requests, connections above the limit ----------------------------------------------------------
 
     def _count_incomplete(self) -> None:
-        """Report the bytes of incomplete and pipelined requests to `connections`. An incomplete request is judged by its head first."""
+        """Report the bytes of incomplete and pipelined requests to `connections`. First, judge an incomplete request by its head."""
         exchange = self._arriving
         if exchange is not None and exchange is self._current and not exchange.is_started and exchange.admission is None:
             self._begin(exchange)
@@ -417,7 +417,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self.connections.completed(self)
 
     def waits(self) -> tuple[int, float] | None:
-        """Return what the connection waits for and since when, or `None` (see `Peer.waits`)."""
+        """Return what the connection waits for (`UNSENT`, `HALF_SENT`, `IDLE`) and since when, or `None`, as `Peer.waits` specifies."""
         if self._is_lingering:
             return UNSENT, self._idle_since
         if self.transport.is_closing() or self._is_last or self._arriving is not None or self._pipelined:
@@ -428,7 +428,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         return kind, self._idle_since
 
     def evict(self) -> None:
-        """Close the connection, because a new connection needs its place. If a request is incomplete, send a 503 before."""
+        """Close the connection to make room for a new connection. If a request is incomplete, first send a 503."""
         if self._is_lingering:
             self.transport.abort()
         elif not self.transport.is_closing():
@@ -438,9 +438,9 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self._close()
 
     def _linger(self) -> None:
-        """Keep the connection open for a while, and drop the rest of a request that already has its response.
+        """Keep the connection open for `LINGER_SECONDS`, and drop the rest of a request that already has its response.
 
-        If the connection closed at once, the client could not read the response.
+        If the connection were closed at once, the client could not read the response.
         """
         self.flush()
         self._completed()
@@ -457,7 +457,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
     # -- deadlines -------------------------------------------------------------------------------------------------
 
     def _watch_arrival(self) -> None:
-        """Start or stop the timer of an incomplete request. While requests are pipelined, reading is paused and no timer runs."""
+        """Start or stop the timeout of an incomplete request. It does not run while requests are pipelined, because reading is paused."""
         if self._is_lingering:
             return
         if self._pipelined or (not self._in_head and self._arriving is None):

@@ -15,13 +15,16 @@ MAX_VALUES = 100_000
 """Maximum number of members and list elements in one message. This many numbers take about 50 ms."""
 
 WINDOW_BYTES = 65_536
-"""Bytes of a text that are examined at once. One such piece takes less than a millisecond."""
+"""Number of bytes of JSON text that `PartCounter` examines at once, in less than a millisecond."""
 
 _OTHER = bytes(code for code in range(256) if code not in b'":{[,')
 
 
 def has_too_many_parts(data: bytes) -> bool:
-    """Return whether JSON text exceeds `MAX_PARTS` or `MAX_VALUES`. Small bodies cost one comparison."""
+    """Return whether JSON text has more than `MAX_PARTS` members, objects and lists, or more than `MAX_VALUES` members and elements.
+
+    A text of at most `MAX_PARTS` bytes costs one comparison.
+    """
     if len(data) <= MAX_PARTS or (structure_of(data) <= MAX_PARTS and data.count(b",") < MAX_VALUES):
         return False
     counted = PartCounter()
@@ -46,11 +49,11 @@ class PartCounter:
 
     @property
     def is_over(self) -> bool:
-        """Whether a count exceeds `MAX_PARTS` or `MAX_VALUES`."""
+        """Whether the count of parts exceeds `MAX_PARTS`, or the count of values `MAX_VALUES`."""
         return self.parts > MAX_PARTS or self.values >= MAX_VALUES
 
     def feed(self, data: bytes) -> None:
-        """Count one more piece. Counting stops when a limit is exceeded."""
+        """Count the next piece of the text. Counting stops when a limit is exceeded."""
         for start in range(0, len(data), WINDOW_BYTES):
             if self.is_over:
                 return

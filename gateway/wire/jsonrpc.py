@@ -1,5 +1,7 @@
-"""JSON-RPC 2.0 messages: decodes and checks them, matches responses to requests, and encodes messages. `rpc_envelope` builds
-them. Used by `upstream` and `server`."""
+"""Decodes and encodes JSON-RPC 2.0 messages, checks them, and matches responses to requests. Used by `upstream` and `server`.
+
+`rpc_envelope` builds messages as objects.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from gateway.wire.rpc_envelope import REQUEST_START, VERSION, VERSION_KEY
 _ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{1,200}")'
 _HEAD_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*,(?!\s*"method")')
 _TAIL_ID = re.compile(_ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
-"""`_HEAD_ID` and `_TAIL_ID` match the id of a response where JSON-RPC libraries put it: at the start or end of the message."""
+"""`_HEAD_ID` and `_TAIL_ID` match the id of a response at its start or end, which is where JSON-RPC libraries write it."""
 
 _FIRST_ID = re.compile(rb'\{"jsonrpc":"2\.0","id":("[^"\\]*"|-?\d+)[,}]')
 _METHOD = re.compile(rb'"method":"([^"\\]*)"')
@@ -30,9 +32,9 @@ _N, _I = b"NI"
 
 
 def decode_object(data: bytes, *, is_counted: bool = False) -> JsonObject | None:
-    """Parse JSON text; `None` if it is malformed, not an object, or exceeds `MAX_PARTS` or `MAX_VALUES`.
+    """Parse JSON text and return the object, or `None` if it is malformed, another value, or exceeds `MAX_PARTS` or `MAX_VALUES`.
 
-    With `is_counted`, the caller has checked these limits already.
+    If `is_counted` is true, these limits were already checked by the caller and are not checked again.
     """
     if len(data) > MAX_PARTS and not is_counted and has_too_many_parts(data):
         return None
@@ -44,9 +46,9 @@ def decode_object(data: bytes, *, is_counted: bool = False) -> JsonObject | None
 
 
 def decode_message(parts: list[bytes]) -> Decoded:
-    """Decode a response whose JSON arrived in `parts`, which the caller must not use afterwards.
+    """Decode a response whose JSON arrived in consecutive `parts`, which the caller must not use afterwards.
 
-    Return the message, its JSON, and a long text in its result if there is one (`long_text.Decoded`).
+    Return the message, its JSON in consecutive parts, and a long text of its result if it has one (`long_text.Decoded`).
 
     Raises:
         ValueError: The message is not JSON.
@@ -57,25 +59,25 @@ def decode_message(parts: list[bytes]) -> Decoded:
 
 
 def outcome_of(message: JsonValue, number: int | str) -> JsonObject | RpcError | None:
-    """Return the result or the error that answers request `number`, or `None` if the message does not answer it.
+    """Return the JSON-RPC result or error that answers the request with the id `number`; `None` if the message does not answer it.
 
     A message with a result and an error counts as an error. The id of an error is not compared, because servers that could not read the
     request send another id or `null`; the caller passes only messages that arrived in response to this request.
     """
-    fields: JsonMapping | None = message  # or another value
+    fields: JsonMapping | None = message  # the annotation is only assumed: the next line checks the type
     if not isinstance(fields, dict):
         return None
     if "error" in fields and (error := error_of(fields)) is not None:
         return error
     said: JsonValue = fields.get("id")
-    result: JsonObject | None = fields.get("result")  # or another value
+    result: JsonObject | None = fields.get("result")  # the annotation is only assumed: the next line checks the type
     if fields.get(VERSION_KEY) != VERSION or said is True or not (said == number or said == str(number)) or not isinstance(result, dict):
         return None
     return result
 
 
 def id_of(message: bytes) -> int | str | None:
-    """Return the id of a malformed or truncated response, searched at its start and end; `None` if it is not found."""
+    """Return the id of a malformed or truncated response, searched at its start and end; `None` if no id is found there."""
     found = _HEAD_ID.match(message) or _TAIL_ID.search(message)
     if found is None:
         return None
@@ -86,24 +88,24 @@ def id_of(message: bytes) -> int | str | None:
 
 
 def first_id(head: bytes) -> int | str | None:
-    """Return the id in the beginning of a message written without spaces, if the id is its second member, else `None`."""
+    """Return the id from the beginning of a message that has no spaces and the id as its second member; `None` for other messages."""
     found = _FIRST_ID.match(head)
     return None if found is None else json.loads(found[1])
 
 
 def method_in(head: bytes) -> str:
-    """Return the method in the beginning of a message written without spaces; empty for a response."""
+    """Return the method name from the beginning of a message that has no spaces; an empty string for a response."""
     found = _METHOD.search(head)
     return "" if found is None else found[1].decode(errors="replace")
 
 
 def looks_like_response(line: bytes) -> bool:
-    """Return whether text that is not JSON-RPC seems to be a damaged response, and not a line of a log."""
+    """Return whether a line that is not a valid JSON-RPC message seems to be a damaged response, rather than a line of a log."""
     return b'"method"' not in line and any(member in line for member in (b'"jsonrpc"', b'"result"', b'"error"'))
 
 
 def to_message(value: JsonValue) -> JsonObject | None:
-    """Return a decoded value if it is a valid request, notification or response, else `None`."""
+    """Return a decoded JSON value if it is a valid JSON-RPC request, notification or response, else `None`."""
     if not isinstance(value, dict):
         return None
     fields = cast("JsonObject", value)
@@ -119,14 +121,14 @@ def to_message(value: JsonValue) -> JsonObject | None:
 
 
 def number_of(value: JsonValue) -> int:
-    """Return the id of a response as the number that the gateway gave the request, also if it arrives as text; -1 for any other value."""
+    """Return a response's id as the integer that the gateway sent, also if the server returned it as text; -1 for any other value."""
     if isinstance(value, str):
         return int(value) if value.isdecimal() and len(value) < 20 else -1
     return value if isinstance(value, int) and not isinstance(value, bool) else -1
 
 
 def error_of(message: JsonValue) -> RpcError | None:
-    """Return the `error` member of a message, or `None` if it is missing or malformed."""
+    """Return the `error` member of a JSON-RPC message, or `None` if it is missing or malformed."""
     found = cast("JsonMapping", message).get("error") if isinstance(message, dict) else None
     if not isinstance(found, dict):
         return None
@@ -138,7 +140,7 @@ def error_of(message: JsonValue) -> RpcError | None:
 
 
 def has_nan(encoded: bytes, value: JsonMapping) -> bool:
-    """Return whether `encoded`, the JSON that `to_json` made of `value`, holds NaN or Infinity as a number, not only inside a string."""
+    """Return whether `encoded`, which `to_json` made from `value`, contains NaN or Infinity as a number, not only inside a string."""
     # Searching for one byte is twenty times faster than searching for a word.
     if not (_N in encoded and encoded.find(b"NaN") >= 0) and not (_I in encoded and encoded.find(b"Infinity") >= 0):
         return False
@@ -150,10 +152,10 @@ def has_nan(encoded: bytes, value: JsonMapping) -> bool:
 
 
 def encode_message(message: JsonMapping) -> bytes:
-    """Return a message, or a part of one, as JSON. Raises `ToolFailed` if it holds NaN or Infinity."""
+    """Return a JSON-RPC message, or a part of a message, as JSON. Raises `ToolFailed` if it contains NaN or Infinity."""
     try:
         body = to_json(message)
-    except ValueError:  # a lone surrogate, which only an escape can write
+    except ValueError:  # a lone surrogate: UTF-8 cannot encode it, and `json.dumps` writes it as an escape
         body = b"NaN"
     if not has_nan(body, message):
         return body if body != b"NaN" else json.dumps(message, separators=(",", ":")).encode()
@@ -161,8 +163,8 @@ def encode_message(message: JsonMapping) -> bytes:
 
 
 def encode_response(number: JsonValue, result: JsonObject, long_text: LongText | None) -> Sequence[bytes | memoryview] | None:
-    """Return a response in consecutive parts; `None` if it holds NaN, Infinity, or a value or string that JSON cannot have."""
-    message: JsonObject = {VERSION_KEY: VERSION, "id": number, "result": result}  # one call less per tool call than `response`
+    """Return a JSON-RPC response as JSON in consecutive parts; `None` if `result` contains NaN, Infinity, or a value unknown to JSON."""
+    message: JsonObject = {VERSION_KEY: VERSION, "id": number, "result": result}  # not `response(...)`: saves a function call per tool call
     try:
         body = (to_json(message),) if long_text is None else encode_around(message, long_text)
     except (ValueError, TypeError, RecursionError):
@@ -174,21 +176,21 @@ def encode_response(number: JsonValue, result: JsonObject, long_text: LongText |
 
 
 class RequestWriter:
-    """Encodes the requests of one connection. Methods are encoded once, and the parameters are not copied."""
+    """Encodes the JSON-RPC requests of one connection. It encodes each method name once, and does not copy the parameters."""
 
     def __init__(self, repeated: str) -> None:
-        """`repeated` is the name of a parameter, such as `_meta`, whose value is often the same object. That object is encoded once."""
+        """`repeated` is the name of a parameter, such as `_meta`, whose value is often the same object, which is then encoded once."""
         self._repeated = to_json(repeated)
         self._methods: dict[str, bytes] = {}
-        """Method → its JSON."""
+        """JSON of each method name."""
         self._last: JsonMapping | None = None
         self._encoded = b""
-        """The JSON that ends a request whose repeated parameter is the object `_last`."""
+        """The last bytes of a request whose repeated parameter is the object `_last`: this parameter as JSON, and closing braces."""
 
     def parts(self, number: int, method: str, params: JsonMapping, repeated: JsonMapping | None) -> tuple[bytes, bytes | memoryview, bytes]:
-        """Return the text of a request in consecutive parts. Raises `ToolFailed` for NaN or Infinity.
+        """Return the JSON of a request in consecutive parts. Raises `ToolFailed` for NaN or Infinity.
 
-        `repeated` is the value of the parameter that is mostly the same in every request; `params` has the other parameters.
+        `number` is the id. `repeated` is the value of the parameter that is the same in most requests; `params` has the other parameters.
         """
         name = self._methods.get(method)
         if name is None:

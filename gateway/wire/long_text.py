@@ -1,9 +1,9 @@
 """Long texts in the results of servers: a long string is kept as the JSON in which it arrived, and is sent to the client unchanged.
 
 Encoding such a string again would cost more than the rest of the call. The parser checks the string separately from the rest of the
-message, in which a random marker stands in its place and must come out as a value of the result. The JSON that is sent is therefore the
-JSON of the string that the gateway has judged. Many servers repeat the text of a content block in the structured content: it is decoded
-once if both strings are spelled alike.
+message. In the rest, a random marker replaces the string, and must be found as a value of the result. So the JSON that is sent to the
+client is the JSON of the string that the gateway has judged. Many servers repeat the text of a content block in the structured content: it
+is decoded once if both strings have the same JSON.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from pydantic_core import from_json, to_json
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 LONG_BYTES = 65_536
-"""Shortest JSON of a long text; encoding a shorter string takes less time than finding it."""
+"""Minimum bytes of a long text as JSON. Encoding a shorter string takes less time than finding it."""
 
 ENDS_BYTES = 4096
-"""A long text begins within this many bytes of the start of the message, and ends within as many of its end."""
+"""A long text must begin within this many bytes of the start of the message, and end within as many bytes of its end."""
 
 SLICE_BYTES = 262_144
-"""Bytes of a JSON string that are decoded at once."""
+"""Bytes of a JSON string that are decoded at once, between which other threads can run."""
 
 ESCAPES_BYTES = 12
-"""Length in bytes of a surrogate pair: two escapes that stand for one character."""
+"""Length in bytes of a surrogate pair in JSON: two escapes of six bytes for one character."""
 
 WINDOW_BYTES = 64
-"""Bytes before a possible end of a slice that are examined to find out whether the end is inside an escape."""
+"""Bytes examined before a possible end of a slice, to find out whether the end is inside an escape."""
 
 MAX_STEPS = 4096
-"""Maximum bytes over which the end of a slice is searched."""
+"""Maximum bytes that are searched, backwards, for a possible end of a slice."""
 
 _ENDS_IN_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u(?![dD][89abAB])[0-9a-fA-F]{4}\Z")
-"""Matches bytes that end in a whole escape, unless the escape is the first half of a surrogate pair."""
+"""Matches bytes that end in a complete `u` escape that is not the first half of a surrogate pair."""
 
 _MARK = secrets.token_hex(16)
 """A random marker that cannot occur in a server's response."""
@@ -47,26 +47,28 @@ _MARKED = to_json(_MARK)
 
 _Part = TypeVar("_Part")
 
-_BACKSLASH = ord("\\")  # a number is found at once
+_BACKSLASH = ord("\\")  # a number, because `in` searches bytes for a number faster
 
 
 @dataclass(frozen=True, slots=True)
 class LongText:
-    """A long string in the result of a request, decoded and as the JSON in which it arrived."""
+    """A long string (at least `LONG_BYTES` as JSON) in the result of a request: decoded, and as the JSON in which it arrived."""
 
     text: str
     encoded: memoryview
-    """The JSON of the text, quotes included."""
+    """The JSON of the text, with its quotes."""
     holders: Sequence[tuple[JsonObject, str]]
-    """The objects of the result that hold the text, each with the key of the text."""
+    """The objects in the result that contain the text as a value, each with the key of this value."""
 
 
 Decoded = tuple[JsonValue, tuple[bytes, ...], LongText | None]
-"""A message, its JSON in consecutive parts, and the long text of its result or `None`. A long text is at the odd indexes of the parts."""
+"""A decoded message, its JSON in consecutive parts, and the long text of its result or `None`. A long text is at odd indexes of parts."""
 
 
 def decode_parts(parts: list[bytes]) -> Decoded:
-    """Decode a message whose JSON arrived in `parts`. The caller must not use `parts` afterwards: the list is changed to save a copy.
+    """Decode a message whose JSON arrived in consecutive `parts`.
+
+    The caller must not use the list `parts` afterwards: it is changed to save a copy.
 
     Raises:
         ValueError: The message is not JSON.
@@ -83,7 +85,7 @@ def decode_parts(parts: list[bytes]) -> Decoded:
 
 
 def decode_lean(parts: list[bytes]) -> JsonValue:
-    """Decode a message whose JSON is not needed again, in less memory than `decode_parts`. Empties `parts`.
+    """Decode a message whose JSON is not needed afterwards, with less memory than `decode_parts` uses. Empties the list `parts`.
 
     Raises:
         ValueError: The message is not JSON.
@@ -100,7 +102,10 @@ def decode_lean(parts: list[bytes]) -> JsonValue:
 
 
 def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
-    """Return a message without its long text, the object and key of the text, and the text in UTF-8; `None` if it has no long text."""
+    """Return a message without its long text, the object and key to which the text belongs, and the text in UTF-8.
+
+    Return `None` if the message has no long text.
+    """
     place = _place([data], len(data)) if len(data) >= LONG_BYTES else None
     if place is None:
         return None
@@ -114,7 +119,7 @@ def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
 
 
 def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | None:
-    """Decode a message whose long text may be between `start` and `stop`, once or twice; `None` if the text is not there."""
+    """Decode a message that may have a long text between `start` and `stop`, or two equal texts there; `None` if it has not."""
     gap = _gap(parts, start, stop)
     between = [] if gap is None else [_cut(parts, *gap)]
     around = [_cut(parts, 0, start), *between, _cut(parts, stop, size)]
@@ -133,7 +138,7 @@ def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | No
 
 
 def _text(encoded: bytes) -> str:
-    """Decode a JSON string. A long one is decoded in slices, because other threads run only between two slices.
+    """Decode a JSON string. A long string is decoded in slices, because other threads run only between two slices.
 
     Raises:
         ValueError: `encoded` is not a JSON string.
@@ -160,9 +165,9 @@ def _slices(encoded: bytes | memoryview) -> Iterator[str]:
 
 
 def _boundary(encoded: bytes | memoryview, start: int, near: int) -> int:
-    """Return the last position up to `near` that is not inside a character, an escape or a surrogate pair.
+    """Return the last position up to `near` that is not inside a character, an escape or a surrogate pair of a JSON string.
 
-    `start` is such a position.
+    `start`, the beginning of the slice, is such a position.
 
     Raises:
         ValueError: The last `MAX_STEPS` bytes have no such position.
@@ -178,7 +183,10 @@ def _boundary(encoded: bytes | memoryview, start: int, near: int) -> int:
 
 
 def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
-    """Return start and end of a possible long text, quotes included: the first string that begins near the start and ends near the end."""
+    """Return start and end, quotes included, of a possible long text, or `None`.
+
+    It is the first string that begins near the start of the message and does not end there. It ends near the end of the message.
+    """
     head = _unescaped(_cut(parts, 0, 2 * ENDS_BYTES))
     start = head.find(b'"', 0, ENDS_BYTES)
     while start >= 0 and (end := head.find(b'"', start + 1, start + ENDS_BYTES)) >= 0:
@@ -193,12 +201,12 @@ def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
 
 
 def _unescaped(data: bytes) -> bytes:
-    """Replace escaped quotes by other bytes, so that the remaining quotes delimit strings: ten times faster than a pattern with escapes."""
+    """Return JSON text with escaped quotes replaced, so that all its quotes delimit strings. Ten times faster than a regular expression."""
     return data.replace(b"\\\\", b"__").replace(b'\\"', b"__") if _BACKSLASH in data else data
 
 
 def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
-    """Return the bytes from `start` to `stop` of the joined parts."""
+    """Return the bytes from `start` to `stop` of the joined `parts`, which are not joined for this."""
     found: list[bytes | memoryview] = []
     at = 0
     for part in parts:
@@ -212,14 +220,14 @@ def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
         return b"".join(found)
     whole = bytearray(sum(map(len, found)))
     at = 0
-    for part in found:  # a join copies all of it at once, while no other thread runs
+    for part in found:  # `join` would copy all parts at once, and no other thread could run meanwhile
         whole[at : at + len(part)] = part
         at += len(part)
-    return cast("bytes", whole)  # nothing changes it from here on
+    return cast("bytes", whole)  # a bytearray that is not modified from here on
 
 
 def _gap(parts: Sequence[bytes], start: int, stop: int) -> tuple[int, int] | None:
-    """Return the end of the first and the start of the second of two long texts of equal length; `None` if there are not two."""
+    """Return the end of the first, and the start of the second, of two long texts of equal length; `None` if there are not two."""
     middle = (start + stop) // 2
     near = _cut(parts, middle - ENDS_BYTES, middle + ENDS_BYTES)
     end = near.rfind(b'"', 0, max(near.find(b'"structuredContent"'), 0)) + 1
@@ -229,7 +237,7 @@ def _gap(parts: Sequence[bytes], start: int, stop: int) -> tuple[int, int] | Non
 
 
 def _marked(message: JsonValue) -> list[tuple[JsonObject, str]]:
-    """Return the content blocks, and the structured content, that have the marker as a value, each with the key of this value."""
+    """Return the content blocks, and the structured content, that contain the marker as a value, each with the key of this value."""
     result: JsonValue = cast("JsonMapping", message).get("result") if isinstance(message, dict) else None
     if not isinstance(result, dict):
         return []
@@ -239,7 +247,7 @@ def _marked(message: JsonValue) -> list[tuple[JsonObject, str]]:
 
 
 def encode_around(value: JsonObject, long_text: LongText) -> Sequence[bytes | memoryview]:
-    """Encode a response in consecutive parts, with the JSON of `long_text` in place of each value that is this text.
+    """Encode a response in consecutive parts, with the JSON of `long_text` in place of each value that is this string object.
 
     Raises:
         ValueError: A string has a lone surrogate.
@@ -260,7 +268,7 @@ def _with_mark(node: JsonMapping, text: str) -> JsonMapping:
 
 
 def _joined(around: Sequence[_Part], between: _Part) -> list[_Part]:
-    """Return the parts of `around`, with `between` between each two of them."""
+    """Return a list of the parts in `around`, with `between` inserted between every two of them."""
     found = [around[0]]
     for part in around[1:]:
         found += (between, part)

@@ -1,4 +1,7 @@
-"""`serving`: an HTTP/1.1 server on 127.0.0.1 for a few requests of a browser, without uvicorn's server around it."""
+"""`serving`: a small HTTP/1.1 server on 127.0.0.1 that receives a browser's redirect after an OAuth sign-in.
+
+It uses `http1_server` without uvicorn's server.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,14 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 
 MAX_CONNECTIONS = 32
-"""Connections that are served at once; further ones get a 503."""
+"""Maximum number of open connections; a further connection receives a 503."""
 
 REQUEST_SECONDS = 10.0
 """Timeout for each request's head and body, for an idle connection, and for a client that does not read its response."""
 
 
 class _Connections:
-    """Limits the number of connections of this server. Bytes of requests and responses are not counted."""
+    """Limits the number of connections of the loopback server. It does not count the bytes of requests and responses."""
 
     def __init__(self) -> None:
         self._open: set[Peer] = set()
@@ -63,7 +66,7 @@ class _Connections:
 
 @asynccontextmanager
 async def serving(app: ASGIApp, port: int) -> AsyncGenerator[int]:
-    """Serve `app` on 127.0.0.1 until left, and yield the port. If `port` is 0, the system chooses one.
+    """Serve `app` on 127.0.0.1 until the context exits, and yield the port. If `port` is 0, the system chooses a free port.
 
     Raises:
         OSError: The port cannot be bound; `strerror` is the system's text.
@@ -74,7 +77,7 @@ async def serving(app: ASGIApp, port: int) -> AsyncGenerator[int]:
         __slots__ = ()
 
         make_head = RequestHead
-        varies = bool  # heads are cached on the fast path only
+        varies = bool  # not called: heads are cached only for the fast path
         write_batch = WriteBatch()
         heap = Heap()
         connections = unread_responses = limits
@@ -85,7 +88,7 @@ async def serving(app: ASGIApp, port: int) -> AsyncGenerator[int]:
     loop = asyncio.get_running_loop()
     try:
         server = await loop.create_server(lambda: Connection(config, state, {}), HOST, port, family=socket.AF_INET)
-    except OSError as error:  # its text names asyncio's function
+    except OSError as error:  # asyncio's text describes its own call; a person needs only the system's text
         raise OSError(error.errno, os.strerror(error.errno or 0)) from None
     try:
         yield server.sockets[0].getsockname()[1]

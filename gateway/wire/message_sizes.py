@@ -12,16 +12,16 @@ MAX_MESSAGE_BYTES = 67_108_864
 """Maximum size of one message from a server (64 MiB); a larger line, event or body fails its request."""
 
 LARGE_BYTES = 1_048_576
-"""Size from which a message needs a claim (permission to hold it in memory), and is parsed in a worker thread."""
+"""Bytes from which a message needs a claim (permission to hold it in memory), and is parsed in a worker thread."""
 
 CLAIM_WAIT_SECONDS = 50.0
-"""How long a message waits for its claim (permission to hold it in memory). This is shorter than the usual deadline of a call, so that
-the error can name the configuration key to raise.
+"""Seconds that a large message waits for its claim (permission to hold it in memory). This is shorter than the usual deadline of a call, so
+that the call fails with an error that names the configuration key to raise.
 """
 
 
 class Claim(Protocol):
-    """A request for memory, and then the permission to use it, for one large message."""
+    """A request to hold one large message in memory, and, once it is granted, the permission to do so."""
 
     @property
     def is_granted(self) -> bool:
@@ -29,25 +29,25 @@ class Claim(Protocol):
         ...
 
     def release(self) -> None:
-        """Give the bytes back, or stop waiting for them. Callable from any thread, more than once."""
+        """Return the claimed memory, or withdraw a claim that is not granted yet. Callable from any thread, and more than once."""
         ...
 
 
 class Claims(Protocol):
-    """Grants claims within a limit on all large messages together."""
+    """Grants claims (permissions to hold a large message in memory) within a limit on the total size of all large messages."""
 
     def claim(self, caller: str, size: int, granted: Callable[[], None], /) -> Claim:
-        """Claim `size` bytes for a caller. Calls `granted` once, later, if the claim is not granted at once."""
+        """Claim `size` bytes of memory for a caller. If the claim is not granted at once, `granted` is called once, when it is granted."""
         ...
 
 
 def too_large(limit: int) -> str:
-    """Return the error text for a message over `limit` bytes."""
+    """Return the error text for a server's message that is larger than `limit` bytes."""
     return f"the answer is larger than {limit} bytes, which is more than is taken; ask for less of it"
 
 
 def crowded(seconds: float) -> str:
-    """Return the error text for a large message that was not read because other large messages were being processed."""
+    """Return the error text for a large message that was not read within `seconds`, because other large messages were being processed."""
     return (
         f"the answer is large and waited {seconds:g} s for other large answers to be done; the call may have run. "
         "Ask for less of it, try later, or have the operator raise `server.largeResultBytes`"

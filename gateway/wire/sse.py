@@ -1,6 +1,6 @@
 """Server-sent events (WHATWG HTML, 9.2): `SseParser` parses the bytes of a stream, `EventStream` queues the messages of a response.
 
-`http1_client` feeds an `EventStream` for each response that is an event stream; clients with another HTTP library use `SseParser` alone.
+`http1_client` fills an `EventStream` for each response that is an event stream. Carriers with another HTTP library use `SseParser` alone.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MESSAGE = b"message"
 """The type of an event without an `event` field."""
 
 MAX_ID_BYTES = 1024
-"""Longest event id that is remembered; a longer one cannot be sent back in `Last-Event-ID`."""
+"""Maximum bytes of an event id that is stored; a longer id cannot be sent back in `Last-Event-ID`."""
 
 END_LINES = 8
-"""`data` lines kept of the beginning, and of the end, of an event that is too large."""
+"""Number of `data` lines kept of the beginning, and of the end, of an event that is too large."""
 
 HIGH_WATER_BYTES = 1_048_576
 """Bytes of queued messages above which the connection stops reading."""
@@ -29,16 +29,16 @@ HIGH_WATER_BYTES = 1_048_576
 _RETURN = 0x0D
 _MAX_RETRY_DIGITS = 9
 _LONGEST_NAME = len(b"event: ")
-"""Bytes of the longest field name with its separator; the rest of a line may be long."""
+"""Number of bytes of the longest field name with its separator. Only this part of a line is searched for the field name."""
 
 
 def encode_event(data: bytes, event_id: str) -> bytes:
-    """Return one event of the type `message`. `data` has no line breaks."""
+    """Return the bytes of one event of the type `message`. `data` has no line breaks."""
     return b"id: %s\r\nevent: message\r\ndata: %s\r\n\r\n" % (event_id.encode(), data)
 
 
 def encode_comment(text: str) -> bytes:
-    """Return a comment, which keeps a silent stream open. `text` has no line breaks."""
+    """Return the bytes of a comment, which keeps a silent stream open. `text` has no line breaks."""
     return b": %s\r\n\r\n" % text.encode()
 
 
@@ -46,18 +46,18 @@ class SseParser:
     """Parses one event stream and returns the data of its events. Events without data are ignored (SEP-1699)."""
 
     def __init__(self, max_bytes: int, *, event: bytes | None = MESSAGE, truncates: bool = False) -> None:
-        """`max_bytes` limits one event, and `event` is the wanted type (`None`: all types).
+        """`max_bytes` limits one event. `event` is the type of the events that are returned (`None`: all types).
 
-        With `truncates`, only the beginning and the end of a larger event are kept, and parsing continues.
+        If `truncates` is true, only the beginning and the end of a larger event are kept, and parsing continues.
         """
         self.is_too_large = False
-        """Whether the current event exceeds `max_bytes`. Then nothing more may be fed, unless `truncates` was set."""
+        """Whether the incomplete event exceeds `max_bytes`. Then `feed` may not be called again, unless `truncates` was set."""
         self.truncated: list[bytes] = []
-        """Beginning and end of the data of each event that was too large; the caller empties the list."""
+        """The beginning, directly followed by the end, of the data of each event that was too large. The caller empties the list."""
         self.last_id = b""
         """Id of the last event, for `Last-Event-ID`; empty if it has none."""
         self.retry_seconds: float | None = None
-        """Reconnection time that the server sent, if any."""
+        """Reconnection time in seconds from the last `retry` field; `None` if the server sent none."""
         self._max_bytes = max_bytes
         self._line: list[bytes] = []
         self._data: list[bytes] = []
@@ -107,7 +107,7 @@ class SseParser:
         return complete
 
     def _hold(self, part: bytes) -> None:
-        """Keep a part of a line. The first part holds the whole field name, so a long value is copied once, when it is complete."""
+        """Store a part of an incomplete line. The first part contains the whole field name, so that a long value is copied only once."""
         if self._line and len(self._line[0]) < _LONGEST_NAME:
             self._line[0] += part
         else:
@@ -210,7 +210,7 @@ class EventStream:
 
     @property
     def retry_seconds(self) -> float | None:
-        """Reconnection time that the server sent, if any."""
+        """Reconnection time in seconds from the last `retry` field; `None` if the server sent none."""
         return self._parser.retry_seconds
 
     def leave(self) -> None:
@@ -219,7 +219,7 @@ class EventStream:
             self._connection.drain()
 
     def close(self) -> None:
-        """Drop further messages and close the connection, by which the server notices that nobody reads the stream."""
+        """Drop further messages and close the connection, so that the server notices that the stream is not read any more."""
         if self._connection is not None:
             self._connection.abort()
 
@@ -258,7 +258,7 @@ class EventStream:
         self._wake()
 
     def end(self, failure: RequestFailure | None) -> None:
-        """Note the end of the response, or the `failure` that cut it off."""
+        """End the stream. After the queued messages, `message` raises `failure` or, without a failure, returns an empty result."""
         self._connection, self._failure = None, self._failure or failure
         self._wake()
 
