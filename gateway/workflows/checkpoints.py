@@ -203,8 +203,8 @@ class FileCheckpointStorage(_ListedCheckpoints):
     def __init__(self, storage_path: str | Path, *, allowed_checkpoint_types: Sequence[str] | None = None) -> None:
         """Use the folder `storage_path`, which is created if it does not exist.
 
-        When a checkpoint is loaded, only values of allowed classes are decoded. The types of the workflow's handlers, and all classes in
-        their modules, are always allowed; `allowed_checkpoint_types` are additional classes, as `module:qualname`.
+        When a workflow continues from a checkpoint, the types of its handlers, and all classes in the modules of these types, are decoded.
+        `allowed_checkpoint_types` are additional classes to decode, as `module:qualname`.
         """
         self.storage_path = Path(storage_path)
         self.storage_path.mkdir(parents=True, exist_ok=True)
