@@ -1,7 +1,7 @@
 """`check_workflows`: checks workflow files for the command `moongate workflows check`.
 
-It checks each file as the gateway does when it loads the file (`loader`), and checks the workflows and agents that the file names against
-the files in the same folder. It imports no Python module that a file names. The functions block.
+It checks each file as the gateway does when it loads the file (`loader`). It also looks up the workflows and agents that the file names in
+the other checked files and in the same folder. It imports no Python module that a file names. The functions block.
 """
 
 from __future__ import annotations

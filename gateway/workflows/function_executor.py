@@ -27,8 +27,8 @@ class FunctionExecutor(Executor):
     ) -> None:
         """Create an executor of `func`. The default `id` is the name of the function.
 
-        `input` is the type of the message, `output` that of sent messages, `workflow_output` that of yielded outputs. By default these types
-        are read from the annotations of `func`.
+        `input` is the type of the message, `output` the type of sent messages, `workflow_output` the type of yielded outputs. By default
+        these types are read from the annotations of `func`.
 
         Raises:
             ValueError: `func` has another number of parameters, its message has no type, or it is a static method or class method.
