@@ -97,7 +97,7 @@ class RunContext:
         response, the function runs again and this call returns the response. A request without a `request_id` gets a numbered id.
 
         A response belongs to one pair of `request_data` and `response_type`. If either differs in a later run, the request is new, even
-        with the same `request_id`. Equal requests of concurrent branches need different `request_id`s, or separate `@step`s.
+        with the same `request_id`. Equal requests of concurrent branches must have different `request_id`s or be in different `@step`s.
         """
         key = self._id_of(request_data, response_type, request_id)
         if key in self.answers:
@@ -140,7 +140,7 @@ class RunContext:
         return self._numbered(name if around is None or self.is_flat else f"{around[1]}{name}")
 
     def skip(self, key: str) -> None:
-        """Assign ids to the requests of the finished step `key`, which does not run again, so that later requests get the same ids as before.
+        """Assign ids to the requests of the finished step `key`, which is skipped, so that later requests get the same ids as before.
 
         Has an effect only after restoring a checkpoint of an earlier version, which has the number of requests per step, but not their ids.
         """

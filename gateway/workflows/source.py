@@ -159,7 +159,7 @@ class WorkflowSource:
         self.loaded[path] = LoadedWorkflow(plan, tool, self._signatures[path], _generation())
 
     def _unchanged(self, path: Path) -> LoadedWorkflow | None:
-        """Return the workflow that an earlier source loaded from this file, if neither the file nor the modules that it names have changed."""
+        """Return the workflow that an earlier source loaded from this file, or `None` if the file or a module that it names has changed."""
         known = self._previous.get(path)
         if known is None or known.signature is None or known.signature != self._signatures[path]:
             return None
