@@ -39,9 +39,9 @@ class WorkflowTool:
     """
 
     records_steps = True
-    """Tells the task engine not to record a call of this tool as a single step.
+    """Declares that the workflow, and the tools that it calls, record their steps in a durable task (background call that resumes).
 
-    In a durable task (background call that resumes after a restart), the workflow and the tools that it calls record their steps."""
+    A call of this tool that was interrupted by a restart can therefore run again without asking a person."""
 
     def __init__(
         self, plan: WorkflowPlan, *, toolbox: ToolBox, forms: Forms | None = None, guards: ToolGuards | None = None
@@ -166,9 +166,9 @@ class RunNarrator(PassingCaller):
                 await self.progress(0, None, text)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Send a progress notification with the next number as its value; the given values are ignored.
+        """Send a progress notification with the next number as its value; `progress` and `total` are ignored.
 
-        Lines of the message that the client has already received are left out.
+        If the message equals the last one, the notification has no message.
         """
         self._count += 1
         await self._caller.progress(float(self._count), None, self._lines.take(message))
