@@ -1,6 +1,6 @@
 """Runs the Python functions that a workflow file names behind the gate (`ToolGuard`): with policy, approval and time limit like a tool.
 
-`plan`, `steps` and `team` use it. Outside a gateway, where no gate exists, the functions are called directly.
+`plan`, `steps` and `team` use it. A call context outside a gateway has no gate; the functions are then called directly.
 """
 
 from __future__ import annotations

@@ -346,7 +346,7 @@ def incoming_text(messages: Sequence[JsonValue]) -> str:
 
 
 def find_object(text: str) -> JsonObject | None:
-    """Find the JSON object in a model's answer, and return it, or `None` if there is none.
+    """Find the JSON object in a model's answer, and return it, or `None` if the answer does not contain one.
 
     Tried are the whole text, the first fenced code block, and the text between the first and the last brace.
     """

@@ -78,7 +78,7 @@ async def traced_delivery(
 ) -> Sequence[ResultT]:
     """Await `decide`, in which an edge group decides which executors get `message`, inside a span, and return the deliveries.
 
-    `why_not` returns the delivery status to record if there are no deliveries.
+    `why_not` returns the delivery status to record if the list of deliveries is empty.
     """
     facts = {"edge_group.type": group_type, "edge_group.id": group_id, "message.source_id": message.source_id}
     if message.target_id is not None:
