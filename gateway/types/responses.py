@@ -460,7 +460,7 @@ class AgentResponse(_NamesValueType, _Response[AgentResponseUpdate]):
 
     @property
     def user_input_requests(self) -> list[Content]:
-        """Contents that must be answered before the run can continue: requests for approval or consent, and tool calls that the caller runs."""
+        """Contents that need an answer before the run can continue: requests for approval or consent, and tools that the caller runs."""
         return [c for message in self.messages for c in message.contents if c.user_input_request]
 
     def to_json(self) -> str:
