@@ -134,7 +134,10 @@ class ChatResponseUpdate(_Update):
         additional_properties: JsonObject | None = None,
         raw_representation: object = None,
     ) -> None:
-        """Text and dicts in `contents` become `Content`; a list of `Content` is used without a copy."""
+        """Create an update. Texts and JSON objects in `contents` are converted to `Content` objects.
+
+        A list of `Content` objects is used without a copy.
+        """
         self.contents = _as_list(contents)
         self.role = role
         self.response_id = response_id
@@ -180,7 +183,10 @@ class AgentResponseUpdate(_Update):
         additional_properties: JsonObject | None = None,
         raw_representation: object = None,
     ) -> None:
-        """Text and dicts in `contents` become `Content`; a list of `Content` is used without a copy."""
+        """Create an update. Texts and JSON objects in `contents` are converted to `Content` objects.
+
+        A list of `Content` objects is used without a copy.
+        """
         self.contents = _as_list(contents)
         self.role = role
         self.author_name = author_name

@@ -164,7 +164,7 @@ class AgentExecutor(Executor):
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
         """Restore the state of this executor that `on_checkpoint_save` returned."""
         self._cache = list(state["cache"])
-        self._earlier = list(state.get("earlier", []))  # absent from checkpoints of earlier versions
+        self._earlier = list(state.get("earlier", []))  # checkpoints of earlier versions do not have the key
         self._session = AgentSession.from_dict(state["agent_session"])
         self._pending = dict(state["pending_agent_requests"])
         self._answers = list(state["pending_responses_to_agent"])

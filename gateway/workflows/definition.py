@@ -41,7 +41,7 @@ class AgentStep(Closed):
     agent: Name
     """Name of the agent."""
     prompt: str | None = None
-    """The text that the agent gets, as a template. By default it gets the outputs of the executors before this one."""
+    """The text that the agent gets, as a template with `{{name}}` references. By default it gets the outputs of the executors before."""
     output: dict[str, JsonObject] | None = None
     """Fields that the answer must have, each with its JSON Schema. The answer is then an object instead of text."""
 
@@ -52,7 +52,7 @@ class ToolStep(Closed):
     tool: ToolName
     """The tool as `source/tool`, such as `docs/search`; also `workflow/NAME`, `function/NAME` and `skill/NAME`."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
-    """Arguments of the tool. Texts are templates; a text that is a single reference keeps the JSON type of its value."""
+    """Arguments of the tool. Strings are templates; a string that is only one `{{name}}` reference gets the JSON type of the value."""
     output: dict[str, JsonObject] | None = None
     """Fields that the result must have, each with its JSON Schema."""
 
@@ -83,9 +83,9 @@ class AskStep(Closed):
     """An executor that asks a person, waits for the answer and outputs it."""
 
     ask: str = Field(min_length=1)
-    """The question, as a template."""
+    """The question to the person, as a template with `{{name}}` references."""
     output: dict[str, JsonObject] | None = None
-    """Fields of the answer, each with the JSON Schema of a single value: text, number, boolean or `enum`. By default one text."""
+    """Fields of the answer, each with the JSON Schema of a single value: text, number, boolean or `enum`. Without it, one text."""
 
 
 Step = AgentStep | ToolStep | PythonStep | WorkflowStep | AskStep
@@ -125,9 +125,9 @@ class CaseEntry(Closed):
     """One case of an edge with `switch`: a condition, and the executor that runs if it is true."""
 
     when: dict[str, JsonValue] | None = Field(default=None, min_length=1)
-    """Output fields and the values that they must have. The last case has no `when` and matches everything else."""
+    """Output fields of the edge's source, and the values that they must have. The last case has no `when` and matches everything else."""
     to: str
-    """The executor that runs next."""
+    """Id of the executor that runs next if this case matches."""
 
 
 EdgeKind = Literal["single", "fan-out", "fan-in", "switch", "select"]
@@ -141,13 +141,13 @@ class EdgeEntry(Closed):
     targets: OneOrMore = Field(default=(), alias="to")
     """The executor that runs next. With a list, all listed executors run."""
     when: dict[str, JsonValue] | None = Field(default=None, min_length=1)
-    """Output fields and the values that they must have. By default the edge is always taken."""
+    """Output fields of the source, and the values that they must have for the edge to be taken. By default it is always taken."""
     max: int | None = Field(default=None, ge=1)
     """How often one run may take this edge. Unlimited by default."""
     switch: list[CaseEntry] | None = Field(default=None, min_length=2)
-    """Cases instead of `to`. The first matching case says what runs next."""
+    """Cases instead of `to`. The first matching case determines the executor that runs next."""
     select: str | None = None
-    """The output field that names which executors of `to` run next: an id or a list of ids."""
+    """The output field whose value, an id or a list of ids, selects the executors of `to` that run next."""
 
     @property
     def kind(self) -> EdgeKind:
@@ -262,7 +262,7 @@ class WorkflowFile(Closed):
 
     @property
     def last_ids(self) -> list[str]:
-        """Ids of the executors without an outgoing edge."""
+        """Ids of the executors of the graph that have no outgoing edge."""
         sources = {source for edge in self.edges for source in edge.sources}
         return [name for name in self.steps if name not in sources]
 

@@ -147,9 +147,10 @@ class FanOutEdgeGroup(EdgeGroup):
     """Edges from one executor to several. A message goes to all targets, or to the targets that `selection_func` returns for it."""
 
     def __init__(self, source_id: str, target_ids: Sequence[str], selection_func: Selection | None = None) -> None:
-        """
+        """Create edges from `source_id` to each target, in this order. `selection_func` selects targets per message; by default all.
+
         Raises:
-            ValueError: There are fewer than two targets.
+            ValueError: `target_ids` has fewer than two ids.
         """
         if len(target_ids) <= 1:
             raise ValueError("FanOutEdgeGroup must contain at least two targets; use add_edge for one.")
@@ -192,9 +193,10 @@ class FanInEdgeGroup(EdgeGroup):
     """Edges from several executors to one target. When each source has sent a message, the target receives them as one list."""
 
     def __init__(self, source_ids: Sequence[str], target_id: str) -> None:
-        """
+        """Create edges from each source to `target_id`. The order of sources is the order of their messages in the list.
+
         Raises:
-            ValueError: There are fewer than two sources.
+            ValueError: `source_ids` has fewer than two ids.
         """
         if len(source_ids) <= 1:
             raise ValueError("FanInEdgeGroup must contain at least two sources; use add_edge for one.")
@@ -231,9 +233,10 @@ class SwitchCaseEdgeGroup(FanOutEdgeGroup):
     """
 
     def __init__(self, source_id: str, cases: Sequence[SwitchCaseEdgeGroupCase | SwitchCaseEdgeGroupDefault]) -> None:
-        """
+        """Create edges from `source_id` to the targets of the cases, which are tried in this order.
+
         Raises:
-            ValueError: There are fewer than two cases, or not exactly one default.
+            ValueError: There are fewer than two cases, or the number of default cases is not one.
         """
         if len(cases) < 2:
             raise ValueError("SwitchCaseEdgeGroup must contain at least two cases (including the default case).")

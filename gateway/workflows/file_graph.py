@@ -165,7 +165,7 @@ async def made_by(code: Code, reference: str, call: CallContext | None = None) -
         made = await run_function(make, [], {})
     except GatewayError:
         raise
-    except CODE_ERRORS as error:  # user code; one broken workflow must not stop the others
+    except CODE_ERRORS as error:  # the function is user code; one broken workflow must not stop the others
         raise WorkflowInvalid(f"python: {reference} failed: {type(error).__name__}: {error}") from error
     if isinstance(made, FunctionalWorkflow):
         return _fresh(made, reference)

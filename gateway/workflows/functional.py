@@ -210,7 +210,7 @@ class FunctionalWorkflow(FormerMethods):
     def as_agent(
         self, name: str | None = None, *, description: str | None = None, context_providers: Sequence[ContextProvider] | None = None
     ) -> FunctionalWorkflowAgent:
-        """Return an agent that runs this workflow."""
+        """Return an agent that runs this workflow. Name and description default to those of the workflow."""
         return FunctionalWorkflowAgent(self, name=name, description=description, context_providers=context_providers)
 
     async def _prepare(self, ctx: RunContext, request: RunRequest, storage: CheckpointStorage | None) -> None:
@@ -234,7 +234,7 @@ class FunctionalWorkflow(FormerMethods):
         if answers and not ctx.pending:
             raise ValueError(f"Workflow {self.name!r} has no pending request_info events, so there is nothing to answer.")
         for key, value in answers.items():
-            if key in ctx.answers:  # callers may send all responses so far
+            if key in ctx.answers:  # callers may repeat the responses of earlier runs
                 continue
             if key not in ctx.pending:
                 raise ValueError(f"Response provided for unknown request ID: {key}. The responses do not answer what is pending.")

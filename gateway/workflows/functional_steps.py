@@ -109,7 +109,7 @@ class RunContext:
         raise WorkflowInterrupted(key)
 
     async def add_event(self, event: WorkflowEvent[Any]) -> None:
-        """Pass an event to the caller of the run."""
+        """Report an event of any type to the caller of the run."""
         if self._emit is not None:
             await self._emit(event)
 

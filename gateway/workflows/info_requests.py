@@ -76,7 +76,7 @@ async def run_to_end(
     for _ in range(MAX_ASK_ROUNDS):
         try:
             await workflow.perform(request, EventLog(events, hear))
-        except Exception as error:  # executors may raise anything; the failure names the executor
+        except Exception as error:  # executors are user code and may raise any exception
             raise _failure(error) from error
         pending = list(workflow.pending.values())
         if not pending:

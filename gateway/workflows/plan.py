@@ -24,7 +24,7 @@ from gateway.workflows.definition import AgentStep, PythonStep, ToolStep, Workfl
 from gateway.workflows.gated_functions import admit
 from gateway.workflows.step_templates import Template
 
-if TYPE_CHECKING:  # the engine is imported only when a workflow runs (`file_graph`)
+if TYPE_CHECKING:  # at run time, these modules are imported only when a workflow runs, so that a gateway starts faster
     from gateway.workflows.file_graph import Code
     from gateway.workflows.runnable import Runnable
     from gateway.workflows.team import TeamPlan

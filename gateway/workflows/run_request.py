@@ -36,11 +36,11 @@ class AgentKwargs(TypedDict, total=False):
 
 
 class AgentOptions(RestoreOptions, AgentKwargs, total=False):
-    """Keyword arguments of `WorkflowAgent.run`."""
+    """Keyword arguments of the `run` method of agents that run a graph workflow (`WorkflowAgent.run`)."""
 
 
 class GraphOptions(RunOptions, AgentKwargs, total=False):
-    """Keyword arguments of `Workflow.run`."""
+    """Keyword arguments of the `run` method of graph workflows (`Workflow.run`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class SuperstepRunner:
         try:
             await begin()
             await self._rounds()
-        except Exception as error:  # executors may raise anything
+        except Exception as error:  # executors are user code and may raise any exception
             cause = only_cause(error)
             self._state.discard_round()
             details = WorkflowErrorDetails.from_exception(cause, executor_id=failed_executor(cause))
@@ -91,7 +91,7 @@ class SuperstepRunner:
             raise cause from cause.__cause__
         await self._set_status(WorkflowRunState.IDLE_WITH_PENDING_REQUESTS if self._state.pending else WorkflowRunState.IDLE)
 
-    # -- ways to begin -----------------------------------------------------------------------------------------
+    # -- start of a run ----------------------------------------------------------------------------------------
 
     async def deliver_first(self, message: Any) -> None:
         """Deliver the message of a new run to the start executor, before the first superstep. Pass this method to `run` in `begin`."""
@@ -322,7 +322,7 @@ def _joined(lane: list[Delivery]) -> list[Delivery]:
     sources = [source for item in standard for source in item.source_ids]
     data: list[Any] = []
     for item in standard:
-        # The data of a fan-in is already a list.
+        # A message of a fan-in, which has several sources, already contains a list.
         data += item.message.data if len(item.source_ids) > 1 else [item.message.data]
     sent_in = tuple(context for item in standard for context in item.message.sent_in)
     return [Delivery(WorkflowMessage(data, sources[0], sent_in=sent_in), sources), *responses]

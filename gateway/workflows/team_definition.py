@@ -21,20 +21,20 @@ class SequentialTeam(Closed):
     """An orchestration in which participants run one after the other."""
 
     participants: Participants
-    """Agents by name, and tools as `source/tool` (`workflow/brief`, `docs/search`), in order."""
+    """The participants in order: agents by name, and tools as `source/tool` (`workflow/brief`, `docs/search`)."""
     answers_only: bool = Field(default=False, alias="answers-only")
-    """Whether each participant gets only the answer before it, instead of the whole conversation."""
+    """Whether each participant gets only the answer of the participant before it, instead of the whole conversation."""
     review: Review = False
-    """Whether a person reviews answers before they are passed on: all answers, or those of the named participants."""
+    """Whether a person reviews answers before the next participant gets them: all answers, or those of the named participants."""
 
 
 class ConcurrentTeam(Closed):
     """An orchestration in which participants run concurrently with the same input, and their answers are combined."""
 
     participants: Participants
-    """Agents by name, and tools as `source/tool` (`workflow/brief`, `docs/search`)."""
+    """The participants: agents by name, and tools as `source/tool` (`workflow/brief`, `docs/search`)."""
     aggregator: FunctionName | None = None
-    """A function of the list of answers, as `package.module:function`. By default the answers follow each other in the result."""
+    """A function, as `package.module:function`, that combines the list of answers. By default the result has them one after the other."""
     review: Review = False
     """Whether a person reviews answers before they are combined: all answers, or those of the named participants."""
 
@@ -43,7 +43,7 @@ class GroupChatTeam(Closed):
     """An orchestration in which participants answer in one conversation, and an agent or a function chooses the next speaker."""
 
     participants: Participants
-    """Agents by name, and tools as `source/tool` (`workflow/brief`, `docs/search`)."""
+    """The participants: agents by name, and tools as `source/tool` (`workflow/brief`, `docs/search`)."""
     orchestrator: Name | None = None
     """The agent that chooses the next speaker and ends the conversation."""
     selection: Chooser | None = None
@@ -51,7 +51,7 @@ class GroupChatTeam(Closed):
 
     The argument of the function is a `GroupChatState`."""
     max_rounds: int | None = Field(default=None, alias="max-rounds", ge=1)
-    """Maximum number of answers in the conversation."""
+    """Maximum number of answers of participants in the conversation."""
     until: FunctionName | None = None
     """A function of the list of messages, as `package.module:function`, that returns whether the conversation has ended."""
     review: Review = False
@@ -62,7 +62,7 @@ class HandoffTeam(Closed):
     """An orchestration in which participants hand the conversation over to each other, or ask the user."""
 
     participants: Participants
-    """Agents by name, and tools as `source/tool` (`workflow/brief`, `docs/search`)."""
+    """The participants: agents by name, and tools as `source/tool` (`workflow/brief`, `docs/search`)."""
     start: str | None = None
     """The participant that answers first. The default is the first in the list."""
     handoffs: dict[str, list[str]] | None = None
@@ -79,7 +79,7 @@ class MagenticTeam(Closed):
     """An orchestration in which a manager makes a plan, instructs the participants, and plans again without progress."""
 
     participants: Participants
-    """Agents by name, and tools as `source/tool` (`workflow/brief`, `docs/search`)."""
+    """The participants: agents by name, and tools as `source/tool` (`workflow/brief`, `docs/search`)."""
     manager: Name
     """The agent that plans, follows the progress and gives the final answer."""
     max_rounds: int | None = Field(default=None, alias="max-rounds", ge=1)

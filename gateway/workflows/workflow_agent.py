@@ -86,7 +86,7 @@ class WorkflowAgent(BaseAgent):
         The response has the answers one after the other, in the order of their first updates.
         """
         answers = list(dict.fromkeys(answer_of(update) for update in updates))
-        answers.sort(key=lambda answer: answer is None)  # updates that belong to no answer come last
+        answers.sort(key=lambda answer: answer is None)  # updates that do not belong to an answer come last
         response = AgentResponse.from_updates([update for answer in answers for update in updates if answer_of(update) == answer])
         response.messages = in_call_order(response.messages)
         response.response_id = response_id

@@ -269,7 +269,7 @@ class HandoffBuilder(StoredBuilder):
         if self._agents:
             raise ValueError("The participants have been given already.")
         for item in participants:
-            if not isinstance(item, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers are not checked
+            if not isinstance(item, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code may pass other types
                 raise TypeError(f"Participants must be Agent instances in a handoff. Got {type(item).__name__}.")
         self._take(participants)
         self._agents = dict(zip(self._given, participants, strict=True))
