@@ -63,7 +63,7 @@ class Content:
     arguments: Arguments = None
     """For tool calls: the arguments, as JSON text as the model wrote it, or as a decoded object."""
     exception: str | None = None
-    """For contents of type `function_result`: text of the error, for callers and logs. The model only gets `result`."""
+    """For contents of type `function_result`: text of the error, for callers and logs. The model gets `result` instead."""
     result: JsonValue = None
     items: Sequence[Content] | None = cast("Sequence[Content] | None", _TextItems())
     """For contents of type `function_result`: the parts of the result, such as texts and images.
@@ -383,7 +383,7 @@ class Content:
 
     @property
     def label(self) -> str:
-        """Text that represents this content where only text is possible, such as `[image: cat.png]`."""
+        """Text that represents this content in a plain text, such as `[image: cat.png]`."""
         name = self.additional_properties.get("name") or self.name
         what = f"resource {self.uri}" if self.type == "uri" else (self.media_type or "").partition("/")[0] or self.type
         detail = f": {name}" if name else "" if self.type == "uri" or not self.media_type else f" ({self.media_type})"

@@ -31,9 +31,9 @@ REQUEST_INFO_FUNCTION_NAME = "request_info"
 
 
 class _Imported(TypeBook):
-    """The set of classes that may be decoded, extended by all dataclasses, pydantic models and enums of imported modules.
+    """The classes whose objects may be decoded from JSON: also all dataclasses, pydantic models and enums in imported modules.
 
-    These classes are safe to decode, because creating their objects runs no code except the validation of a pydantic model.
+    Creating objects of these classes is safe, because it runs no code except the validation of a pydantic model.
     """
 
     def find(self, name: str) -> type | None:

@@ -54,7 +54,7 @@ AgentContextOf = WorkflowContext[AgentExecutorResponse, AgentResponse | AgentRes
 
 
 class AgentExecutor(Executor):
-    """A workflow executor (node of the graph) that runs one agent, always in the same session: `session`, or a new one of the agent."""
+    """A workflow executor (node of the graph) that runs one agent. All runs use the same session: the given one, or a new session."""
 
     shows_parts: ClassVar[bool] = True
     """Whether a streamed run yields each update of the agent's answer as an output when it arrives, instead of the complete answer."""
@@ -190,9 +190,9 @@ class AgentExecutor(Executor):
         await ctx.send_message(answer)
 
     def _with_calls(self, response: AgentResponse) -> AgentResponse:
-        """Return the response with the missing tool calls in front.
+        """Return the response, preceded by tool calls whose results it contains without the calls.
 
-        If the agent made tool calls and then asked a person for approval, the response after the approval contains their results only.
+        Such a response follows if the agent made tool calls, asked a person for approval, and continued with the results.
         """
         results = {content.call_id for message in response.messages for content in message.contents if content.type == "function_result"}
         calls: list[Message] = []

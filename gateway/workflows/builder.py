@@ -135,7 +135,7 @@ class WorkflowBuilder:
         return self
 
     def add_chain(self, executors: Sequence[Node]) -> Self:
-        """Add an edge from each executor in the list to the next.
+        """Add edges that connect the executors in a chain: from each executor in the list to the next.
 
         Raises:
             ValueError: The list has fewer than two executors.

@@ -45,7 +45,7 @@ def _now() -> str:
 
 @dataclass(slots=True)
 class WorkflowCheckpoint:
-    """The state of a workflow run between two supersteps, from which the run can continue, also in another process."""
+    """The state of a workflow run between two supersteps (rounds of the run), from which it can continue, also in another process."""
 
     workflow_name: str
     graph_signature_hash: str
@@ -54,7 +54,7 @@ class WorkflowCheckpoint:
     timestamp: str = field(default_factory=_now)
     """Time of creation, ISO 8601."""
     messages: dict[str, list[WorkflowMessage]] = field(default_factory=dict[str, list[WorkflowMessage]])
-    """Messages to deliver in the next superstep, by id of the sending executor."""
+    """Messages to deliver in the next superstep (round of the run), by id of the sending executor."""
     state: dict[str, Any] = field(default_factory=dict[str, Any])
     """The state that the executors share. Keys that begin with `_` contain state of the workflow engine."""
     pending_request_info_events: dict[str, WorkflowEvent[Any]] = field(default_factory=dict[str, WorkflowEvent[Any]])
@@ -113,7 +113,7 @@ def from_json(text: str, book: TypeBook) -> WorkflowCheckpoint:
 
 
 def latest(checkpoints: Sequence[WorkflowCheckpoint]) -> WorkflowCheckpoint | None:
-    """Return the newest of the checkpoints, or `None` for an empty list. With equal timestamps, the one after more supersteps counts."""
+    """Return the newest of the checkpoints, or `None` for an empty list. If timestamps are equal, the higher `iteration_count` decides."""
     return max(checkpoints, key=lambda item: (datetime.fromisoformat(item.timestamp), item.iteration_count), default=None)
 
 

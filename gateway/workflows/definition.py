@@ -41,7 +41,7 @@ class AgentStep(Closed):
     agent: Name
     """Name of the agent."""
     prompt: str | None = None
-    """The text that the agent gets, as a template with `{{name}}` references. By default it gets the outputs of the executors before."""
+    """The text that the agent gets, as a template with `{{name}}` references. By default it gets the outputs of preceding executors."""
     output: dict[str, JsonObject] | None = None
     """Fields that the answer must have, each with its JSON Schema. The answer is then an object instead of text."""
 
@@ -63,7 +63,7 @@ class PythonStep(Closed):
     python: FunctionName
     """The function as `package.module:function`. Modules in the configuration file's folder can be imported too."""
     arguments: dict[str, JsonValue] | None = None
-    """Arguments of the function, with templates as for a tool. By default the only parameter gets the output of the executors before."""
+    """Arguments of the function, with templates as for a tool. By default the only parameter gets the output of preceding executors."""
     output: dict[str, JsonObject] | None = None
     """Fields that the result must have, each with its JSON Schema."""
 
@@ -85,7 +85,7 @@ class AskStep(Closed):
     ask: str = Field(min_length=1)
     """The question to the person, as a template with `{{name}}` references."""
     output: dict[str, JsonObject] | None = None
-    """Fields of the answer, each with the JSON Schema of a single value: text, number, boolean or `enum`. Without it, one text."""
+    """Fields of the answer, each with the JSON Schema of a single value (text, number, boolean, `enum`). By default it is one text."""
 
 
 Step = AgentStep | ToolStep | PythonStep | WorkflowStep | AskStep

@@ -49,7 +49,9 @@ class Executor:
     """Base class of the nodes of a workflow graph. Subclass it and mark async methods `(self, message, ctx)` with `@handler`."""
 
     joins: ClassVar[bool] = False
-    """Whether a handler gets all messages that reach the executor in one superstep as one list, instead of one message at a time."""
+    """Whether a handler gets all messages that reach the executor in one superstep (round of the run) as one list.
+
+    Otherwise it is called once per message."""
 
     def __init__(self, id: str, *, type: str | None = None, defer_discovery: bool = False) -> None:
         """Create an executor and register its handlers. `id` must be unique within a workflow. `type` defaults to the class name.

@@ -83,7 +83,9 @@ Names = Annotated[
     BeforeValidator(_chosen),
     WithJsonSchema({"anyOf": [{"enum": list(WORDS)}, {**_LIST, "minItems": 0}]}),
 ]
-"""Type of a field of workflow files that selects executors or participants: a list of names, `all`, or `all_other` (the rest)."""
+"""Type of a field of workflow files that selects executors or participants: a list of names, `all`, or `all_other`.
+
+`all_other` selects those that the field `output-from` does not select."""
 
 
 def as_selection(names: str | tuple[str, ...] | None) -> Any:

@@ -101,7 +101,7 @@ class WorkflowGraph:
 
     @property
     def result_types(self) -> list[Any]:
-        """Types of the workflow's outputs, according to the annotations of the executors whose outputs are reported as such."""
+        """Types of the workflow's outputs: those that its output executors are annotated to yield."""
         return list(dict.fromkeys(kind for item in self.get_output_executors() for kind in item.workflow_output_types))
 
     @property
@@ -127,7 +127,7 @@ class WorkflowGraph:
         return list(self.executors.values())
 
     def get_output_executors(self) -> list[Executor]:
-        """Return the executors whose outputs are outputs of the workflow."""
+        """Return the output executors: those whose outputs are outputs of the workflow."""
         return [item for item in self.executors.values() if self.is_terminal_executor(item.id)]
 
     def get_intermediate_executors(self) -> list[Executor]:

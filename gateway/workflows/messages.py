@@ -27,7 +27,10 @@ class MessageType(StrEnum):
 
 @dataclass(slots=True)
 class WorkflowMessage:
-    """A message between two executors of a workflow. It is delivered in the superstep after the one in which it was sent."""
+    """A message between two executors of a workflow.
+
+    A run is a sequence of supersteps (rounds). A message is delivered in the superstep after the one in which it was sent.
+    """
 
     data: Any
     source_id: str

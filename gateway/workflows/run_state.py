@@ -32,11 +32,11 @@ class State:
         return self._pending[key] if key in self._pending else self._committed.get(key, default)
 
     def get_committed(self, key: str) -> Any:
-        """Return the value that the key had at the last commit, when the current superstep began; `None` if it had no value."""
+        """Return the value that the key had when the current superstep (round of the run) began; `None` if it had no value."""
         return self._committed.get(key)
 
     def set(self, key: str, value: Any) -> None:
-        """Write a value under the key. The write is undone if the current superstep fails."""
+        """Write a value under the key. The write is undone if the current superstep (round of the run) fails."""
         self._pending[key] = value
 
     def has(self, key: str) -> bool:
@@ -44,17 +44,17 @@ class State:
         return key in self._pending or key in self._committed
 
     def delete(self, key: str) -> None:
-        """Remove the value of the key, if it has one. Unlike a write with `set`, this is not undone if the current superstep fails."""
+        """Remove the value of the key, if it has one. Unlike `set`, this is not undone if the current superstep (round of the run) fails."""
         self._pending.pop(key, None)
         self._committed.pop(key, None)
 
     def commit(self) -> None:
-        """Make all writes since the last commit permanent. The engine calls this at the end of each superstep."""
+        """Make all writes since the last commit permanent. The engine calls this at the end of each superstep (round of the run)."""
         self._committed.update(self._pending)
         self._pending.clear()
 
     def discard(self) -> None:
-        """Undo all writes since the last commit. The engine calls this when a superstep failed or was cancelled."""
+        """Undo all writes since the last commit. The engine calls this when a superstep (round of the run) failed or was cancelled."""
         self._pending.clear()
 
     def export_state(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class RunState:
 
     shared: State = field(default_factory=State)
     messages: list[WorkflowMessage] = field(default_factory=list[WorkflowMessage])
-    """Messages to deliver in the next superstep, in the order in which they were sent."""
+    """Messages to deliver in the next superstep (round of the run), in the order in which they were sent."""
     pending: dict[str, WorkflowEvent[Any]] = field(default_factory=dict[str, WorkflowEvent[Any]])
     """Requests of the workflow to its caller that have no response yet, by request id."""
     waiting: dict[int, dict[str, list[Any]]] = field(default_factory=dict[int, dict[str, list[Any]]])
@@ -80,6 +80,6 @@ class RunState:
     iteration: int = 0
 
     def discard_round(self) -> None:
-        """Undo the uncommitted writes of a failed or cancelled superstep, and drop all messages that wait for delivery."""
+        """Undo the uncommitted writes of a failed or cancelled superstep (round of the run), and drop all undelivered messages."""
         self.shared.discard()
         self.messages.clear()

@@ -47,7 +47,8 @@ StepContext = WorkflowContext[JsonValue, Complete]
 class StepExecutor(Executor):
     """Base class of the executors of workflow files, each of which performs one step: an agent, a tool, a function or a question.
 
-    All messages that arrive in one superstep start the step once, because templates read outputs of executors and not messages.
+    All messages that arrive in one superstep (round of the run) start the step once, because templates read outputs of executors and not
+    messages.
     """
 
     joins = True
@@ -59,7 +60,7 @@ class StepExecutor(Executor):
 
     @handler
     async def step(self, messages: list[Any], ctx: StepContext) -> None:
-        """Handle all messages of one superstep: perform the step once, and publish its output.
+        """Handle all messages of one superstep (round of the run): perform the step once, and publish its output.
 
         The message of the run, if it is among them, is stored as the input to which templates refer.
         """

@@ -35,14 +35,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message to deliver to one executor in the current superstep. `source_ids` are the executors that sent it, several for a fan-in."""
+    """A message to deliver to one executor in the current round of the run. `source_ids` are its senders, several for a fan-in."""
 
     message: WorkflowMessage
     source_ids: list[str]
 
 
 Lane = tuple[Executor, list[Delivery]]
-"""A pair: an executor, and the messages that it receives one after the other in one superstep. Several lanes run concurrently."""
+"""A pair: an executor, and the messages that it receives one after the other in one superstep (round). Lanes run concurrently."""
 
 
 class SuperstepRunner:
@@ -71,7 +71,7 @@ class SuperstepRunner:
         )
 
     async def run(self, begin: Callable[[], Awaitable[None]]) -> None:
-        """Do the run: await `begin`, which queues or delivers the first messages, then do supersteps until no messages are left.
+        """Do the run: await `begin`, which queues or delivers the first messages, then do supersteps (rounds) until no messages are left.
 
         Raises:
             WorkflowConvergenceException: Messages were left after the maximum number of supersteps.
@@ -114,7 +114,7 @@ class SuperstepRunner:
             await self._report(event)
 
     def respond(self, responses: dict[str, Any]) -> None:
-        """Queue responses to open requests, given by request id, for the next superstep. Their ids and types must have been checked."""
+        """Queue responses to open requests, given by request id, for the next round of the run. Ids and types must have been checked."""
         for request_id, response in responses.items():
             event = self._state.pending.pop(request_id)
             source, target = internal_source(event.source_executor_id), event.source_executor_id

@@ -34,7 +34,7 @@ class ConcurrentTeam(Closed):
     participants: Participants
     """The participants: agents by name, and tools as `source/tool` (`workflow/brief`, `docs/search`)."""
     aggregator: FunctionName | None = None
-    """A function, as `package.module:function`, that combines the list of answers. By default the result has them one after the other."""
+    """A function, as `package.module:function`, that combines the answers. By default the result contains them one after the other."""
     review: Review = False
     """Whether a person reviews answers before they are combined: all answers, or those of the named participants."""
 
@@ -76,7 +76,7 @@ class HandoffTeam(Closed):
 
 
 class MagenticTeam(Closed):
-    """An orchestration in which a manager makes a plan, instructs the participants, and plans again without progress."""
+    """An orchestration in which a manager makes a plan, instructs the participants, and makes a new plan if there is no progress."""
 
     participants: Participants
     """The participants: agents by name, and tools as `source/tool` (`workflow/brief`, `docs/search`)."""

@@ -167,13 +167,13 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         await self._scope.emit(event)
 
     def get_state(self, key: str, default: Any = None) -> Any:
-        """Return the value that was last written under the key by any executor, or `default`. Also sees writes of this superstep."""
+        """Return the value that was last written under the key by any executor, or `default`. Writes are visible immediately."""
         return self._scope.state.get(key, default)
 
     def set_state(self, key: str, value: Any) -> None:
         """Write a value that all executors of the workflow can read. Checkpoints contain it.
 
-        The write is undone if the current superstep fails.
+        The write is undone if the current superstep (round of the run) fails.
         """
         self._scope.state.set(key, value)
 
@@ -195,7 +195,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
 
     @property
     def sent(self) -> list[WorkflowMessage]:
-        """The messages that the executor has sent through this context. The engine reads them for delivery in the next superstep."""
+        """The messages that the executor has sent through this context. The engine delivers them in the next superstep of the run."""
         return self._sent
 
 

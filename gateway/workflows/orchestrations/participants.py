@@ -25,7 +25,10 @@ IntermediateFrom = Literal["all", "all_other"] | Sequence[Named]
 
 @dataclass
 class AgentRequestInfoResponse:
-    """A person's review of an agent's answer. If `messages` is empty, the answer is accepted; otherwise the agent answers again to them."""
+    """A person's review of an agent's answer. With an empty list of messages, the answer is accepted.
+
+    Otherwise the messages are the person's remarks, and the agent answers again.
+    """
 
     messages: list[Message]
 
@@ -234,7 +237,7 @@ def participant_id(item: Any) -> str:
 
 
 def describe(executor: Executor) -> str:
-    """Return the description of a participant, from which an orchestrator chooses the next speaker; by default the participant's id."""
+    """Return the description of a participant, which an orchestrator uses to choose the next speaker; by default the participant's id."""
     return (executor.description if isinstance(executor, AgentExecutor) else None) or executor.id
 
 
