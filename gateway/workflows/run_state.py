@@ -44,7 +44,7 @@ class State:
         return key in self._pending or key in self._committed
 
     def delete(self, key: str) -> None:
-        """Remove the value of the key, if it has one. Unlike `set`, this is not undone if the current superstep (round of the run) fails."""
+        """Remove the value of the key, if it has one. Unlike `set`, this is not undone if the current round of the run fails."""
         self._pending.pop(key, None)
         self._committed.pop(key, None)
 

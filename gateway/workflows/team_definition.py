@@ -76,7 +76,7 @@ class HandoffTeam(Closed):
 
 
 class MagenticTeam(Closed):
-    """An orchestration in which a manager makes a plan, instructs the participants, and makes a new plan if there is no progress."""
+    """An orchestration in which a manager makes a plan, instructs the participants, and makes a new plan if progress stops."""
 
     participants: Participants
     """The participants: agents by name, and tools as `source/tool` (`workflow/brief`, `docs/search`)."""

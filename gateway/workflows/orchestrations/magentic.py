@@ -1,4 +1,4 @@
-"""`MagenticBuilder`: builds workflows in which a manager makes a plan, instructs participants, and makes a new plan without progress.
+"""`MagenticBuilder`: builds workflows in which a manager makes a plan, instructs participants, and makes a new plan if progress stops.
 
 The manager is a `MagenticManagerBase` (module `magentic_manager`). The pattern is Magentic-One (https://arxiv.org/abs/2411.04468).
 """
@@ -216,7 +216,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
 
 
 class MagenticBuilder(StoredBuilder):
-    """Builds a workflow in which a manager makes a plan, instructs participants, and makes a new plan if there is no progress.
+    """Builds a workflow in which a manager makes a plan, instructs participants, and makes a new plan if progress stops.
 
     The final answer of the manager is the output of the workflow.
     """
