@@ -27,10 +27,9 @@ class CommonFields(TypedDict, total=False):
 
 
 class _TextItems:
-    """Descriptor for the attribute `Content.items`, which computes its default value.
+    """Descriptor that computes the default of `Content.items` for a `function_result`: a text content with the text or JSON of `result`.
 
-    For a `function_result`, the default is a list with one text content: the text or JSON of `result`. Items that were set on the instance
-    take precedence, because they are in its `__dict__`.
+    Items that were set on the instance take precedence, because they are in its `__dict__`.
     """
 
     def __get__(self, instance: Content | None, owner: type[Content]) -> list[Content] | None:
@@ -41,10 +40,7 @@ class _TextItems:
 
 
 class Content:
-    """A part of a message, such as a text, an image or a tool call.
-
-    `type` determines the attributes that are used; all other attributes are `None`. Every attribute may be assigned.
-    """
+    """A part of a message. `type` determines the attributes that are used; all others are `None`. Every attribute may be assigned."""
 
     text: str | None = None
     """For contents of type `text` and `text_reasoning`: the readable text."""
@@ -66,9 +62,7 @@ class Content:
     """For contents of type `function_result`: text of the error, for callers and logs. The model gets `result` instead."""
     result: JsonValue = None
     items: Sequence[Content] | None = cast("Sequence[Content] | None", _TextItems())
-    """For contents of type `function_result`: the parts of the result, such as texts and images.
-
-    The default is one text content with the text or JSON of `result`."""
+    """For contents of type `function_result`: parts of the result, such as texts and images; by default one text with `result`."""
     file_id: str | None = None
     vector_store_id: str | None = None
     inputs: Sequence[Content] | None = None
@@ -104,10 +98,7 @@ class Content:
         raw_representation: object = None,
         **fields: JsonValue,
     ) -> None:
-        """Create a content of any type. For known types, use the methods `from_…`, which have a parameter for each attribute.
-
-        `fields` are the attributes that this `type` uses; attributes with the value `None` are left out.
-        """
+        """Create a content of any type. `fields` are its attributes. The methods `from_…` have a parameter for each attribute of a type."""
         self.__dict__["type"] = type
         self._set(fields)
         self.__dict__["additional_properties"] = dict(additional_properties) if additional_properties else {}
@@ -141,10 +132,7 @@ class Content:
         protected_data: str | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Create a content with a model's reasoning: the readable `text`, and `protected_data`, opaque data for the provider.
-
-        `protected_data` must be sent back to the provider unchanged.
-        """
+        """Create a content with a model's reasoning. `protected_data` is opaque data that must be sent back to the provider unchanged."""
         return cls._make("text_reasoning", common, text=text, id=id, protected_data=protected_data)
 
     @classmethod
@@ -215,10 +203,7 @@ class Content:
 
     @classmethod
     def from_function_approval_request(cls, id: str, function_call: Content, **common: Unpack[CommonFields]) -> Content:
-        """Create a request for a person's approval of the tool call `function_call`.
-
-        The method `to_function_approval_response` of the request creates the response.
-        """
+        """Create a request for a person's approval of the tool call. `to_function_approval_response` creates the response."""
         return cls._make("function_approval_request", common, id=id, function_call=function_call, user_input_request=True)
 
     @classmethod
@@ -402,10 +387,7 @@ class Content:
         )
 
     def parse_arguments(self) -> JsonObject:
-        """Return the arguments of this tool call as an object, for display.
-
-        Arguments that are not a JSON object are returned in an object with the key `raw`.
-        """
+        """Return the arguments of this tool call as an object, for display. Under the key `raw` if they are not a JSON object."""
         try:
             return read_arguments(self.arguments)
         except ValueError:
