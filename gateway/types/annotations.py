@@ -29,7 +29,7 @@ def add_usage(first: UsageDetails | None, second: UsageDetails | None) -> UsageD
 
 
 add_usage_details = add_usage
-"""Alias of `add_usage`, the sum of two responses' token counts, under its name in agent-framework."""
+"""Alias of `add_usage`, the sum of two responses' token counts, under its name in Microsoft's agent-framework."""
 
 
 class TextSpanRegion(TypedDict, total=False):

@@ -387,7 +387,7 @@ class Content:
         )
 
     def parse_arguments(self) -> JsonObject:
-        """Return the arguments of this tool call as an object, for display. Under the key `raw` if they are not a JSON object."""
+        """Return this tool call's arguments as an object, for display. Arguments that are not an object are put under the key `raw`."""
         try:
             return read_arguments(self.arguments)
         except ValueError:

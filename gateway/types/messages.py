@@ -120,7 +120,7 @@ def to_messages(messages: AgentRunInputs | None) -> list[Message]:
 
 
 normalize_messages = to_messages
-"""Alias of `to_messages`, which converts the input of an agent to messages, under its name in agent-framework."""
+"""Alias of `to_messages`, which converts the input of an agent to messages, under its name in Microsoft's agent-framework."""
 
 
 def own_copies(messages: Sequence[Message]) -> list[Message]:

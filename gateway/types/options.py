@@ -79,4 +79,4 @@ def tool_mode(choice: ToolMode | str | None) -> ToolMode | None:
 
 
 validate_tool_mode = tool_mode
-"""Alias of `tool_mode`, which validates a tool choice, under its name in agent-framework."""
+"""Alias of `tool_mode`, which validates a tool choice, under its name in Microsoft's agent-framework."""

@@ -214,7 +214,7 @@ class _NamesValueType:
     __slots__ = ()
 
     def __class_getitem__(cls, item: object) -> GenericAlias:
-        """Return an alias for `AgentResponse[City]`. Programs for agent-framework use it to document the type of `value`."""
+        """Return an alias for `AgentResponse[City]`. Programs for Microsoft's agent-framework write it to document the type of `value`."""
         return GenericAlias(cls, item)
 
 

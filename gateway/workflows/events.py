@@ -277,7 +277,7 @@ class WorkflowRunResult(list[WorkflowEvent[Any]]):
         return [event.data for event in self if event.type == "output"]
 
     def get_intermediate_outputs(self) -> list[Any]:
-        """Return the values that the run yielded as intermediate outputs, oldest first."""
+        """Return the values of the intermediate outputs, oldest first: values that were reported during the run and are not its result."""
         return [event.data for event in self if event.type == "intermediate"]
 
     def get_request_info_events(self) -> list[WorkflowEvent[Any]]:

@@ -33,7 +33,7 @@ from gateway.workflows.workflow import Workflow
 Functions = Mapping[str, FunctionTool[..., Any]]
 
 Code = Workflow | FunctionalWorkflow | Callable[[], Any]
-"""Objects that the key `python` of a workflow file may name: a graph, a functional workflow, or a function that returns one of these."""
+"""Objects that the key `python` of a workflow file may name: a graph, a `@workflow` function, or a function that returns one of these."""
 
 
 def build_graph(file: WorkflowFile, functions: Functions, tools: Mapping[str, Tool]) -> Workflow:
@@ -151,12 +151,12 @@ def admit_graph(code: Code, file: WorkflowFile, rules: FunctionRules | None) -> 
 async def made_by(code: Code, reference: str, call: CallContext | None = None) -> Runnable:
     """Return a workflow for one run from the Python object that a workflow file names.
 
-    `code` is a graph (returned itself), a functional workflow (of which a copy is returned), or a function that returns one of these.
+    `code` is a graph (returned itself), a `@workflow` function (of which a copy is returned), or a function that returns one of these.
     `reference` is its name in the file. With `call`, the tool call that runs the workflow, the use of `code` is first subject to the checks
     of the gate (policy, approval, time limit).
 
     Raises:
-        WorkflowInvalid: The function failed or returned another type of object, or a functional workflow takes no message.
+        WorkflowInvalid: The function failed or returned another type of object, or a `@workflow` function takes no message.
     """
     make: Callable[[], Any] = partial(_itself, code) if isinstance(code, Workflow | FunctionalWorkflow) else code
     if call is not None:

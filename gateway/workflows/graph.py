@@ -28,9 +28,10 @@ OutputKind = Literal["output", "intermediate"]
 
 @dataclass(frozen=True, slots=True)
 class OutputDesignation:
-    """Ids of the executors whose outputs are outputs of the workflow (`outputs`) or intermediate outputs (`intermediates`).
+    """Selects the executors, by id, whose outputs the caller of the workflow gets.
 
-    With `outputs=None`, the outputs of all executors are outputs of the workflow. Outputs of other executors are not reported.
+    Outputs of the executors in `outputs` are outputs of the workflow; with `None`, those of all executors. Outputs of the executors in
+    `intermediates` are reported during the run, but are not part of the result. Outputs of other executors are not reported.
     """
 
     outputs: frozenset[str] | None = None
@@ -131,7 +132,7 @@ class WorkflowGraph:
         return [item for item in self.executors.values() if self.is_terminal_executor(item.id)]
 
     def get_intermediate_executors(self) -> list[Executor]:
-        """Return the executors whose outputs are intermediate outputs of the workflow."""
+        """Return the executors whose outputs are intermediate outputs: reported during the run, but not part of the workflow's result."""
         return [item for item in self.executors.values() if self.is_intermediate_executor(item.id)]
 
     def is_terminal_executor(self, executor_id: str) -> bool:
@@ -139,7 +140,7 @@ class WorkflowGraph:
         return self.classify(executor_id) == "output"
 
     def is_intermediate_executor(self, executor_id: str) -> bool:
-        """Return whether the outputs of this executor are intermediate outputs of the workflow."""
+        """Return whether outputs of this executor are intermediate: reported during the run, but not part of the workflow's result."""
         return self.classify(executor_id) == "intermediate"
 
     def classify(self, executor_id: str) -> OutputKind | None:

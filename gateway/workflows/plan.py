@@ -41,7 +41,7 @@ class WorkflowPlan:
     functions: Mapping[str, FunctionTool[..., Any]] = field(default_factory=dict[str, FunctionTool[..., Any]])
     """Id of each executor that calls a Python function → this function."""
     code: Code | None = None
-    """The object that the key `python` names: a graph, a functional workflow, or a function that returns one of these for each call.
+    """The object that the key `python` names: a graph, a `@workflow` function, or a function that returns one of these for each call.
 
     `None` if the file has no such key."""
     team: TeamPlan | None = None

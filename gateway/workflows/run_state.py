@@ -72,7 +72,7 @@ class RunState:
     pending: dict[str, WorkflowEvent[Any]] = field(default_factory=dict[str, WorkflowEvent[Any]])
     """Requests of the workflow to its caller that have no response yet, by request id."""
     waiting: dict[int, dict[str, list[Any]]] = field(default_factory=dict[int, dict[str, list[Any]]])
-    """Messages that fan-ins have collected until all sources have sent one.
+    """Messages that each fan-in (edges from several executors to one) has collected, until all its sources have sent one.
 
     Index of the fan-in in the graph's edge groups → id of the sender → data of its messages."""
     traversals: dict[int, int] = field(default_factory=dict[int, int])

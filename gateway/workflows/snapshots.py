@@ -24,8 +24,8 @@ EXECUTOR_STATE_KEY = "_executor_state"
 ENGINE_KEY = "_engine_state"
 """Key, in the state of a checkpoint, of the state of the workflow engine.
 
-It contains the messages that fan-ins have collected, the number of uses of edges with a limit, and the order of the messages if it cannot
-be derived from their senders."""
+It contains the messages that fan-ins (edges that wait for messages of several executors) have collected, the number of uses of edges with
+a limit, and the order of the messages if it cannot be derived from their senders."""
 
 
 async def take_snapshot(graph: WorkflowGraph, *, previous: CheckpointID | None = None) -> WorkflowCheckpoint:

@@ -59,7 +59,7 @@ class SuperstepRunner:
         self._is_restored = False
         self._reported_pending = False
         self._sent_in: dict[int, tuple[SpanContext, ...]] = {}
-        """OpenTelemetry contexts of the messages that each fan-in has collected, by index of its edge group."""
+        """OpenTelemetry contexts of the messages that each fan-in (edges from several executors) has collected, by index of its group."""
         self._scope = RunScope(
             self._state.shared,
             self._state.pending,

@@ -45,7 +45,9 @@ class WorkflowAgent(BaseAgent):
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
     RequestInfoFunctionArgs = RequestInfoFunctionArgs
-    """Class of the arguments of the function call that represents a request of the workflow. An alias that agent-framework has, too."""
+    """Class of the arguments of the function call that represents a request of the workflow.
+
+    An alias for programs that were written for Microsoft's agent-framework."""
 
     def __init__(
         self,

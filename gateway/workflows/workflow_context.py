@@ -127,9 +127,9 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         await self._scope.emit(event)
 
     async def report_intermediate(self, output: Any) -> None:
-        """Report an intermediate output, even if the workflow does not select outputs of this executor.
+        """Report an intermediate output: a value that the caller gets during the run and that is not part of the workflow's result.
 
-        For executors that run another workflow and forward its intermediate outputs.
+        It is reported even if the workflow does not select outputs of this executor. For executors that run another workflow.
         """
         await self._scope.emit(WorkflowEvent[Any]("intermediate", output, self._executor_id, origin=WorkflowEventSource.FRAMEWORK))
 

@@ -108,7 +108,7 @@ GroupChatSelectionFunction = Callable[[GroupChatState], Awaitable[str] | str]
 class UnknownParticipantError(WorkflowError, RuntimeError):
     """Raised if the orchestrator chooses a speaker that is not a participant.
 
-    Also a `RuntimeError`, because agent-framework raises this class.
+    Also a `RuntimeError`, because Microsoft's agent-framework raises this class.
     """
 
 
