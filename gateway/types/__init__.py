@@ -1,1 +1,1 @@
-"""Messages, contents, responses and options of agents and chat clients, independent of the model provider."""
+"""Data types of agents and chat clients, independent of the model provider: messages, contents, responses, streams and options."""

@@ -1,4 +1,4 @@
-"""Annotations (sources of a content) and token counts of a response."""
+"""Types for annotations of contents, such as cited sources, and for the token counts of model responses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from typing import Literal, TypedDict, cast
 from gateway.json_types import JsonObject
 
 UsageDetails = dict[str, int]
-"""`input_token_count`, `output_token_count`, `total_token_count` and a provider's own counts. A missing key means unknown."""
+"""Token counts of a model response, by name. A missing key means that the count is unknown.
+
+The names are `input_token_count`, `output_token_count`, `total_token_count`, and others that only one provider uses."""
 
 
 def add_usage(first: UsageDetails | None, second: UsageDetails | None) -> UsageDetails | None:
-    """Add two token counts key by key; `None` if both are unknown. Values that are not integers, which some providers send, are dropped."""
+    """Return the sum of the token counts of two responses, name by name; `None` if both are `None`.
+
+    Counts that are not integers, which some providers send, are dropped.
+    """
     if first is None or second is None:
         return first or second
     added: UsageDetails = {}
@@ -24,11 +29,11 @@ def add_usage(first: UsageDetails | None, second: UsageDetails | None) -> UsageD
 
 
 add_usage_details = add_usage
-"""The same function under its name in agent-framework."""
+"""Alias of `add_usage`, the sum of two responses' token counts, under its name in Microsoft's agent-framework."""
 
 
 class TextSpanRegion(TypedDict, total=False):
-    """A range of characters: `start_index` inclusive, `end_index` exclusive."""
+    """The range of characters of a text to which an annotation applies: `start_index` is inclusive, `end_index` exclusive."""
 
     type: Literal["text_span"]
     start_index: int
@@ -36,7 +41,7 @@ class TextSpanRegion(TypedDict, total=False):
 
 
 class Annotation(TypedDict, total=False):
-    """An annotation of a content, such as the source that a text cites. Every key is optional."""
+    """An annotation of a content, such as the source that a text of a model cites. Every key is optional."""
 
     type: Literal["citation"]
     title: str

@@ -1,4 +1,4 @@
-"""Parse and join the arguments of tool calls. Models send them as JSON text, as pieces of JSON text, or as an object."""
+"""Functions that parse and join the arguments of tool calls, which models send as JSON text, as pieces of JSON text, or as an object."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gateway.errors import AdditionItemMismatch
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 Arguments = str | JsonMapping | None
-"""JSON text as the model wrote it, or a decoded object."""
+"""Arguments of a tool call: JSON text as the model wrote it, or a decoded object. `None` and an empty text mean no arguments."""
 
 
 def read_arguments(arguments: Arguments) -> JsonObject:
-    """Return the arguments as an object; empty text means no arguments.
+    """Return the arguments of a tool call as an object, parsed if they are text. Without arguments, return an empty object.
 
     Raises:
-        ValueError: The arguments are not a JSON object.
+        ValueError: The text is not JSON, or not a JSON object.
     """
     if isinstance(arguments, Mapping):
         return dict(arguments)
@@ -30,7 +30,7 @@ def read_arguments(arguments: Arguments) -> JsonObject:
 
 
 def decoded(text: str) -> JsonValue:
-    """Return the value of a JSON text, or the text itself if it is not JSON."""
+    """Return the value that a JSON text contains, or the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -38,15 +38,17 @@ def decoded(text: str) -> JsonValue:
 
 
 def to_text(arguments: Arguments) -> str:
-    """Return the arguments as JSON text; text is returned unchanged."""
+    """Return the arguments of a tool call as JSON text. Text is returned unchanged, even if it is not valid JSON."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
 
 
 def join_arguments(first: Arguments, second: Arguments) -> Arguments:
-    """Join two pieces of the arguments of one call, which arrived one after the other.
+    """Join two consecutive pieces of the arguments of one tool call, as they arrive in a stream.
+
+    Texts are concatenated. Of two objects, the values of the second replace those of the first.
 
     Raises:
-        AdditionItemMismatch: One piece is text and the other an object.
+        AdditionItemMismatch: One piece is text and the other is an object.
     """
     if not first or not second:
         return first or second

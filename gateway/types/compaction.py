@@ -1,4 +1,4 @@
-"""The interfaces of compaction, for `chat`, `sessions` and `agents`: strategies that shorten a conversation, and tokenizers."""
+"""Interfaces for the compaction of conversations, used by `chat`, `sessions` and `agents`: compaction strategies and tokenizers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from gateway.types.messages import Message
 
 @runtime_checkable
 class CompactionStrategy(Protocol):
-    """An async callable that compacts a whole conversation, given in order."""
+    """Interface of an async function that shortens a conversation, so that it fits into the context of a model."""
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Mark messages as excluded or insert summaries; return whether anything changed."""
+        """Shorten the conversation in place: mark messages as excluded, or insert summaries. Return whether anything changed.
+
+        `messages` is the whole conversation, oldest first.
+        """
         ...
 
 
 @runtime_checkable
 class TokenizerProtocol(Protocol):
-    """Counts tokens; for example an adapter of a model's own tokenizer."""
+    """Interface of objects that count the tokens of a text, such as an adapter of a model's tokenizer."""
 
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens in `text`."""

@@ -1,7 +1,7 @@
-"""`Content`: one piece of a message (text, tool call, image, …) in a form that does not depend on the model provider.
+"""`Content`: one part of a message (text, tool call, image, …), independent of the model provider.
 
-One class with a `type` covers all kinds. Kinds and fields unknown to Moongate survive `from_dict` and `to_dict`.
-Chat clients convert contents to and from a provider's wire format; this module knows no such format.
+One class with the attribute `type` represents all kinds of contents. `from_dict` and `to_dict` preserve kinds and fields that Moongate does
+not define. Chat clients convert contents to and from the wire format of a provider; this module does not depend on any of these formats.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.types.copying import joined_raw, sharing_raw
 
 
 class CommonFields(TypedDict, total=False):
-    """Keyword arguments that every factory of `Content` accepts."""
+    """Keyword arguments that every method `Content.from_…` accepts in addition to its parameters."""
 
     annotations: Sequence[Annotation] | None
     additional_properties: JsonMapping | None
@@ -27,7 +27,7 @@ class CommonFields(TypedDict, total=False):
 
 
 class _TextItems:
-    """Default of the attribute `items` of a `function_result`: one text content with the text or JSON of `result`.
+    """Descriptor that computes the default of `Content.items` for a `function_result`: a text content with the text or JSON of `result`.
 
     Items that were set on the instance take precedence, because they are in its `__dict__`.
     """
@@ -40,29 +40,29 @@ class _TextItems:
 
 
 class Content:
-    """A piece of a message. `type` decides which attributes are used; the others are `None`. Every attribute may be assigned."""
+    """A part of a message. `type` determines the attributes that are used; all others are `None`. Every attribute may be assigned."""
 
     text: str | None = None
-    """For `text` and `text_reasoning`: the readable text."""
+    """For contents of type `text` and `text_reasoning`: the readable text."""
     protected_data: str | None = None
-    """For `text_reasoning`: opaque data that the provider needs back unchanged."""
+    """For contents of type `text_reasoning`: opaque data that must be sent back to the provider unchanged."""
     uri: str | None = None
-    """For `uri`: address of the data. For `data`: the data itself, as a `data:` URI."""
+    """For contents of type `uri`: the address of the data. For type `data`: the data itself, as a `data:` URI."""
     media_type: str | None = None
     message: str | None = None
     error_code: str | None = None
     error_details: str | None = None
     usage_details: UsageDetails | None = None
     call_id: str | None = None
-    """Id of a tool call; the result of the call has the same id."""
+    """For tool calls and tool results: the id of the call, which its result also has."""
     name: str | None = None
     arguments: Arguments = None
-    """For a call: JSON text as the model wrote it, or a decoded object."""
+    """For tool calls: the arguments, as JSON text as the model wrote it, or as a decoded object."""
     exception: str | None = None
-    """For a `function_result`: error detail for callers and logs; the model reads `result`."""
+    """For contents of type `function_result`: text of the error, for callers and logs. The model gets `result` instead."""
     result: JsonValue = None
     items: Sequence[Content] | None = cast("Sequence[Content] | None", _TextItems())
-    """For a `function_result`: its contents, such as texts and images. A text result has one text content by default."""
+    """For contents of type `function_result`: parts of the result, such as texts and images; by default one text with `result`."""
     file_id: str | None = None
     vector_store_id: str | None = None
     inputs: Sequence[Content] | None = None
@@ -81,14 +81,14 @@ class Content:
     output: JsonValue = None
     id: str | None = None
     function_call: Content | None = None
-    """For an approval request or response: the call to approve."""
+    """For approval requests and approval responses: the tool call that a person approves."""
     user_input_request: bool | None = None
-    """Whether a person must answer before the run can continue."""
+    """Whether this content is a request that a person must answer before the run can continue."""
     approved: bool | None = None
     consent_link: str | None = None
     annotations: Sequence[Annotation] | None = None
     raw_representation: object = None
-    """The provider's own object, if there is one; never serialised."""
+    """The object of the provider's SDK from which this content was made, if any. It is never serialized."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Content:
         raw_representation: object = None,
         **fields: JsonValue,
     ) -> None:
-        """`fields` are the attributes that this `type` uses; `None` counts as absent. The `from_…` methods have a parameter for each."""
+        """Create a content of any type. `fields` are its attributes. The methods `from_…` have a parameter for each attribute of a type."""
         self.__dict__["type"] = type
         self._set(fields)
         self.__dict__["additional_properties"] = dict(additional_properties) if additional_properties else {}
@@ -120,7 +120,7 @@ class Content:
 
     @classmethod
     def from_text(cls, text: str, **common: Unpack[CommonFields]) -> Content:
-        """Return a content of plain text."""
+        """Create a content of type `text`."""
         return cls._make("text", common, text=text)
 
     @classmethod
@@ -132,12 +132,12 @@ class Content:
         protected_data: str | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return a model's reasoning: its readable `text`, and `protected_data` to send back to the provider unchanged."""
+        """Create a content with a model's reasoning. `protected_data` is opaque data that must be sent back to the provider unchanged."""
         return cls._make("text_reasoning", common, text=text, id=id, protected_data=protected_data)
 
     @classmethod
     def from_uri(cls, uri: str, media_type: str | None = None, **common: Unpack[CommonFields]) -> Content:
-        """Return a reference to data. A `data:` URI becomes a `data` content."""
+        """Create a content that refers to data at a URI. From a `data:` URI, create a content of type `data`, which contains the data."""
         kind = "uri"
         if uri.startswith("data:") and "," in uri:
             kind, media_type = "data", media_type or uri[5:].partition(",")[0].partition(";")[0] or "text/plain"
@@ -145,7 +145,7 @@ class Content:
 
     @classmethod
     def from_data(cls, data: bytes | str, media_type: str, **common: Unpack[CommonFields]) -> Content:
-        """Return inline data, from bytes or from base64 text."""
+        """Create a content that contains data, such as an image. `data` is given as bytes, or as base64 text."""
         encoded = data if isinstance(data, str) else base64.b64encode(data).decode("ascii")
         return cls._make("data", common, uri=f"data:{media_type};base64,{encoded}", media_type=media_type)
 
@@ -157,12 +157,12 @@ class Content:
         error_details: str | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return an error that a provider reported inside a response."""
+        """Create a content for an error that a provider reported as part of a response."""
         return cls._make("error", common, message=message, error_code=error_code, error_details=error_details)
 
     @classmethod
     def from_usage(cls, usage_details: JsonMapping, **common: Unpack[CommonFields]) -> Content:
-        """Return token counts that arrived in a stream."""
+        """Create a content with token counts, which are a part of a streamed response."""
         return cls._make("usage", common, usage_details=dict(usage_details))
 
     @classmethod
@@ -175,7 +175,7 @@ class Content:
         exception: str | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return a model's request to call a tool; `arguments` are JSON text or a decoded object."""
+        """Create a content for a tool call that a model requests. `arguments` are JSON text, or a decoded object."""
         return cls._make("function_call", common, call_id=call_id, name=name, arguments=arguments, exception=exception)
 
     @classmethod
@@ -188,10 +188,10 @@ class Content:
         items: Sequence[Content] | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return the result of a tool call. The model sees `result` and `items`; `exception` is for logs and callers.
+        """Create a content with the result of a tool call. The model gets `result` and `items`; `exception` is for callers and logs.
 
-        Contents in `result` are converted to text; a content that is not text becomes its `label`. If there is such a content, all contents
-        are also kept as `items`, for models that accept images or files.
+        If `result` consists of contents, it is converted to text, in which a content that is not text is represented by its `label`. If any
+        content is not text, all contents are also stored as `items`, for models that accept images or files.
         """
         if isinstance(result, Content):
             result = [result]
@@ -203,12 +203,12 @@ class Content:
 
     @classmethod
     def from_function_approval_request(cls, id: str, function_call: Content, **common: Unpack[CommonFields]) -> Content:
-        """Return a request that a person approves `function_call`; answer it with `to_function_approval_response`."""
+        """Create a request for a person's approval of the tool call. `to_function_approval_response` creates the response."""
         return cls._make("function_approval_request", common, id=id, function_call=function_call, user_input_request=True)
 
     @classmethod
     def from_function_approval_response(cls, approved: bool, id: str, function_call: Content, **common: Unpack[CommonFields]) -> Content:
-        """Return a person's answer to the approval request `id`."""
+        """Create a person's response to the approval request with this id. `function_call` is the tool call of the request."""
         return cls._make("function_approval_response", common, approved=approved, id=id, function_call=function_call)
 
     @classmethod
@@ -220,12 +220,12 @@ class Content:
         name: str | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return a reference to a file stored by the provider."""
+        """Create a content that refers to a file which the provider stores."""
         return cls._make("hosted_file", common, file_id=file_id, media_type=media_type, name=name)
 
     @classmethod
     def from_hosted_vector_store(cls, vector_store_id: str, **common: Unpack[CommonFields]) -> Content:
-        """Return a reference to a vector store of the provider."""
+        """Create a content that refers to a vector store of the provider."""
         return cls._make("hosted_vector_store", common, vector_store_id=vector_store_id)
 
     @classmethod
@@ -236,7 +236,7 @@ class Content:
         inputs: Sequence[Content] | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return the content for code that the provider runs."""
+        """Create a content for a call of the provider's code interpreter. `inputs` contain the code that the provider runs."""
         return cls._make("code_interpreter_tool_call", common, call_id=call_id, inputs=inputs)
 
     @classmethod
@@ -247,12 +247,12 @@ class Content:
         outputs: Sequence[Content] | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return the content with the output of code that the provider ran."""
+        """Create a content with the result of the provider's code interpreter. `outputs` are the outputs of the code."""
         return cls._make("code_interpreter_tool_result", common, call_id=call_id, outputs=outputs)
 
     @classmethod
     def from_image_generation_tool_call(cls, *, image_id: str | None = None, **common: Unpack[CommonFields]) -> Content:
-        """Return the content for an image generation that the provider started."""
+        """Create a content for an image generation that the provider has started."""
         return cls._make("image_generation_tool_call", common, image_id=image_id)
 
     @classmethod
@@ -263,7 +263,7 @@ class Content:
         outputs: object = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return an image that the provider generated."""
+        """Create a content with an image that the provider has generated."""
         return cls._make("image_generation_tool_result", common, image_id=image_id, outputs=outputs)
 
     @classmethod
@@ -276,12 +276,12 @@ class Content:
         arguments: str | JsonMapping | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return a call that the provider sent to a remote MCP server."""
+        """Create a content for a tool call that the provider sent to a remote MCP server."""
         return cls._make("mcp_server_tool_call", common, call_id=call_id, tool_name=tool_name, server_name=server_name, arguments=arguments)
 
     @classmethod
     def from_mcp_server_tool_result(cls, call_id: str, *, output: JsonValue = None, **common: Unpack[CommonFields]) -> Content:
-        """Return the result that a remote MCP server sent to the provider."""
+        """Create a content with the result of a tool call that a remote MCP server sent to the provider."""
         return cls._make("mcp_server_tool_result", common, call_id=call_id, output=output)
 
     @classmethod
@@ -294,7 +294,7 @@ class Content:
         status: str | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return the content for a search that the provider makes."""
+        """Create a content for a search that the provider performs, such as a web search."""
         return cls._make("search_tool_call", common, call_id=call_id, tool_name=tool_name, arguments=arguments, status=status)
 
     @classmethod
@@ -308,7 +308,7 @@ class Content:
         status: str | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return the results of a search by the provider."""
+        """Create a content with the results of a search that the provider has performed."""
         return cls._make("search_tool_result", common, call_id=call_id, tool_name=tool_name, result=result, items=items, status=status)
 
     @classmethod
@@ -322,7 +322,7 @@ class Content:
         status: str | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return a model's request to run shell commands."""
+        """Create a content for shell commands that a model requests to run. `timeout_ms` and `max_output_length` are limits for them."""
         limits: JsonObject = {"timeout_ms": timeout_ms, "max_output_length": max_output_length}
         return cls._make("shell_tool_call", common, call_id=call_id, commands=commands, status=status, **limits)
 
@@ -335,7 +335,7 @@ class Content:
         max_output_length: int | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return the results of shell commands: one `shell_command_output` per command."""
+        """Create a content with the results of shell commands. `outputs` has one content of type `shell_command_output` per command."""
         return cls._make("shell_tool_result", common, call_id=call_id, outputs=outputs, max_output_length=max_output_length)
 
     @classmethod
@@ -348,12 +348,12 @@ class Content:
         timed_out: bool | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return the output and exit code of one shell command."""
+        """Create a content with the output and exit code of one shell command."""
         return cls._make("shell_command_output", common, stdout=stdout, stderr=stderr, exit_code=exit_code, timed_out=timed_out)
 
     @classmethod
     def from_oauth_consent_request(cls, consent_link: str, **common: Unpack[CommonFields]) -> Content:
-        """Return a request that a person consents at `consent_link`; the run cannot continue before."""
+        """Create a request for a person's OAuth consent at the URL `consent_link`. The run cannot continue without the consent."""
         return cls._make("oauth_consent_request", common, consent_link=consent_link, user_input_request=True)
 
     @classmethod
@@ -363,19 +363,19 @@ class Content:
         return cls(type, **fields, **common)
 
     def has_top_level_media_type(self, top_level_media_type: Literal["application", "audio", "image", "text"]) -> bool:
-        """Return whether `media_type` belongs to this family, such as `image`."""
+        """Return whether the `media_type` of this content has the given top-level type, such as `image` for `image/png`."""
         return (self.media_type or "").partition("/")[0].lower() == top_level_media_type.lower()
 
     @property
     def label(self) -> str:
-        """Placeholder for this content in plain text, such as `[image: cat.png]`."""
+        """Text that represents this content in a plain text, such as `[image: cat.png]`."""
         name = self.additional_properties.get("name") or self.name
         what = f"resource {self.uri}" if self.type == "uri" else (self.media_type or "").partition("/")[0] or self.type
         detail = f": {name}" if name else "" if self.type == "uri" or not self.media_type else f" ({self.media_type})"
         return f"[{what}{detail}]"
 
     def to_function_approval_response(self, approved: bool) -> Content:
-        """Return a person's answer to this approval request.
+        """Create a person's response to this approval request. The response has the id and the tool call of the request.
 
         Raises:
             ContentError: This content is not a `function_approval_request`.
@@ -387,14 +387,14 @@ class Content:
         )
 
     def parse_arguments(self) -> JsonObject:
-        """Return a call's arguments as an object, for display. Arguments that are not an object are returned under the key `raw`."""
+        """Return this tool call's arguments as an object, for display. Arguments that are not an object are put under the key `raw`."""
         try:
             return read_arguments(self.arguments)
         except ValueError:
             return {"raw": decoded(cast("str", self.arguments))}
 
     def __add__(self, other: Content) -> Content:
-        """Join two parts of the same text, of the same tool call, or two token counts.
+        """Return a new content that joins two parts of one text or of one tool call, or adds two token counts.
 
         Raises:
             AdditionItemMismatch: The parts have different types or ids, or contents of this type cannot be joined.
@@ -421,7 +421,10 @@ class Content:
         return joined
 
     def to_dict(self, *, exclude_none: bool = True, exclude: set[str] | None = None) -> JsonObject:
-        """Return the JSON form: `type` and all set fields except those in `exclude`."""
+        """Return the content as JSON-compatible data: `type` and all attributes that are set, except those in `exclude`.
+
+        `raw_representation` is never included. With `exclude_none=False`, attributes that were assigned `None` are included.
+        """
         data: JsonObject = {"type": self.type}
         for key, value in _values(self).items():
             if (value is not None or not exclude_none) and key not in (exclude or ()):
@@ -432,7 +435,7 @@ class Content:
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> Content:
-        """Return the content whose `to_dict` is `data`, for known and unknown types.
+        """Create a content from the result of `to_dict`. Types and fields that this class does not define are preserved.
 
         Raises:
             ContentError: `data` has no `type`.
@@ -467,7 +470,7 @@ class Content:
 
 _OWN = frozenset({"type", "additional_properties", "raw_representation"})
 _FIELDS = frozenset(Content.__annotations__) - _OWN
-"""Attributes of `Content` that hold data of a content and are part of its JSON form."""
+"""Names of the attributes of `Content` that `to_dict` includes if they are set, apart from `type` and `additional_properties`."""
 
 _NESTED: Mapping[str, tuple[str, ...]] = {
     "function_result": ("items",),
@@ -476,7 +479,7 @@ _NESTED: Mapping[str, tuple[str, ...]] = {
     "code_interpreter_tool_result": ("outputs",),
     "shell_tool_result": ("outputs",),
 }
-"""Type of a content → its fields that contain lists of contents. In all other fields, a list of objects is plain data."""
+"""Type of a content → names of its attributes that contain lists of contents. Lists in all other attributes are JSON data."""
 
 
 def _values(content: Content) -> JsonObject:
@@ -492,5 +495,5 @@ def _plain(value: JsonValue) -> JsonValue:
     return value
 
 
-def _content(item: Any) -> Any:  # other values pass unchanged
+def _content(item: Any) -> Any:  # values other than JSON objects with a `type` are returned unchanged
     return Content.from_dict(cast("JsonObject", item)) if isinstance(item, dict) and "type" in item else cast("object", item)

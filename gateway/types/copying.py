@@ -1,4 +1,7 @@
-"""Deep copying and joining of objects that carry a provider's own object (`raw_representation`), which is shared, never copied."""
+"""Functions that copy and join messages, contents and responses without copying the provider's object in `raw_representation`.
+
+`raw_representation` is the object of the model provider's SDK from which a message or another part of a response was made.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ RAW = "raw_representation"
 
 
 def sharing_raw(original: T, memo: dict[int, Any]) -> T:
-    """Copy an object deeply, except that the copy shares its `raw_representation`.
+    """Return a deep copy of an object that shares `raw_representation`, the object of the provider's SDK, with the original.
 
-    Used as the method `__deepcopy__` of contents, messages, responses and updates.
+    Contents, messages, responses and updates use this function as their method `__deepcopy__`.
     """
     made = type(original).__new__(type(original))
     memo[id(original)] = made
@@ -26,13 +29,20 @@ def sharing_raw(original: T, memo: dict[int, Any]) -> T:
 
 
 def last_raw(raw: object) -> object:
-    """Return the last of the provider objects of a response's parts. Used if the caller did not request a stream."""
+    """Return the last item of a `raw_representation` that is a list of provider objects; a single provider object is returned itself.
+
+    Used for responses that are joined from the parts of a stream, if the caller did not request a stream.
+    """
     parts = cast("list[object]", raw) if isinstance(raw, list) else [raw]
     return parts[-1] if parts else None
 
 
 def joined_raw(first: object, second: object) -> object:
-    """Return the provider objects of two joined parts: one object unchanged, several as a list in order. `None` if neither part has one."""
+    """Return the `raw_representation` of two joined parts of a response from the values of the parts.
+
+    If only one part has a provider object, it is returned unchanged. Several objects are returned as a list in order. `None` if both values
+    are `None`.
+    """
     found = [raw for raw in (first, second) if raw is not None]
     if len(found) == 1 and not isinstance(found[0], list):
         return found[0]

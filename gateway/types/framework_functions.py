@@ -1,4 +1,4 @@
-"""Functions of agent-framework's public API that work on messages, options, updates and media types."""
+"""Functions on messages, options, updates and media types with the names and parameters of Microsoft's agent-framework."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 def prepend_instructions_to_messages(
     messages: list[Message], instructions: str | Sequence[str] | None, role: Role | str = "system"
 ) -> list[Message]:
-    """Return the messages with instructions in front, unless the same instructions are already there."""
+    """Return the messages preceded by one message per instruction, with the given role.
+
+    An instruction that the messages already begin with is not added again.
+    """
     wanted = [instructions] if isinstance(instructions, str) else list(instructions or ())
     there = [(str(message.role), message.text) for message in messages[: len(wanted)]]
     new = [text for number, text in enumerate(wanted) if there[number : number + 1] != [(str(role), text)]]
@@ -40,10 +43,10 @@ def prepend_instructions_to_messages(
 
 
 def merge_chat_options(base: JsonMapping | None, override: JsonMapping | None) -> JsonObject:
-    """Return new options with the values of `override` over those of `base`.
+    """Merge two sets of options of model calls, and return new options. Values in `override` replace values in `base`.
 
-    `None` changes nothing; instructions are joined with a line break; tools are appended without duplicates;
-    `logit_bias`, `metadata` and `additional_properties` are merged by key.
+    A value `None` in `override` does not replace a value. Instructions are joined with a line break, tools are appended without duplicates,
+    and `logit_bias`, `metadata` and `additional_properties` are merged by key.
     """
     merged: JsonObject = {key: _own(value) for key, value in (base or {}).items()}
     for key, value in (override or {}).items():
@@ -62,7 +65,7 @@ def merge_chat_options(base: JsonMapping | None, override: JsonMapping | None) -
 
 
 def map_chat_to_agent_update(update: ChatResponseUpdate, agent_name: str | None) -> AgentResponseUpdate:
-    """Convert a part of a model's response to a part of an agent's run.
+    """Convert an update (streamed part) of a model's response to an update of an agent's response.
 
     `agent_name` becomes the author if the update does not name an author.
     """
@@ -83,10 +86,12 @@ def map_chat_to_agent_update(update: ChatResponseUpdate, agent_name: str | None)
 def detect_media_type_from_base64(
     *, data_bytes: bytes | None = None, data_str: str | None = None, data_uri: str | None = None
 ) -> str | None:
-    """Detect an image, audio or document type from the first bytes; ignore the type named in a data URI. Return `None` if unknown.
+    """Return the media type of image, audio or PDF data, detected from its first bytes; `None` if the bytes match no known type.
+
+    The data is given as bytes, as base64 text, or as a base64 data URI, whose declared type is ignored.
 
     Raises:
-        ValueError: Not exactly one argument is given, or it is not valid base64.
+        ValueError: Not exactly one argument is given, or the argument is not valid base64 or not a base64 data URI.
     """
     if sum(given is not None for given in (data_bytes, data_str, data_uri)) != 1:
         raise ValueError("Give exactly one of data_bytes, data_str and data_uri.")

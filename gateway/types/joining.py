@@ -1,4 +1,7 @@
-"""Joins the streamed parts of contents. `responses` uses it to build whole responses from updates."""
+"""Functions that join streamed parts of texts and tool calls to complete contents.
+
+`responses` uses them to build a complete response from the updates of a stream.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from gateway.types.copying import joined_raw
 from gateway.types.messages import Message
 
 _GROWING = "_growing"
-"""Attribute that marks a text content as created by joining. Only the unfinished response refers to this object, so the next part is
-appended in place."""
+"""Name of the attribute that marks a content as created by joining parts of an unfinished response.
+
+Only this response refers to the content, so the next part of the text may be appended in place instead of creating a new content."""
 
 
 class _HasRaw(Protocol):
@@ -21,10 +25,13 @@ class _HasRaw(Protocol):
 
 
 def append_content(contents: list[Content], content: Content) -> None:
-    """Append a content, or join it to the last content if both are parts of the same text or the same tool call."""
+    """Add a streamed content to the list: join it to the last content if both are parts of one text or one tool call, otherwise append it.
+
+    A tool call that the caller must answer replaces earlier parts with the same call id.
+    """
     before = contents[-1] if contents else None
     if content.type == "function_call" and content.user_input_request:
-        # The loop sends such a call a second time when the caller must answer it; the second one replaces the first.
+        # If the caller must answer a tool call, the function loop sends the call a second time; it replaces the first.
         contents[:] = [known for known in contents if known.type != "function_call" or known.call_id != content.call_id]
         contents.append(content)
     elif before is None or before.type != content.type or not _continues(before, content):
@@ -38,7 +45,10 @@ def append_content(contents: list[Content], content: Content) -> None:
 
 
 def add_raw(target: _HasRaw, raw: object) -> None:
-    """Add a part's provider object to `target`. A list made by `joined_raw` belongs to `target` alone, so it is extended in place."""
+    """Add the provider object of a joined part to the `raw_representation` of `target`.
+
+    If `target` already has a list of provider objects, the list is extended in place, because only `target` refers to it.
+    """
     if raw is None:
         return
     known = target.raw_representation
@@ -49,7 +59,10 @@ def add_raw(target: _HasRaw, raw: object) -> None:
 
 
 def stop_growing(messages: Sequence[Message]) -> None:
-    """Mark the texts in complete messages as finished: nothing may be appended in place, because other responses may share them."""
+    """Mark the contents of a complete response as finished, so that later parts are not appended to their texts in place.
+
+    Other responses may share these contents from now on.
+    """
     for message in messages:
         for content in message.contents:
             content.__dict__.pop(_GROWING, None)
@@ -58,7 +71,7 @@ def stop_growing(messages: Sequence[Message]) -> None:
 def _continues(before: Content, content: Content) -> bool:
     match content.type:
         case "text":
-            return not (content.annotations and content.text)  # annotation offsets count from the start of their own text
+            return not (content.annotations and content.text)  # offsets of annotations count from the start of this part's text
         case "text_reasoning":
             return not content.id or not before.id or content.id == before.id
         case "function_call":
@@ -70,7 +83,10 @@ def _continues(before: Content, content: Content) -> bool:
 
 
 def _are_complete(arguments: str | JsonMapping | None) -> bool:
-    """Whether the arguments of a call are complete. Then more arguments for the same call id are a repetition, not a further piece."""
+    """Return whether the arguments of a tool call are complete: an object, or valid JSON text.
+
+    If so, further arguments with the same call id are a repetition of the call and not another piece of its arguments.
+    """
     if not isinstance(arguments, str):
         return arguments is not None
     try:

@@ -1,4 +1,4 @@
-"""`Message`: one message of a conversation, in a form that does not depend on the model provider."""
+"""`Message`: one message of a conversation with a model, independent of the provider. Also functions that create messages from texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RoleLiteral = Role
 
 
 class Message:
-    """A message of one role. Strings and dicts in `contents` become `Content`."""
+    """A message of a conversation with a model: its role, such as `user`, and a list of contents, such as texts and tool calls."""
 
     __slots__ = ("additional_properties", "author_name", "contents", "message_id", "raw_representation", "role")
 
@@ -30,7 +30,10 @@ class Message:
         additional_properties: JsonMapping | None = None,
         raw_representation: object = None,
     ) -> None:
-        """`role` may be a role that only one provider has; `raw_representation` is never serialised."""
+        """Create a message. Strings and JSON objects in `contents` are converted to `Content` objects.
+
+        `role` may also be a role that only one provider has. `raw_representation`, the object of the provider's SDK, is never serialized.
+        """
         self.role = cast("Role", role)
         self.contents: list[Content] = to_contents(contents)
         self.author_name = author_name
@@ -40,11 +43,11 @@ class Message:
 
     @property
     def text(self) -> str:
-        """Texts of all contents of type `text`, joined with spaces."""
+        """The texts of all contents of type `text`, joined with spaces."""
         return " ".join(c.text or "" for c in self.contents if c.type == "text")
 
     def to_dict(self) -> JsonObject:
-        """Return the JSON form, without `raw_representation`."""
+        """Return the message as JSON-compatible data, without `raw_representation`."""
         data: JsonObject = {"type": "message", "role": self.role, "contents": [c.to_dict() for c in self.contents]}
         for key in ("author_name", "message_id"):
             if (value := getattr(self, key)) is not None:
@@ -54,12 +57,12 @@ class Message:
         return data
 
     def to_json(self) -> str:
-        """Return `to_dict` as JSON text."""
+        """Return the result of `to_dict` as JSON text."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> Message:
-        """Return the message whose `to_dict` is `data`."""
+        """Create a message from the result of `to_dict`."""
         return cls(
             str(data["role"]),
             cast("list[JsonMapping]", data.get("contents") or []),
@@ -70,7 +73,7 @@ class Message:
 
     @classmethod
     def from_json(cls, text: str) -> Message:
-        """Return the message whose `to_json` is `text`."""
+        """Create a message from the result of `to_json`."""
         return cls.from_dict(json.loads(text))
 
     def __eq__(self, other: object) -> bool:
@@ -83,15 +86,15 @@ class Message:
         return f"Message({self.to_dict()!r})"
 
 
-AgentRunInputs = Union[str, Content, Message, Sequence[Union[str, Content, Message]]]  # noqa: UP007  # an alias that is a value
-"""Messages that a caller may pass to an agent or a chat client. Strings and contents become user messages."""
+AgentRunInputs = Union[str, Content, Message, Sequence[Union[str, Content, Message]]]  # noqa: UP007  # the alias is used at run time
+"""Type of the input of an agent or a chat client: one message or several. Strings and contents become user messages."""
 
 
 def to_contents(contents: Content | str | JsonMapping | Sequence[Content | str | JsonMapping] | None) -> list[Content]:
-    """Return the contents of a message or an update as a new list of `Content`.
+    """Convert the contents of a message, given as objects, texts or JSON objects, to a new list of `Content` objects.
 
     Raises:
-        ContentError: An item is not a `Content`, a string or an object with a `type`.
+        ContentError: An item is neither a `Content`, nor a string, nor a JSON object with a `type`.
     """
     if contents is None:
         return []
@@ -109,7 +112,7 @@ def _to_content(item: object) -> Content:
 
 
 def to_messages(messages: AgentRunInputs | None) -> list[Message]:
-    """Return a new list of messages; strings and contents become user messages."""
+    """Convert the input of an agent or a chat client to a new list of messages. Strings and contents become user messages."""
     if messages is None:
         return []
     given = [messages] if isinstance(messages, str | Message | Content) else messages
@@ -117,11 +120,14 @@ def to_messages(messages: AgentRunInputs | None) -> list[Message]:
 
 
 normalize_messages = to_messages
-"""The same function under its name in agent-framework."""
+"""Alias of `to_messages`, which converts the input of an agent to messages, under its name in Microsoft's agent-framework."""
 
 
 def own_copies(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages, with copies of those that the function loop edits (with calls or approvals). The originals stay unchanged."""
+    """Return a list in which messages with tool calls or approvals are replaced by copies. Other messages are the same objects.
+
+    The function loop, which runs the tools that a model calls, changes messages with such contents; the copies protect the originals.
+    """
     return [
         Message(m.role, list(m.contents), author_name=m.author_name, message_id=m.message_id, additional_properties=m.additional_properties)
         if any(content.type in ("function_approval_request", "function_approval_response", "function_call") for content in m.contents)

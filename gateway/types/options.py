@@ -1,4 +1,4 @@
-"""`ChatOptions`: options of a model call, with the same names for every chat client."""
+"""`ChatOptions`: the options of a model call, such as temperature and tools. Their names are the same for all chat clients."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ if TYPE_CHECKING:
 
 
 class ToolMode(TypedDict, total=False):
-    """Which tools the model may or must call."""
+    """Tool choice of a model call: whether the model may (`auto`), must (`required`) or must not (`none`) call tools, and which tools."""
 
     mode: Literal["auto", "required", "none"]
     required_function_name: str
-    """Only if the mode is `required`: the one tool that the model must call."""
+    """Name of the only tool that the model must call. Allowed only if the mode is `required`."""
     allowed_tools: list[str]
-    """Tools that the model may choose from; all tools if absent."""
+    """Names of the tools that the model may call. If the key is missing, the model may call all tools."""
 
 
 class ChatOptions(TypedDict, total=False):
-    """Options of a model call, all optional. A client ignores options that its provider does not support, and may add its own."""
+    """Options of a model call. Every key is optional.
+
+    A chat client ignores options that its provider does not support, and may accept additional options.
+    """
 
     model: str
     temperature: float
@@ -35,29 +38,31 @@ class ChatOptions(TypedDict, total=False):
     frequency_penalty: float
     presence_penalty: float
     tools: Any
-    """Tools for this call, in any form that `normalize_tools` accepts. Only their definitions are sent."""
+    """Tools that the model may call: functions, tool objects, sources of tools, and definitions of tools that the provider runs.
+
+    Only the definitions of the tools are sent to the provider."""
     tool_choice: ToolMode | Literal["auto", "required", "none"] | None
     allow_multiple_tool_calls: bool
     response_format: type[BaseModel] | JsonObject | None
-    """Format of the answer: a pydantic model, or a JSON Schema, which is sent unchanged."""
+    """Required format of the answer: a pydantic model, or a JSON Schema, which is sent unchanged."""
     instructions: str
-    """Sent as a system message before the other messages."""
+    """Text that is sent as a system message before the other messages."""
     metadata: JsonObject
     user: str
     store: bool
     """Whether the provider stores the conversation."""
     conversation_id: str
-    """Id of a conversation that the provider stores."""
+    """Id of a conversation that the provider stores and the call continues."""
     additional_properties: JsonObject
     loop: JsonMapping
-    """Limits of the function loop for this run; override the agent's limits. Never sent."""
+    """Limits of the function loop, which runs the tools that the model calls. They replace the agent's limits, and are never sent."""
 
 
 def tool_mode(choice: ToolMode | str | None) -> ToolMode | None:
-    """Return a tool choice as an object, or `None` if the caller chose nothing.
+    """Validate the tool choice of a model call, and return it as an object with the key `mode`. `None` is returned unchanged.
 
     Raises:
-        ContentError: The mode is not `auto`, `required` or `none`; a function is named without `required`; or
+        ContentError: The mode is not `auto`, `required` or `none`; `required_function_name` is given with another mode than `required`; or
             `allowed_tools` is not a list of names.
     """
     if choice is None:
@@ -74,4 +79,4 @@ def tool_mode(choice: ToolMode | str | None) -> ToolMode | None:
 
 
 validate_tool_mode = tool_mode
-"""The same function under its name in agent-framework."""
+"""Alias of `tool_mode`, which validates a tool choice, under its name in Microsoft's agent-framework."""

@@ -1,6 +1,7 @@
-"""Responses of chat clients and agents: whole (`ChatResponse`, `AgentResponse`) and streamed (their updates).
+"""Responses of chat clients and agents (`ChatResponse`, `AgentResponse`), and the updates in which streamed responses arrive.
 
-A streamed response is a sequence of updates; `from_updates` joins ("folds") the updates into a whole response.
+A streamed response is a sequence of updates (`ChatResponseUpdate`, `AgentResponseUpdate`), each of which is a part of the response.
+`from_updates` joins them to a complete response.
 """
 
 from __future__ import annotations
@@ -21,34 +22,37 @@ from gateway.types.messages import Message, Role, to_contents
 from gateway.types.structured import ResponseFormat, parse_answer
 
 FinishReasonLiteral = Literal["stop", "length", "tool_calls", "content_filter"]
-"""Reasons for which a model stops, under the names that most providers use."""
+"""Reasons for which a model stops generating, under the names that most providers use."""
 
 FinishReason = NewType("FinishReason", str)
-"""Reason for which a model stopped: one of `FinishReasonLiteral`, or a name that only one provider uses."""
+"""Reason for which a model stopped generating: `stop`, `length`, `tool_calls`, `content_filter`, or a name that only one provider uses."""
 
 ContinuationToken = dict[str, Any]
-"""Opaque position from which an unfinished response can be continued; valid only for the client that returned it."""
+"""Opaque data with which an unfinished response can be continued. It is valid only for the chat client that returned it."""
 
 Timestamp = str | datetime
-"""Creation time: a `datetime`, or ISO 8601 text, which is also its JSON form."""
+"""Type of a creation time: a `datetime`, or ISO 8601 text. In JSON it is always ISO 8601 text."""
 
 GivenMessages = Message | JsonMapping | Sequence[Message | JsonMapping] | None
-"""Messages of a response, as objects or as JSON."""
+"""Type of the messages that the constructor of a response accepts: one or several, as `Message` objects or as JSON objects."""
 
 
 GivenContents = str | Content | JsonMapping | Sequence[Content | str | JsonMapping] | None
-"""Contents of a message or an update, as objects, text or JSON."""
+"""Type of the contents that the constructor of an update accepts: one or several, as `Content` objects, texts or JSON objects."""
 
 
 class _Unparsed:
-    """Stands for a value that was not parsed yet. It is a class, because copying a class returns the same object."""
+    """Marker that replaces the structured value of a response until the value is parsed.
+
+    The marker is the class itself, because copying or deep-copying a class returns the same object.
+    """
 
 
 _UNPARSED = _Unparsed
 
 
 class _Update:
-    """Base of `ChatResponseUpdate` and `AgentResponseUpdate`: text and JSON form."""
+    """Base class of updates (parts of a streamed response): the text of an update, and its conversion to and from JSON."""
 
     __slots__ = ()
 
@@ -58,14 +62,14 @@ class _Update:
 
     @property
     def text(self) -> str:
-        """Text of this update."""
+        """The texts of all contents of type `text` in this update, concatenated."""
         return "".join(c.text or "" for c in self.contents if c.type == "text")
 
     def __str__(self) -> str:
         return self.text
 
     def to_dict(self) -> JsonObject:
-        """Return the JSON form, without `raw_representation`."""
+        """Return the update as JSON-compatible data, without `raw_representation`."""
         data: JsonObject = {"type": _KINDS[type(self).__name__], "contents": [content.to_dict() for content in self.contents]}
         for name in (own.name for own in fields(cast("Any", self)) if own.name not in ("contents", RAW)):
             if (value := getattr(self, name)) is not None:
@@ -73,18 +77,18 @@ class _Update:
         return data
 
     def to_json(self) -> str:
-        """Return `to_dict` as JSON text."""
+        """Return the result of `to_dict` as JSON text."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> Self:
-        """Return the update whose `to_dict` is `data`."""
+        """Create an update from the result of `to_dict`."""
         known = {own.name for own in fields(cast("Any", cls))} - {"contents"}
-        return cls(to_contents(data.get("contents")), **{key: value for key, value in data.items() if key in known})  # pyright: ignore[reportCallIssue]  # the dataclass's
+        return cls(to_contents(data.get("contents")), **{key: value for key, value in data.items() if key in known})  # pyright: ignore[reportCallIssue]  # subclasses define the parameters
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the update whose `to_json` is `text`."""
+        """Create an update from the result of `to_json`."""
         return cls.from_dict(json.loads(text))
 
 
@@ -99,14 +103,14 @@ _KINDS = {"ChatResponseUpdate": "chat_response_update", "AgentResponseUpdate": "
 
 @dataclass(slots=True, init=False)
 class ChatResponseUpdate(_Update):
-    """A part of a streamed model response."""
+    """An update: one part of a model's streamed response. `ChatResponse.from_updates` joins updates to a complete response."""
 
     contents: list[Content] = field(default_factory=lambda: list[Content]())
     role: Role | str | None = None
     response_id: str | None = None
     model: str | None = None
     finish_reason: str | None = None
-    """A `FinishReasonLiteral` or a provider's own name; set on the last update."""
+    """Reason for which the model stopped, such as `stop` or `length`. Set only on the last update of a response."""
     author_name: str | None = None
     message_id: str | None = None
     conversation_id: str | None = None
@@ -130,7 +134,10 @@ class ChatResponseUpdate(_Update):
         additional_properties: JsonObject | None = None,
         raw_representation: object = None,
     ) -> None:
-        """Text and dicts in `contents` become `Content`; a list of `Content` is used without a copy."""
+        """Create an update. Texts and JSON objects in `contents` are converted to `Content` objects.
+
+        A list of `Content` objects is used without a copy.
+        """
         self.contents = _as_list(contents)
         self.role = role
         self.response_id = response_id
@@ -147,13 +154,13 @@ class ChatResponseUpdate(_Update):
 
 @dataclass(slots=True, init=False)
 class AgentResponseUpdate(_Update):
-    """A part of an agent's streamed run."""
+    """An update: one part of an agent's streamed response. `AgentResponse.from_updates` joins updates to a complete response."""
 
     contents: list[Content] = field(default_factory=lambda: list[Content]())
     role: Role | str | None = None
     author_name: str | None = None
     message_id: str | None = None
-    """Id of the message to which this part belongs. All updates of a message have the same id."""
+    """Id of the message to which this update belongs. All updates of a message have the same id."""
     response_id: str | None = None
     finish_reason: str | None = None
     agent_id: str | None = None
@@ -176,7 +183,10 @@ class AgentResponseUpdate(_Update):
         additional_properties: JsonObject | None = None,
         raw_representation: object = None,
     ) -> None:
-        """Text and dicts in `contents` become `Content`; a list of `Content` is used without a copy."""
+        """Create an update. Texts and JSON objects in `contents` are converted to `Content` objects.
+
+        A list of `Content` objects is used without a copy.
+        """
         self.contents = _as_list(contents)
         self.role = role
         self.author_name = author_name
@@ -191,7 +201,7 @@ class AgentResponseUpdate(_Update):
 
     @property
     def user_input_requests(self) -> list[Content]:
-        """Contents of this update that a person must answer."""
+        """Contents of this update that are requests which a person must answer, such as approval requests."""
         return [c for c in self.contents if c.user_input_request]
 
 
@@ -199,17 +209,21 @@ UpdateT = TypeVar("UpdateT", ChatResponseUpdate, AgentResponseUpdate)
 
 
 class _NamesValueType:
-    """Base of classes that may be written with a type in brackets, as `AgentResponse[City]`, although they are not generic."""
+    """Base class that allows a type in brackets after the class name, as in `AgentResponse[City]`, although the class is not generic."""
 
     __slots__ = ()
 
     def __class_getitem__(cls, item: object) -> GenericAlias:
-        """Allow `AgentResponse[City]`, which documents the type of `value` in agent-framework's code."""
+        """Return an alias for `AgentResponse[City]`. Programs for Microsoft's agent-framework write it to document the type of `value`."""
         return GenericAlias(cls, item)
 
 
 class _Response(Generic[UpdateT]):
-    """Base of `ChatResponse` and `AgentResponse`: messages, structured output, JSON form, and conversion from and to updates."""
+    """Base class of complete responses (`ChatResponse`, `AgentResponse`).
+
+    It has the messages and the structured value of a response, and converts the response to and from JSON, and to and from updates (parts
+    of a streamed response).
+    """
 
     __slots__ = (
         "_format",
@@ -225,11 +239,11 @@ class _Response(Generic[UpdateT]):
     )
     _type: ClassVar[str]
     _optional: ClassVar[tuple[str, ...]]
-    """Fields that `to_dict` contains if they are set, in this order."""
+    """Names of the attributes that `to_dict` includes if they are set, in this order."""
     _own: ClassVar[tuple[str, ...]]
-    """Fields that this class and its update class have in addition to the common fields."""
+    """Names of the attributes that only this class of responses and its class of updates have."""
     _update: ClassVar[Callable[..., Any]]
-    """Class of the updates that make up this kind of response."""
+    """Class of the updates (parts of a streamed response) that `from_updates` joins to a response of this class."""
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
 
     __deepcopy__ = sharing_raw
@@ -244,12 +258,12 @@ class _Response(Generic[UpdateT]):
 
     @property
     def response_format(self) -> ResponseFormat | None:
-        """The requested format of the answer (a type or JSON Schema), or `None` for free text."""
+        """The requested format of the answer: a pydantic model, a JSON Schema or another type; `None` for free text."""
         return self._format
 
     @property
     def value(self) -> JsonValue:
-        """The answer as a value of the requested format, or `None` if no format was requested; parsed on first access.
+        """The text of the answer, parsed as the requested format; `None` if no format was requested. It is parsed at the first access.
 
         Raises:
             ValueError: The answer does not match the requested format. For a pydantic model this is a `ValidationError`.
@@ -260,19 +274,22 @@ class _Response(Generic[UpdateT]):
         return self._value
 
     def parsed(self) -> JsonValue:
-        """Return `value` if it was given or was parsed before, otherwise `None`. Does not parse."""
+        """Return the structured value of the response if it was passed to the constructor or parsed before; otherwise `None`.
+
+        In contrast to the attribute `value`, this method never parses the answer.
+        """
         return None if self._value is _UNPARSED else self._value
 
     @property
     def text(self) -> str:
-        """Text of all messages of all roles. `last_text` returns only the assistant's final text."""
+        """The texts of all messages of all roles, concatenated. The function `last_text` returns only the assistant's final text."""
         return "".join(message.text for message in self.messages)
 
     def __str__(self) -> str:
         return self.text
 
     def to_dict(self) -> JsonObject:
-        """Return the JSON form, without `raw_representation`; `type` is `chat_response` or `agent_response`."""
+        """Return the response as JSON-compatible data, without `raw_representation`. `type` is `chat_response` or `agent_response`."""
         data: JsonObject = {"type": self._type, "messages": [m.to_dict() for m in self.messages]}
         for key in self._optional:
             if (value := getattr(self, key)) is not None:
@@ -287,14 +304,18 @@ class _Response(Generic[UpdateT]):
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> Self:
-        """Return the response whose `to_dict` is `data`."""
+        """Create a response from the result of `to_dict`."""
         known = {key: data[key] for key in (*cls._optional, "additional_properties") if key in data}
         messages = [Message.from_dict(m) for m in cast("Sequence[JsonMapping]", data.get("messages") or ())]
         return cls(messages, value=data.get("value"), **known)
 
     @classmethod
     def from_updates(cls, updates: Iterable[UpdateT], *, output_format_type: ResponseFormat | None = None) -> Self:
-        """Join updates to a whole response: adjacent texts and pieces of a call are joined, token counts are summed."""
+        """Join updates, the parts of a streamed response, to a complete response.
+
+        Adjacent texts and pieces of a tool call are joined, and token counts are summed. `output_format_type` is the requested format of
+        the answer.
+        """
         response = cls(response_format=output_format_type)
         for update in updates:
             response._fold(update)
@@ -305,13 +326,13 @@ class _Response(Generic[UpdateT]):
     async def from_update_generator(
         cls, updates: AsyncIterable[UpdateT], *, output_format_type: ResponseFormat | None = None
     ) -> Self:
-        """Read a stream of updates to its end, and join the updates to a whole response as `from_updates` does."""
+        """Read a stream of updates to its end, and join the updates to a complete response as `from_updates` does."""
         return cls.from_updates([update async for update in updates], output_format_type=output_format_type)
 
     def to_updates(self) -> list[UpdateT]:
-        """Return updates, one per message, from which `from_updates` makes this response again.
+        """Split the response into updates, one per message. `from_updates` joins them to an equal response.
 
-        The last update has the fields of the whole response.
+        The last update has the attributes of the complete response, such as `finish_reason` and the token counts.
         """
         given = {"response_id": self.response_id}
         made: list[UpdateT] = [
@@ -352,7 +373,7 @@ class _Response(Generic[UpdateT]):
 
 
 class ChatResponse(_NamesValueType, _Response[ChatResponseUpdate]):
-    """A whole model response."""
+    """A complete response of a model to one call: messages, token counts, and the reason for which the model stopped."""
 
     __slots__ = ("conversation_id", "model")
     _type = "chat_response"
@@ -376,7 +397,11 @@ class ChatResponse(_NamesValueType, _Response[ChatResponseUpdate]):
         additional_properties: JsonObject | None = None,
         raw_representation: object = None,
     ) -> None:
-        """`continuation_token` is set while the provider is still generating the response."""
+        """Create a response. `messages` may be JSON objects. `value` is the structured answer, if it is parsed already.
+
+        `continuation_token` is set if the provider is still generating the response. `raw_representation` is the object of the provider's
+        SDK.
+        """
         super().__init__(messages, value=value, response_format=response_format)
         self.response_id = response_id
         self.model = model
@@ -390,11 +415,11 @@ class ChatResponse(_NamesValueType, _Response[ChatResponseUpdate]):
 
     @property
     def text(self) -> str:
-        """Text of all messages, one line each."""
+        """The texts of all messages, joined with line breaks."""
         return "\n".join(message.text for message in self.messages).strip()
 
     def to_updates(self) -> list[ChatResponseUpdate]:
-        """Return updates, one per message, from which `from_updates` makes this response again. Each update names the model."""
+        """Split the response into updates, one per message, each with the model's name. `from_updates` joins them to an equal response."""
         made = super().to_updates()
         for update in made:
             update.model = self.model
@@ -402,7 +427,7 @@ class ChatResponse(_NamesValueType, _Response[ChatResponseUpdate]):
 
 
 class AgentResponse(_NamesValueType, _Response[AgentResponseUpdate]):
-    """A whole run: every message that the run added to the conversation, tool rounds included."""
+    """The complete response of an agent's run: all messages that the run added to the conversation, including tool calls and results."""
 
     __slots__ = ("agent_id",)
     _type = "agent_response"
@@ -425,7 +450,10 @@ class AgentResponse(_NamesValueType, _Response[AgentResponseUpdate]):
         continuation_token: ContinuationToken | None = None,
         raw_representation: object = None,
     ) -> None:
-        """`usage_details` is the sum over all model calls of the run."""
+        """Create a response. `messages` may be JSON objects. `value` is the structured answer, if it is parsed already.
+
+        `usage_details` are the token counts, summed over all model calls of the run.
+        """
         super().__init__(messages, value=value, response_format=response_format)
         self.response_id = response_id
         self.agent_id = agent_id
@@ -438,24 +466,24 @@ class AgentResponse(_NamesValueType, _Response[AgentResponseUpdate]):
 
     @property
     def user_input_requests(self) -> list[Content]:
-        """Contents that a person must answer: approvals, consents, and calls of tools that the caller runs."""
+        """Contents that need an answer before the run can continue: requests for approval or consent, and tools that the caller runs."""
         return [c for message in self.messages for c in message.contents if c.user_input_request]
 
     def to_json(self) -> str:
-        """Return `to_dict` as JSON text."""
+        """Return the result of `to_dict` as JSON text."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> AgentResponse:
-        """Return the response whose `to_json` is `text`."""
+        """Create a response from the result of `to_json`."""
         return cls.from_dict(json.loads(text))
 
 
 def iso_time(moment: Timestamp) -> str:
-    """Return the JSON form of a timestamp."""
+    """Return a timestamp, which is a `datetime` or a text, as ISO 8601 text. A text is returned unchanged."""
     return moment.isoformat() if isinstance(moment, datetime) else moment
 
 
 def last_text(messages: Sequence[Message]) -> str:
-    """Return the text of the last assistant message that has text, or an empty string."""
+    """Return the text of the last assistant message in `messages` that has text, or an empty string."""
     return next((m.text for m in reversed(messages) if m.role == "assistant" and m.text), "")

@@ -1,6 +1,6 @@
-"""`ResponseStream`: a response that arrives in parts. Every streamed call of a chat client or an agent returns one.
+"""`ResponseStream`: a response that arrives in parts. Every streamed call of a chat client or an agent returns such a stream.
 
-A stream works with parts of any type; the module `responses` defines the parts, and how they are joined to a whole response.
+The parts may have any type. The module `responses` defines the types for models and agents, and joins their parts to complete responses.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from inspect import isawaitable
 from typing import Any, Generic, TypeVar, cast
 
 UpdateT = TypeVar("UpdateT")
-"""Type of the parts of a stream."""
+"""Type of the parts of a response stream."""
 FinalT = TypeVar("FinalT")
-"""Type of the whole response that a stream makes from its parts."""
+"""Type of the complete response that a response stream makes from its parts."""
 OuterUpdateT = TypeVar("OuterUpdateT")
-"""Type of the converted parts of a stream that `map` returns."""
+"""Type of the converted parts in the stream that `ResponseStream.map` returns."""
 OuterFinalT = TypeVar("OuterFinalT")
-"""Type of the whole response of a stream that `map` or `with_finalizer` returns."""
+"""Type of the complete response of the stream that `ResponseStream.map` or `with_finalizer` returns."""
 
 CLEANUP_SECONDS = 5.0
-"""Maximum time for the cleanup hooks of a cancelled stream, in seconds."""
+"""Maximum time in seconds for the cleanup hooks of a response stream whose reader was cancelled."""
 
 
 class ResponseStream(Generic[UpdateT, FinalT]):
-    """A response that arrives in parts. Iterate over it to read the parts, or await `get_final_response` for the whole.
+    """A response that arrives in parts. Iterate over it to read the parts, or await `get_final_response` for the complete response.
 
-    The request starts with the first read. A stream can be read once; call `aclose` to stop early. Hooks run in the order
-    in which they were added and may be async; a hook that returns `None` changes nothing.
+    The request is sent when the stream is first read. A stream can be read only once; call `aclose` to stop early. Hooks are functions,
+    sync or async, that run in the order in which they were added. A hook that returns `None` does not replace its argument.
     """
 
     def __init__(
@@ -40,9 +40,10 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         cleanup_hooks: Sequence[Callable[[], Any]] | None = None,
         result_hooks: Sequence[Callable[[FinalT], Any]] | None = None,
     ) -> None:
-        """`finalizer` makes the whole response of all parts once they have arrived.
+        """Create a stream of the parts in `stream`. `finalizer` makes the complete response from all parts, when the stream has ended.
 
-        Without a finalizer, the whole response is that of `stream` if `stream` is a `ResponseStream`, otherwise the list of parts.
+        Without a finalizer, the complete response is that of `stream` if `stream` is a `ResponseStream`, otherwise the list of parts. The
+        hooks are those of `with_transform_hook`, `with_cleanup_hook` and `with_result_hook`.
         """
         self._source = stream
         self._iterator: AsyncIterator[UpdateT] | None = None
@@ -59,7 +60,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
 
     @classmethod
     def from_awaitable(cls, awaitable: Awaitable[ResponseStream[UpdateT, FinalT]]) -> ResponseStream[UpdateT, FinalT]:
-        """Return a stream at once for an async function that will return the stream."""
+        """Return a stream for an awaitable whose result is a stream. The awaitable is awaited when the returned stream is first read."""
         return cls(awaitable)
 
     def map(
@@ -67,7 +68,10 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         transform: Callable[[UpdateT], OuterUpdateT | Awaitable[OuterUpdateT]],
         finalizer: Callable[[Sequence[OuterUpdateT]], OuterFinalT | Awaitable[OuterFinalT]],
     ) -> ResponseStream[OuterUpdateT, OuterFinalT]:
-        """Return a stream of converted parts. The hooks of this stream still run."""
+        """Return a stream of this stream's parts, each converted by `transform`. `finalizer` makes its complete response.
+
+        The hooks of this stream still run.
+        """
         made: ResponseStream[OuterUpdateT, OuterFinalT] = ResponseStream(cast("Any", self), finalizer)
         made._convert = transform
         return made
@@ -75,29 +79,35 @@ class ResponseStream(Generic[UpdateT, FinalT]):
     def with_finalizer(
         self, finalizer: Callable[[Sequence[UpdateT]], OuterFinalT | Awaitable[OuterFinalT]]
     ) -> ResponseStream[UpdateT, OuterFinalT]:
-        """Return a stream of the same parts with another finalizer."""
+        """Return a stream of this stream's parts whose complete response is made by `finalizer`."""
         return ResponseStream(self, finalizer)
 
     def with_transform_hook(self, hook: Callable[[UpdateT], Any]) -> ResponseStream[UpdateT, FinalT]:
-        """Add a hook that may replace each part for the reader; the finalizer gets the unchanged parts. Returns this stream."""
+        """Add a hook that gets each part and may return another part for the reader. Returns this stream.
+
+        The finalizer, which makes the complete response, gets the unchanged parts.
+        """
         self._transform_hooks.append(hook)
         return self
 
     def with_result_hook(self, hook: Callable[[FinalT], Any]) -> ResponseStream[UpdateT, FinalT]:
-        """Add a hook that may replace the whole response. Returns this stream."""
+        """Add a hook that gets the complete response and may return another one. Returns this stream."""
         self._result_hooks.append(hook)
         self._final.clear()
         return self
 
     def with_cleanup_hook(self, hook: Callable[[], Any]) -> ResponseStream[UpdateT, FinalT]:
-        """Add a hook that runs once: at the end, after an error, or when the stream is closed early. Returns this stream."""
+        """Add a hook that runs once: at the end of the stream, after an error, or when the stream is closed early. Returns this stream."""
         self._cleanup_hooks.append(hook)
         return self
 
     def with_pull_context_manager(
         self, cm_factory: Callable[[], contextlib.AbstractContextManager[Any]]
     ) -> ResponseStream[UpdateT, FinalT]:
-        """Enter a context, such as an active trace span, around the wait for each part. Returns this stream."""
+        """Set a function that returns a context manager, such as an active trace span, to enter around the wait for each part.
+
+        Returns this stream.
+        """
         self._pull_contexts.append(cm_factory)
         return self
 
@@ -109,10 +119,10 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         result_hooks: Sequence[Callable[[FinalT], Any]],
         cleanup_hooks: Sequence[Callable[[], Any]],
     ) -> ResponseStream[UpdateT, FinalT]:
-        """Add middleware's hooks to a stream that was not read yet.
+        """Add the hooks of middleware to a stream that has not been read yet, and return the stream to read.
 
-        If a hook replaces parts, `fold` makes the whole response of the replaced parts: what middleware removes from a part must not
-        reappear in the whole response.
+        If there is a hook that may replace parts, `fold` makes the complete response from the replaced parts, so that data which middleware
+        removed from a part is not in the complete response either.
         """
         transforms = [*self._transform_hooks, *transform_hooks]
         stream = self
@@ -125,11 +135,11 @@ class ResponseStream(Generic[UpdateT, FinalT]):
 
     @property
     def updates(self) -> Sequence[UpdateT]:
-        """The parts that arrived so far."""
+        """The parts of the response that have arrived so far, before transform hooks."""
         return self._seen
 
     def __await__(self) -> Generator[Any, None, ResponseStream[UpdateT, FinalT]]:
-        """Wait until the stream exists; agent-framework's code awaits streams."""
+        """Wait until the source of the parts exists, and return this stream. Programs for Microsoft's agent-framework await streams."""
         return self._resolved().__await__()
 
     async def _resolved(self) -> ResponseStream[UpdateT, FinalT]:
@@ -185,9 +195,9 @@ class ResponseStream(Generic[UpdateT, FinalT]):
             return await anext(await self._iterate())
 
     async def get_final_response(self) -> FinalT:
-        """Read the remaining parts and return the whole response.
+        """Read the remaining parts and return the complete response.
 
-        If reading the parts fails, raises that error, also in later calls.
+        If reading a part fails, this method raises the exception of that part, also in later calls.
         """
         if self._error is not None:
             raise self._error
@@ -208,7 +218,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         return await _apply(self._result_hooks, result)
 
     async def aclose(self) -> None:
-        """Stop early: close the source and run the cleanup hooks."""
+        """Stop reading the stream: close the source of the parts and run the cleanup hooks. Do nothing if the stream has ended."""
         if self._ended:
             return
         self._ended = True
@@ -224,7 +234,10 @@ class ResponseStream(Generic[UpdateT, FinalT]):
 
 
 async def _apply(hooks: Sequence[Callable[[Any], Any]], value: Any) -> Any:
-    """Pass a value through hooks; a hook that returns `None` keeps the value."""
+    """Call the hooks one after the other, each with the result of the last, and return the last result.
+
+    A result of `None` does not replace the value.
+    """
     for hook in hooks:
         hooked = await _settled(hook(value))
         value = value if hooked is None else hooked

@@ -1,7 +1,7 @@
-"""Structured output: convert a requested answer type to a JSON Schema, and the model's answer to a value of that type.
+"""Structured output: converts the requested type of a model's answer to a JSON Schema, and the answer to a value of this type.
 
-A pydantic model and a JSON Schema are sent unchanged. `TypedFormat` describes any other type (`list[City]`, `int`, a dataclass).
-Providers accept only objects, so `TypedFormat` wraps other types in an object and unwraps the answer.
+Pydantic models and JSON Schemas are passed to the chat client unchanged. `TypedFormat` represents any other type (`list[City]`, `int`, a
+dataclass). Because providers accept only schemas of objects, `TypedFormat` wraps other types in an object, and unwraps the answer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, TypeAdapter
 
 WRAPPED = "result"
-"""Key of the answer in the object that wraps it, for types whose schema is not an object."""
+"""Key under which a model's answer is wrapped in an object, if the requested type is not an object in JSON."""
 
 
 class TypedFormat:
-    """Requested format of an answer, made from any Python type."""
+    """A requested type of a model's answer, with its JSON Schema. Supports any Python type that pydantic can validate."""
 
     def __init__(self, wanted: object) -> None:
         self.wanted = wanted
@@ -38,7 +38,7 @@ class TypedFormat:
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether the answer is wrapped in an object, because the schema of the type is not an object."""
+        """Whether the model must wrap its answer in an object, because the requested type is not an object in JSON."""
         shape = self._own
         if str(shape.get("$ref", "")).startswith("#/$defs/"):
             shape = shape["$defs"][shape["$ref"].rsplit("/", 1)[1]]
@@ -46,7 +46,7 @@ class TypedFormat:
 
     @cached_property
     def schema(self) -> JsonObject:
-        """JSON Schema of the answer, to send to the model."""
+        """JSON Schema of the model's answer, which is sent to the provider. It includes the wrapping object if `is_wrapped`."""
         if not self.is_wrapped:
             return self._own
         inner = dict(self._own)
@@ -55,10 +55,10 @@ class TypedFormat:
         return {**made, "$defs": definitions} if definitions else made
 
     def parse(self, answer: str) -> JsonValue:
-        """Return the value of this type that a model's answer (JSON text) contains.
+        """Parse a model's answer, which is JSON text, and return the unwrapped value of the requested type.
 
         Raises:
-            ValueError: The answer does not match the type.
+            ValueError: The answer is not JSON, or does not match the type.
         """
         if not self.is_wrapped:
             return self._adapter.validate_json(answer)
@@ -69,21 +69,26 @@ class TypedFormat:
 
 
 ResponseFormat = Union["type[BaseModel]", JsonMapping, TypedFormat]
-"""Format of an answer: a pydantic model, a JSON Schema, or any other type."""
+"""Requested format of a model's answer: a pydantic model, a JSON Schema, or a `TypedFormat` for any other type."""
 
 
 def response_format(wanted: object) -> ResponseFormat | None:
-    """Convert the `response_format` of a caller to a pydantic model, a JSON Schema or a `TypedFormat`; `None` stays `None`."""
+    """Convert the answer format that a caller requests to a `ResponseFormat`.
+
+    A pydantic model, a JSON Schema and `None` are returned unchanged; any other type is wrapped in a `TypedFormat`.
+    """
     if wanted is None or isinstance(wanted, Mapping | TypedFormat) or hasattr(wanted, "model_validate_json"):
         return cast("ResponseFormat | None", wanted)
     return TypedFormat(wanted)
 
 
 def parse_answer(answer: str, wanted: ResponseFormat) -> JsonValue:
-    """Return the value that a model's answer contains, in the requested format.
+    """Parse a model's answer, which is JSON text, and return the value in the requested format.
+
+    For a JSON Schema the decoded JSON is returned without validation.
 
     Raises:
-        ValueError: The answer does not match the format. For a pydantic model this is a `ValidationError`.
+        ValueError: The answer is not JSON, or does not match the type; for a pydantic model it is a `ValidationError`.
     """
     if isinstance(wanted, TypedFormat):
         return wanted.parse(answer)

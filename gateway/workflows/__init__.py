@@ -1,16 +1,19 @@
-"""Workflows: graphs of executors (agents, tools, functions) that send messages along edges in rounds.
+"""Workflows: graphs of executors (agents, tools, functions) that send each other messages along edges.
 
-The package has two layers. The engine (`executor`, `graph`, `superstep_runner`, `workflow`, `builder`, `functional`) does not know files
-or MCP; its public names are agent-framework's. Above it, `definition`, `step_templates` and `steps` turn a `<name>.workflow.yaml` into a
-graph, and `tool` and `source` serve it as a tool.
+A run is a sequence of supersteps (rounds): in each, all waiting messages are delivered and handled concurrently.
 
-Decided: a run advances one round at a time, and `RunState` contains everything that it carries between rounds. Because: a checkpoint is
-then a single value taken between rounds, and a stream can pause there without an open task group. Instead of: a background task per run.
-Revisit when: rounds must overlap.
+The package has two layers. The engine (`executor`, `graph`, `superstep_runner`, `workflow`, `builder`, `functional`) uses neither files nor
+MCP; its public names are those of Microsoft's agent-framework. Above the engine, `definition`, `step_templates` and `steps` turn a
+`<name>.workflow.yaml` into a graph, and `tool` and `source` serve the workflow as an MCP tool.
 
-Decided: each executor sends messages through its own `WorkflowContext`, and they are delivered when the round ends, in the order of
-deliveries. Because: results then never depend on which executor was faster.
+Decided: a run advances one superstep at a time, and `RunState` contains everything that the run carries between supersteps. Because: a
+checkpoint is then a single value taken between supersteps, and a stream can pause there without an open task group. Instead of: a
+background task per run. Revisit when: supersteps must overlap.
 
-Decided: each call of a workflow file builds a new graph; a graph written in Python is one object, or a function that makes one. Because: an
-executor object may keep state, so a `Workflow` does one run at a time.
+Decided: each delivery of a message gets a new `WorkflowContext`, through which the executor sends messages. The engine delivers sent
+messages when the superstep has ended, in the order of the deliveries that sent them. Because: results then never depend on which executor
+was faster.
+
+Decided: each call of a workflow file builds a new graph. A graph written in Python is one object, or a function that returns a new object.
+Because: executor objects may have state, so a `Workflow` does one run at a time.
 """

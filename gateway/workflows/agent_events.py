@@ -1,6 +1,6 @@
-"""Converts a workflow's events to an agent's updates, and the agent's input to responses.
+"""Conversions for workflows that run as agents, used by `workflow_agent` and `functional_agent`.
 
-Used by `workflow_agent` and `functional_agent`.
+They convert a workflow's events to updates of the agent's response, and the agent's input to responses to the workflow's requests.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from gateway.workflows.events import CROSSING_TYPES, WorkflowEvent
 from gateway.workflows.type_hints import is_instance_of
 
 REQUEST_INFO_FUNCTION_NAME = "request_info"
-"""Name of the function in the function call that represents a request of a workflow."""
+"""Function name of the function call in which a workflow that runs as an agent sends its caller a request for a response."""
 
 
 class _Imported(TypeBook):
-    """A `TypeBook` (classes that may be decoded) that trusts the dataclasses, pydantic models and enums of imported modules.
+    """The classes whose objects may be decoded from JSON: also all dataclasses, pydantic models and enums in imported modules.
 
-    Making an object of such a class runs no code except the validation of a model.
+    Creating objects of these classes is safe, because it runs no code except the validation of a pydantic model.
     """
 
     def find(self, name: str) -> type | None:
-        """Return the class with this name if it is trusted."""
+        """Return the class with this name (`module:qualname`), or `None` if its objects may not be decoded."""
         known = super().find(name)
         if known is not None:
             return known
@@ -52,13 +52,13 @@ class _Imported(TypeBook):
 
 @dataclass
 class RequestInfoFunctionArgs:
-    """The arguments of the `request_info` call that represents a request."""
+    """Arguments of the function call `request_info`, in which a workflow that runs as an agent sends its caller a request."""
 
     request_id: str
     request_event: WorkflowEvent[Any]
 
     def to_dict(self) -> JsonObject:
-        """Return the arguments of the call as JSON-compatible data."""
+        """Return the arguments of the function call as JSON-compatible data, with the request's data and types encoded."""
         event = self.request_event
         form: JsonObject = {"type": event.type, "data": encode(event.data), "request_id": event.request_id}
         form |= {"source_executor_id": event.source_executor_id, "request_type": encode(event.request_type)}
@@ -66,10 +66,10 @@ class RequestInfoFunctionArgs:
 
     @classmethod
     def from_dict(cls, payload: JsonMapping) -> RequestInfoFunctionArgs:
-        """Make the arguments from the result of `to_dict`, in a process that has the classes.
+        """Create the arguments from the result of `to_dict`. The modules of the classes in the payload must be imported already.
 
         Raises:
-            ValueError: The payload is not a result of `to_dict`, or names an unknown class.
+            ValueError: The payload is not a result of `to_dict`, or contains a class that is not imported or not safe to decode.
         """
         if not payload.get("request_id") or not isinstance(payload.get("request_event"), dict):
             raise ValueError("The arguments of request_info need 'request_id' and 'request_event'.")
@@ -83,7 +83,10 @@ class RequestInfoFunctionArgs:
 
 
 def updates_of(event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
-    """Convert an event of a workflow to updates of an agent's response; to none if callers of the agent do not see the event."""
+    """Convert a workflow event to updates of the agent's response.
+
+    Outputs, intermediate outputs and requests become updates. For all other types of events the list is empty.
+    """
     if event.type not in CROSSING_TYPES:
         return []
     if event.type == "request_info":
@@ -106,9 +109,10 @@ def updates_of(event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
 
 
 def in_call_order(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages in the order that model providers require: tool results right after the message with their calls.
+    """Return the messages with tool results moved directly behind the message that contains their tool calls.
 
-    This order is lost when concurrent agents interleave their messages. Results without a call keep their position.
+    Model providers require this order, which is lost if concurrent agents interleave their messages. Tool results without a call in
+    `messages` are not moved.
     """
     ordered: list[Message] = []
     for message in messages:
@@ -127,9 +131,10 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
 
 
 def _position_of(result: Content, author: str | None, messages: Sequence[Message]) -> int:
-    """Return the index at which to insert a tool result: after its call and the results that follow that call, otherwise the end.
+    """Return the index in `messages` at which to insert a tool result.
 
-    If several agents used the same call id, the call of the same author counts.
+    The result belongs behind its tool call and the results that already follow this call, or at the end if `messages` lacks the call. If
+    several messages contain the call id, the last of them by the same author counts.
     """
     calls = [i for i, m in enumerate(messages) if any(c.type == "function_call" and c.call_id == result.call_id for c in m.contents)]
     if not calls:
@@ -142,7 +147,10 @@ def _position_of(result: Content, author: str | None, messages: Sequence[Message
 
 
 def whole_response(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-    """Make the response of a run that is not streamed: one message for each update."""
+    """Combine the updates of a run to the response that a caller without streaming gets: one message for each update.
+
+    The usage is the sum over all updates, and `created_at` is the latest date.
+    """
     messages: list[Message] = []
     usage: UsageDetails | None = None
     for update in updates:
@@ -167,7 +175,10 @@ def whole_response(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
 
 
 def _to_content(event: WorkflowEvent[Any]) -> Content:
-    """Return a request of a workflow as a function call of `request_info`. A request such as an approval request is returned unchanged."""
+    """Return a workflow's request as a content of an agent's response: as a call of the function `request_info`.
+
+    A request that already is a content which a person must answer, such as an approval request, is returned unchanged.
+    """
     if isinstance(event.data, Content) and is_request(event.data):
         return event.data
     arguments = RequestInfoFunctionArgs(event.request_id, event).to_dict()
@@ -175,10 +186,12 @@ def _to_content(event: WorkflowEvent[Any]) -> Content:
 
 
 def answers_in(messages: Sequence[Message]) -> dict[str, Any]:
-    """Return the responses to requests of the workflow that the input of an agent contains, by request id.
+    """Extract the responses to a workflow's requests from the input of the agent that runs the workflow, and return them by request id.
+
+    Tool results and approval responses are responses.
 
     Raises:
-        AgentError: The messages contain no responses, or also contents that are not responses.
+        AgentError: The messages contain no response, or a content that is not a response.
     """
     answers: dict[str, Any] = {}
     for message in messages:

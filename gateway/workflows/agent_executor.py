@@ -1,7 +1,7 @@
-"""`AgentExecutor`: runs an agent as an executor. Names are agent-framework's.
+"""`AgentExecutor`: a workflow executor (node of the graph) that runs an agent. Public names are those of Microsoft's agent-framework.
 
-The executor collects messages until the agent must answer. It sends the answer along its edges, with the whole conversation. Requests
-of the agent, such as approvals, become requests of the workflow.
+The executor collects messages until the agent must answer, and sends the answer along its edges, with the whole conversation. The agent's
+requests to a person, such as approval requests, become requests of the workflow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ContextMode = Literal["full", "last_agent", "custom"]
 
 @dataclass
 class AgentExecutorRequest:
-    """Messages for an agent. With `should_respond=False`, the messages are only added to the conversation, and the agent does not run."""
+    """Messages for an agent in a workflow. If `should_respond` is false, they are added to the conversation, and the agent does not run."""
 
     messages: list[Message]
     should_respond: bool = True
@@ -36,14 +36,14 @@ class AgentExecutorRequest:
 
 @dataclass
 class AgentExecutorResponse:
-    """An agent's answer, and the whole conversation, which ends with this answer."""
+    """The message that an agent in a workflow sends to the next executors: its answer, and the conversation that ends with this answer."""
 
     executor_id: str
     agent_response: AgentResponse
     full_conversation: list[Message]
 
     def with_text(self, text: str) -> AgentExecutorResponse:
-        """Return a copy with the text `text` in place of the answer, also at the end of the conversation."""
+        """Return a copy in which one assistant message with `text` replaces the answer, also at the end of the conversation."""
         message = Message("assistant", [text])
         count = len(self.agent_response.messages)
         before = self.full_conversation[:-count] if count else self.full_conversation
@@ -54,10 +54,10 @@ AgentContextOf = WorkflowContext[AgentExecutorResponse, AgentResponse | AgentRes
 
 
 class AgentExecutor(Executor):
-    """An executor that runs one agent, in a session of its own."""
+    """A workflow executor (node of the graph) that runs one agent. All runs use the same session: the given one, or a new session."""
 
     shows_parts: ClassVar[bool] = True
-    """Whether a streamed run yields the parts of an answer as outputs when they arrive, instead of the whole answer."""
+    """Whether a streamed run yields each update of the agent's answer as an output when it arrives, instead of the complete answer."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class AgentExecutor(Executor):
         context_mode: ContextMode | None = None,
         context_filter: Callable[[list[Message]], list[Message]] | None = None,
     ) -> None:
-        """The default id is the agent's name, otherwise its id.
+        """Create an executor for `agent`. The default `id` is the agent's name, or the agent's id if it has no name.
 
-        `context_mode` says which messages of an earlier agent this agent gets: the whole conversation (`full`), the answer (`last_agent`),
-        or the result of `context_filter` (`custom`).
+        `context_mode` selects the messages that this agent gets from an agent before it in the graph: the whole conversation (`full`, the
+        default), only the answer (`last_agent`), or the result of `context_filter` for the conversation (`custom`).
 
         Raises:
-            ValueError: The agent has neither name nor id, or `context_mode` is unknown, or it is `custom` without a `context_filter`.
+            ValueError: The agent has neither name nor id, `context_mode` is unknown, or it is `custom` without a `context_filter`.
         """
         super().__init__(id or resolve_agent_id(agent))
         mode = context_mode or "full"
@@ -88,7 +88,7 @@ class AgentExecutor(Executor):
         self._filter = context_filter
         self._cache: list[Message] = []
         self._earlier: list[Message] = []
-        """The conversation before the agent made a request. The session of the agent already contains these messages."""
+        """Messages up to a request to a person that the agent made. The agent's session already contains them."""
         self._pending: dict[str, Content] = {}
         self._answers: list[Content] = []
 
@@ -99,19 +99,19 @@ class AgentExecutor(Executor):
 
     @property
     def description(self) -> str | None:
-        """The agent's description."""
+        """The description of the agent that this executor runs, or `None`."""
         return self._agent.description
 
     @handler
     async def run(self, request: AgentExecutorRequest, ctx: AgentContextOf) -> None:
-        """Add the messages to the conversation, and run the agent if `should_respond`."""
+        """Handle an `AgentExecutorRequest`: add its messages to the conversation, and run the agent if `should_respond` is true."""
         self._cache += request.messages
         if request.should_respond:
             await self._answer(ctx)
 
     @handler
     async def from_response(self, prior: AgentExecutorResponse, ctx: AgentContextOf) -> None:
-        """Run the agent after another agent, with the messages of that agent's conversation that `context_mode` selects."""
+        """Handle another agent's answer: add the messages that `context_mode` selects from its conversation, and run this agent."""
         if self._filter is not None and self._mode == "custom":
             self._cache += self._filter(prior.full_conversation)
         else:
@@ -120,25 +120,28 @@ class AgentExecutor(Executor):
 
     @handler
     async def from_str(self, text: str, ctx: AgentContextOf) -> None:
-        """Run the agent with a user's text."""
+        """Handle a text: add it to the conversation as a user message, and run the agent."""
         self._cache += to_messages(text)
         await self._answer(ctx)
 
     @handler
     async def from_message(self, message: Message, ctx: AgentContextOf) -> None:
-        """Run the agent with a message."""
+        """Handle a `Message`: add it to the conversation, and run the agent."""
         self._cache.append(message)
         await self._answer(ctx)
 
     @handler
     async def from_messages(self, messages: list[str | Message], ctx: AgentContextOf) -> None:
-        """Run the agent with messages; a text becomes a user message."""
+        """Handle a list of messages: add them to the conversation (a text as a user message), and run the agent."""
         self._cache += to_messages(messages)
         await self._answer(ctx)
 
     @response_handler
     async def handle_user_input_response(self, original_request: Content, response: Content, ctx: AgentContextOf) -> None:
-        """Store a response to a request of the agent, and run the agent as soon as every request has a response."""
+        """Handle a response to one of the agent's requests, such as an approval.
+
+        The response is stored, and the agent runs when each of its requests has a response.
+        """
         asked = self._pending.pop(_request_id(original_request), original_request)
         self._answers.append(with_id(response, _request_id(asked)))
         if self._pending:
@@ -149,7 +152,7 @@ class AgentExecutor(Executor):
         await self._answer(ctx)
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """Return the conversation, the agent's session and the open requests."""
+        """Return the state of this executor for a checkpoint: messages, the agent's session, open requests and collected responses."""
         return {
             "cache": list(self._cache),
             "earlier": list(self._earlier),
@@ -159,34 +162,38 @@ class AgentExecutor(Executor):
         }
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the state from `on_checkpoint_save`."""
+        """Restore the state of this executor that `on_checkpoint_save` returned."""
         self._cache = list(state["cache"])
-        self._earlier = list(state.get("earlier", []))  # absent from checkpoints of earlier versions
+        self._earlier = list(state.get("earlier", []))  # checkpoints of earlier versions do not have the key
         self._session = AgentSession.from_dict(state["agent_session"])
         self._pending = dict(state["pending_agent_requests"])
         self._answers = list(state["pending_responses_to_agent"])
 
     def reset(self) -> None:
-        """Forget the collected messages that the agent has not answered yet."""
+        """Drop the collected messages that the agent has not answered yet. The agent's session does not change."""
         self._cache.clear()
         self._earlier.clear()
 
     def forget(self) -> None:
-        """Forget everything and start a new conversation with the agent."""
+        """Drop all messages, requests and responses, and start a new session with the agent."""
         self._cache, self._earlier, self._answers, self._pending = [], [], [], {}
         self._session = self._agent.create_session()
 
     async def publish_answer(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
-        """Yield the answer as an output, unless its parts were yielded already, and send it along the edges.
+        """Yield the agent's answer as an output of the workflow, and send it along the edges.
 
-        Subclasses override this method to handle the answer in another way.
+        `is_shown` means that the updates of the answer were yielded while the agent ran; then the answer is only sent. Subclasses override
+        this method to handle the answer differently.
         """
         if not is_shown:
             await ctx.yield_output(self._with_calls(answer.agent_response))
         await ctx.send_message(answer)
 
     def _with_calls(self, response: AgentResponse) -> AgentResponse:
-        """Return the response preceded by the tool calls of its tool results, if the agent made these calls before it asked a person."""
+        """Return the response, preceded by tool calls whose results it contains without the calls.
+
+        Such a response follows if the agent made tool calls, asked a person for approval, and continued with the results.
+        """
         results = {content.call_id for message in response.messages for content in message.contents if content.type == "function_result"}
         calls: list[Message] = []
         for message in self._earlier:
@@ -237,7 +244,10 @@ class AgentExecutor(Executor):
         return response, asked
 
     def _run_kwargs(self, ctx: AgentContextOf) -> dict[str, Any]:
-        """Return the keyword arguments for this agent. If the caller gave them by executor id, return those under this executor's id."""
+        """Return the keyword arguments for this agent's `run`.
+
+        They are the arguments that the workflow's caller gave for all agents or under this executor's id, and the current call context.
+        """
         given = cast("Mapping[str, Mapping[str, Any]]", ctx.get_state(RUN_KWARGS_KEY, {}))
         kwargs: dict[str, Any] = {}
         for kind, values in given.items():
@@ -254,24 +264,24 @@ class AgentExecutor(Executor):
 
 @runtime_checkable
 class ServesCall(Protocol):
-    """An agent that makes its calls as part of the tool call that the workflow serves: with its client, rights and deadline."""
+    """An agent that can act on behalf of the tool call which runs the workflow: with the client, rights and deadline of that call."""
 
     def serve(self, call: CallContext) -> None:
-        """Set the tool call of the workflow that the next runs of this agent belong to."""
+        """Set the tool call on whose behalf the agent's next runs are made. The workflow runs as part of this call."""
         ...
 
 
 def serve_call(agent: object, call: CallContext) -> None:
-    """Pass the tool call that a workflow serves to the agent, if the agent is a `ServesCall`."""
+    """Pass the tool call that runs the workflow to an agent of the workflow, if the agent has the method `serve` to receive it."""
     if isinstance(agent, ServesCall):
         agent.serve(call)
 
 
 def resolve_agent_id(agent: SupportsAgentRun) -> str:
-    """Return an agent's id in a graph: its name, otherwise its own id.
+    """Return the id of an agent's executor in a workflow graph: the agent's name, or the agent's id if it has no name.
 
     Raises:
-        ValueError: The agent has neither.
+        ValueError: The agent has neither a name nor an id.
     """
     found = agent.name or agent.id
     if not found:
@@ -280,7 +290,7 @@ def resolve_agent_id(agent: SupportsAgentRun) -> str:
 
 
 def is_agent(value: object) -> bool:
-    """Return whether a value is an agent, so that `AgentExecutor` can run it."""
+    """Return whether a value is an agent that `AgentExecutor` can run: an object with methods `run` and `create_session`."""
     return callable(getattr(value, "run", None)) and callable(getattr(value, "create_session", None))
 
 
@@ -290,12 +300,15 @@ def is_request(content: Content) -> bool:
 
 
 def requests_of(response: AgentResponse) -> Sequence[Content]:
-    """Return the contents of a response that a person must answer, such as approval requests."""
+    """Return the contents of an agent's response that a person must answer, such as approval requests."""
     return [content for message in response.messages for content in message.contents if is_request(content)]
 
 
 def _without_approvals(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages without approval requests and responses, as models expect them."""
+    """Return the messages without approval requests and approval responses, which models do not accept as input.
+
+    Messages without any other content are left out.
+    """
     kept: list[Message] = []
     for message in messages:
         contents = [content for content in message.contents if content.type not in _APPROVALS]
@@ -316,7 +329,10 @@ def _request_id(content: Content) -> str:
 
 
 def with_id(content: Content, key: str) -> Content:
-    """Return a copy of a request or a response with the id `id`. The tool call inside, which is to be approved, keeps its own id."""
+    """Return a copy of a request or response content with the id `key`; the same object if it already has this id.
+
+    The id of a tool call inside an approval request does not change.
+    """
     if _request_id(content) == key:
         return content
     own = copy(content)

@@ -1,6 +1,6 @@
-"""`WorkflowBuilder`: collects executors and edges, and builds a validated `Workflow`. Names are agent-framework's.
+"""`WorkflowBuilder`: collects executors and edges, and builds a validated `Workflow`. Names are those of Microsoft's agent-framework.
 
-Used by user code, by orchestrations and by `file_graph`, which builds the graphs of workflow files.
+User code, the orchestrations and `file_graph`, which builds the graphs of workflow files, use it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,17 @@ from gateway.workflows.validation import (
 from gateway.workflows.workflow import Workflow
 
 Node = Any
-"""An executor, an agent (which is wrapped once, however many edges name it), or the id of an executor given elsewhere."""
+"""A node of a graph, as callers of `WorkflowBuilder` pass it: an executor, an agent, or the id of an executor that another call passes.
+
+An agent is wrapped in one `AgentExecutor`, even if several edges name the agent.
+"""
 
 OutputSelection = Literal["all"] | Sequence[Node]
 IntermediateSelection = Literal["all", "all_other"] | Sequence[Node]
 
 
 class WorkflowBuilder:
-    """Collects the executors and edges of a graph. `build` validates the graph."""
+    """Collects the executors and edges of a workflow graph. `build` validates the graph and returns the `Workflow`."""
 
     def __init__(
         self,
@@ -61,10 +64,14 @@ class WorkflowBuilder:
         output_from: OutputSelection | None = None,
         intermediate_output_from: IntermediateSelection | None = None,
     ) -> None:
-        """`start_executor` receives the run's message. `checkpoint_storage` stores a checkpoint of every round.
+        """Begin a graph. `start_executor` receives the message with which a run begins.
 
-        `output_from` selects the executors whose outputs are outputs of the workflow; `intermediate_output_from` selects those whose
-        outputs are only reported during the run. Without both, all outputs count; with one of them, the outputs of others are hidden.
+        `max_iterations` limits the supersteps of a run (in each superstep, all waiting messages are handled concurrently).
+        `checkpoint_storage` gets a checkpoint after every superstep.
+
+        `output_from` selects the executors whose outputs are outputs of the workflow; `intermediate_output_from` selects the executors
+        whose outputs are only reported during the run. If neither is given, every executor's outputs are outputs of the workflow; if only
+        one is given, outputs of executors that it does not select are hidden.
 
         Raises:
             ValueError: A selection is a text other than `all` (or, for `intermediate_output_from`, `all_other`).
@@ -87,7 +94,11 @@ class WorkflowBuilder:
         self._start = self._note(start_executor)
 
     def add_edge(self, source: Node, target: Node, condition: EdgeCondition | None = None, *, max_traversals: int | None = None) -> Self:
-        """Add an edge that carries a message from `source` to `target` if `condition` is true, at most `max_traversals` times per run."""
+        """Add an edge that carries messages from `source` to `target`.
+
+        With `condition`, the edge carries only messages for which `condition(message)` is true. With `max_traversals`, it carries at most
+        this many messages per run.
+        """
         self._groups.append(SingleEdgeGroup(self._note(source), self._note(target), condition, max_traversals=max_traversals))
         return self
 
@@ -97,7 +108,10 @@ class WorkflowBuilder:
         return self
 
     def add_switch_case_edge_group(self, source: Node, cases: Sequence[Case | Default]) -> Self:
-        """Add edges that carry every message from `source` to the target of the first case whose condition is true."""
+        """Add edges that carry every message from `source` to one target: that of the first case whose condition is true.
+
+        `cases` must contain exactly one `Default`, whose target gets the messages that match no case.
+        """
         made = [
             SwitchCaseEdgeGroupDefault(self._note(case.target))
             if isinstance(case, Default)
@@ -113,15 +127,18 @@ class WorkflowBuilder:
         return self
 
     def add_fan_in_edges(self, sources: Sequence[Node], target: Node) -> Self:
-        """Add edges that collect messages until every source has sent one, and then carry them to `target` as a list, ordered by source."""
+        """Add edges that collect messages until every source has sent at least one.
+
+        They then carry the collected messages to `target` as one list, in the order of `sources`.
+        """
         self._groups.append(FanInEdgeGroup([self._note(source) for source in sources], self._note(target)))
         return self
 
     def add_chain(self, executors: Sequence[Node]) -> Self:
-        """Add an edge from each executor to the next.
+        """Add edges that connect the executors in a chain: from each executor in the list to the next.
 
         Raises:
-            ValueError: There are fewer than two executors.
+            ValueError: The list has fewer than two executors.
         """
         if len(executors) < 2:
             raise ValueError("At least two executors are required to form a chain.")
@@ -133,7 +150,7 @@ class WorkflowBuilder:
         """Validate the graph and return the workflow.
 
         Raises:
-            WorkflowValidationError: Every problem of the graph, one per line. The class is that of the first problem.
+            WorkflowValidationError: The graph is invalid. The text has every problem, one per line; the subclass fits the first problem.
         """
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
             return self._build_traced()
@@ -201,7 +218,7 @@ class WorkflowBuilder:
         return self._named(selection)
 
     def _named(self, selection: OutputSelection | IntermediateSelection | None) -> list[str]:
-        """Return the ids that a selection lists; none for a word such as `all`."""
+        """Return the executor ids that an output selection lists; an empty list for `None` or a word such as `all`."""
         if selection is None or isinstance(selection, str):
             return []
         return [item if isinstance(item, str) else self._id_of(item) for item in selection]

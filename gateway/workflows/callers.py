@@ -1,6 +1,7 @@
-"""`Caller` objects that pass progress, logs and requests for input of a workflow's steps to the client that called the workflow.
+"""Implementations of `Caller` (the port through which a tool call reaches its client) for calls that a workflow makes.
 
-Used by `tool` and `steps`.
+They pass progress, log messages and requests for input of the workflow's steps to the client that called the workflow. `tool` and `steps`
+use them.
 """
 
 from __future__ import annotations
@@ -15,54 +16,65 @@ from gateway.tools.ports import Caller, LogLevel
 
 
 class Forms(Protocol):
-    """Asks people through the pending list (`moongate approvals list`), if the client cannot show the question."""
+    """Puts questions on the list that a person answers at the command line (`moongate approvals list`), for clients without forms."""
 
     async def put_form(
         self, source: str, name: str, message: str, form: JsonObject, ctx: CallContext, key: str = ""
     ) -> JsonObject:
-        """Put a form on the pending list, and return the answer in the form of an elicitation result.
+        """Put a form on the list of pending questions, wait for a person's answer, and return it as an elicitation result of MCP.
 
-        `key` identifies the question in a durable task (`CallContext.question`).
+        `source` and `name` identify the tool or workflow that asks. `key` identifies the question if the call runs as a task that can be
+        resumed (`CallContext.question`).
         """
         ...
 
 
 class PassingCaller:
-    """Passes progress, log messages and requests for input to another `Caller`. Base of the other classes in this module."""
+    """A `Caller` (port from a tool call to its client) that passes progress, log messages and requests for input to another `Caller`.
+
+    Base of the other classes in this module.
+    """
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Pass a progress report to the other caller."""
+        """Pass a progress report on to the wrapped `Caller`."""
         await self._caller.progress(progress, total, message)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Pass a log message to the other caller."""
+        """Pass a log message on to the wrapped `Caller`."""
         await self._caller.log(level, data, logger)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Pass a request for input to the other caller, and return its answer."""
+        """Pass a request for input on to the wrapped `Caller`, and return the answer."""
         return await self._caller.ask(request, key)
 
 
 class LabelledCaller(PassingCaller):
-    """Passes everything to another `Caller`, with an executor's id in front of progress messages."""
+    """A `Caller` (port from a tool call to its client) that puts the id of a workflow executor in front of progress messages.
+
+    It passes log messages and requests for input to another `Caller` unchanged.
+    """
 
     def __init__(self, caller: Caller, label: str) -> None:
         super().__init__(caller)
         self._label = label
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Pass messages only: the numbers count the work of one executor, not of the run."""
+        """Report progress to the client if it has a message, with the executor's id in front of the message.
+
+        Progress without a message is dropped, because its numbers count the work of one executor and not of the workflow.
+        """
         if message:
             await self._caller.progress(progress, total, f"{self._label}: {message}")
 
 
 class QuestionCaller(PassingCaller):
-    """Asks the questions of a workflow: through its client, or through the pending list if the client cannot be asked.
+    """A `Caller` (port from a tool call to its client) for the questions that a workflow itself asks a person.
 
-    Questions of tools that the workflow calls do not come here.
+    It asks through the client, or through the list of pending questions (`moongate approvals list`) if the client cannot be asked. Tools
+    that the workflow calls do not use it.
     """
 
     def __init__(self, workflow: str, caller: Caller, forms: Forms, ctx: CallContext) -> None:
@@ -72,9 +84,10 @@ class QuestionCaller(PassingCaller):
         self._ctx = ctx
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Ask through the client, or put the question on the pending list.
+        """Ask the workflow's question through the client, or put it on the list of pending questions if the client cannot be asked.
 
-        The text is quoted line by line under a heading, because templates may insert texts of tools and models.
+        The client gets the question quoted line by line under a heading that names the workflow, because templates may insert texts of
+        tools and models.
         """
         params: JsonObject = request["params"]
         framed = frame(f"Workflow {self._workflow!r} asks:", str(params["message"]))

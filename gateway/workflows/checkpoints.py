@@ -1,8 +1,9 @@
-"""`WorkflowCheckpoint`, and storage of checkpoints in memory and in files (`sql_checkpoints`: in a database).
+"""`WorkflowCheckpoint`, and storage of checkpoints in memory and in files. `sql_checkpoints` has the storage in a database.
 
-A checkpoint contains everything that a run carries from one round to the next: messages, shared state, the executors' own state and open
-requests. It is written as JSON with a version (`encoding`). A workflow restores only checkpoints with its own graph signature. Names are
-agent-framework's.
+A workflow run is a sequence of supersteps, in each of which all waiting messages are handled. A checkpoint contains everything that the run
+carries from one superstep to the next: messages, shared state, the state of each executor, and open requests. It is stored as JSON with a
+version number (`encoding`). A workflow restores only checkpoints whose graph signature, a digest of executors and edges, equals that of its
+graph. Public names are those of Microsoft's agent-framework.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from gateway.workflows.events import WorkflowEvent
 from gateway.workflows.messages import WorkflowMessage
 
 VERSION = "1.0"
-"""Version of the format of checkpoints. Checkpoints of other versions are not loaded."""
+"""Version of the JSON format of checkpoints. Checkpoints with another version are rejected."""
 
 CheckpointID = str
 
@@ -44,7 +45,7 @@ def _now() -> str:
 
 @dataclass(slots=True)
 class WorkflowCheckpoint:
-    """The state of a run between two rounds."""
+    """The state of a workflow run between two supersteps (rounds of the run), from which it can continue, also in another process."""
 
     workflow_name: str
     graph_signature_hash: str
@@ -53,22 +54,22 @@ class WorkflowCheckpoint:
     timestamp: str = field(default_factory=_now)
     """Time of creation, ISO 8601."""
     messages: dict[str, list[WorkflowMessage]] = field(default_factory=dict[str, list[WorkflowMessage]])
-    """Messages for the next round, by sender."""
+    """Messages to deliver in the next superstep (round of the run), by id of the sending executor."""
     state: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Shared state. Keys that begin with `_` belong to the engine."""
+    """The state that the executors share. Keys that begin with `_` contain state of the workflow engine."""
     pending_request_info_events: dict[str, WorkflowEvent[Any]] = field(default_factory=dict[str, WorkflowEvent[Any]])
-    """Requests without a response, by id."""
+    """The run's requests to its caller that have no response yet, by request id."""
     iteration_count: int = 0
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     version: str = VERSION
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict, with their values unchanged."""
+        """Return the fields of the checkpoint as a dict. The values are not copied or encoded."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> WorkflowCheckpoint:
-        """Make a checkpoint from the result of `to_dict`.
+        """Create a checkpoint from the result of `to_dict`.
 
         Raises:
             WorkflowCheckpointException: A field is missing or unknown.
@@ -80,24 +81,24 @@ class WorkflowCheckpoint:
 
 
 def to_json(checkpoint: WorkflowCheckpoint) -> str:
-    """Return a checkpoint as JSON text.
+    """Return a workflow checkpoint as JSON text.
 
     Raises:
-        WorkflowCheckpointException: A value cannot be written as JSON.
+        WorkflowCheckpointException: A value cannot be written as JSON, such as a lock or an open file.
     """
     form = {name: encode(value) for name, value in checkpoint.to_dict().items()}
     text = json.dumps(form, ensure_ascii=False)
-    # UTF-8 has no form for a lone surrogate, but an escape sequence preserves it.
+    # UTF-8 cannot encode a lone surrogate, but a JSON escape sequence can.
     return text if text.isascii() or not _LONE_SURROGATE.search(text) else json.dumps(form)
 
 
 def from_json(text: str, book: TypeBook) -> WorkflowCheckpoint:
-    """Make a checkpoint from the result of `to_json`.
+    """Parse a workflow checkpoint from the result of `to_json`.
 
-    Values of classes that are not in `book`, the classes that may be decoded, are kept undecoded as `Foreign`.
+    `book` is the set of classes that may be decoded. A value of another class stays encoded, as a `Foreign` object.
 
     Raises:
-        WorkflowCheckpointException: The text is not a checkpoint of this version.
+        WorkflowCheckpointException: The text is not a checkpoint, or has another format version.
     """
     try:
         data: Any = json.loads(text)
@@ -112,13 +113,13 @@ def from_json(text: str, book: TypeBook) -> WorkflowCheckpoint:
 
 
 def latest(checkpoints: Sequence[WorkflowCheckpoint]) -> WorkflowCheckpoint | None:
-    """Return the newest checkpoint; `None` for an empty list."""
+    """Return the newest of the checkpoints, or `None` for an empty list. If timestamps are equal, the higher `iteration_count` decides."""
     return max(checkpoints, key=lambda item: (datetime.fromisoformat(item.timestamp), item.iteration_count), default=None)
 
 
 @runtime_checkable
 class CheckpointStorage(Protocol):
-    """Stores checkpoints."""
+    """Interface of storage for workflow checkpoints, such as memory, files or a database."""
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> CheckpointID:
         """Store a checkpoint and return its id."""
@@ -150,7 +151,7 @@ class CheckpointStorage(Protocol):
 
 
 class _ListedCheckpoints:
-    """Base of storages that load all checkpoints of a workflow to find the newest one."""
+    """Base of checkpoint storages that find the newest checkpoint, and list ids, by loading all checkpoints of the workflow."""
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
         """Return the checkpoints of a workflow, oldest first."""
@@ -166,18 +167,18 @@ class _ListedCheckpoints:
 
 
 class InMemoryCheckpointStorage(_ListedCheckpoints):
-    """Keeps copies of checkpoints in this process. Values of any type are allowed."""
+    """Stores copies of workflow checkpoints in the memory of this process. Values of any type that `deepcopy` can copy are allowed."""
 
     def __init__(self) -> None:
         self._checkpoints: dict[CheckpointID, WorkflowCheckpoint] = {}
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> CheckpointID:
-        """Store a copy of the checkpoint."""
+        """Store a deep copy of the checkpoint, and return its id."""
         self._checkpoints[checkpoint.checkpoint_id] = deepcopy(checkpoint)
         return checkpoint.checkpoint_id
 
     async def load(self, checkpoint_id: CheckpointID) -> WorkflowCheckpoint:
-        """Return a copy of the checkpoint with this id.
+        """Return a deep copy of the stored checkpoint with this id.
 
         Raises:
             WorkflowCheckpointException: The checkpoint does not exist.
@@ -197,19 +198,20 @@ class InMemoryCheckpointStorage(_ListedCheckpoints):
 
 
 class FileCheckpointStorage(_ListedCheckpoints):
-    """Stores checkpoints as JSON files in one folder, each as `<id>.json`."""
+    """Stores workflow checkpoints as JSON files in one folder, each as `<id>.json`."""
 
     def __init__(self, storage_path: str | Path, *, allowed_checkpoint_types: Sequence[str] | None = None) -> None:
-        """`allowed_checkpoint_types` are additional classes, as `module:qualname`, that checkpoints may contain.
+        """Use the folder `storage_path`, which is created if it does not exist.
 
-        The types of the workflow's handlers, and the classes in their modules, are always allowed.
+        When a workflow continues from a checkpoint, the types of its handlers, and all classes in the modules of these types, are decoded.
+        `allowed_checkpoint_types` are additional classes to decode, as `module:qualname`.
         """
         self.storage_path = Path(storage_path)
         self.storage_path.mkdir(parents=True, exist_ok=True)
         self._book = TypeBook(allowed=allowed_checkpoint_types or ())
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> CheckpointID:
-        """Write the checkpoint to its file.
+        """Write the checkpoint to its file, and return its id.
 
         Raises:
             WorkflowCheckpointException: A value cannot be written as JSON.
@@ -234,7 +236,7 @@ class FileCheckpointStorage(_ListedCheckpoints):
         return from_json(text, self._book)
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
-        """Return the checkpoints of a workflow, oldest first. Skips files that are not checkpoints."""
+        """Return the checkpoints of a workflow, oldest first. Files that are not checkpoints are skipped."""
         found: list[WorkflowCheckpoint] = []
         for path in await anyio.to_thread.run_sync(lambda: sorted(self.storage_path.glob("*.json"))):
             try:
@@ -246,7 +248,7 @@ class FileCheckpointStorage(_ListedCheckpoints):
         return sorted(found, key=lambda item: (item.timestamp, item.iteration_count))
 
     async def delete(self, checkpoint_id: CheckpointID) -> bool:
-        """Delete the file. Return whether it existed."""
+        """Delete the file of a checkpoint. Return whether the file existed."""
         path = self._path(checkpoint_id)
         try:
             await anyio.to_thread.run_sync(path.unlink)
@@ -255,7 +257,11 @@ class FileCheckpointStorage(_ListedCheckpoints):
         return True
 
     def _path(self, checkpoint_id: CheckpointID) -> Path:
-        """Return the file of the checkpoint with this id. Ids come from callers, so an id that could lead out of the folder is refused."""
+        """Return the path of the file with this checkpoint.
+
+        Raises:
+            WorkflowCheckpointException: The id has characters that could lead out of the folder; ids come from callers.
+        """
         if not _FILE_ID.match(checkpoint_id):
             raise WorkflowCheckpointException(f"Invalid checkpoint ID: {checkpoint_id!r}")
         return self.storage_path / f"{checkpoint_id}.json"

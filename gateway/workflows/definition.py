@@ -1,8 +1,8 @@
-"""`WorkflowFile`: the format of `<name>.workflow.yaml`.
+"""`WorkflowFile`: pydantic models of the file format `<name>.workflow.yaml`.
 
-A file contains a graph (`executors`, `start`, `edges`, `output`), an orchestration (`team_definition`), or a reference to a workflow in
-code (`python`). `loader` reads files, `file_rules` checks them, `plan` and `file_graph` build them. The CLI makes the JSON Schema of these
-models, with their docstrings as descriptions.
+A file contains a graph (`executors`, `start`, `edges`, `output`), an orchestration of agents (`team_definition`), or a reference to a
+workflow written in Python (`python`). `loader` reads files, `file_rules` checks them, `plan` and `file_graph` build their graphs. The CLI
+generates a JSON Schema from these models, with their docstrings as descriptions.
 """
 
 from __future__ import annotations
@@ -28,64 +28,64 @@ from gateway.workflows.team_definition import (
 )
 
 KINDS = ("agent", "tool", "python", "workflow", "ask")
-"""Keys that say what an executor is. Each executor has exactly one of them."""
+"""Keys of an executor in a workflow file that determine its kind. Each executor has exactly one of these keys."""
 
 
 NAME_PATTERN = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,49}$")
-"""Names that templates can refer to: inputs and executors."""
+"""Pattern of the names of inputs and executors in a workflow file, so that templates such as `{{name}}` can refer to them."""
 
 
 class AgentStep(Closed):
-    """Asks an agent."""
+    """An executor that asks an agent and outputs its answer."""
 
     agent: Name
     """Name of the agent."""
     prompt: str | None = None
-    """The question, as a template. By default the agent gets the outputs of the executors before it."""
+    """The text that the agent gets, as a template with `{{name}}` references. By default it gets the outputs of preceding executors."""
     output: dict[str, JsonObject] | None = None
     """Fields that the answer must have, each with its JSON Schema. The answer is then an object instead of text."""
 
 
 class ToolStep(Closed):
-    """Calls a tool."""
+    """An executor that calls a tool and outputs its result."""
 
     tool: ToolName
-    """The tool as `source/tool`; also `workflow/NAME`, `function/NAME` and `skill/NAME`."""
+    """The tool as `source/tool`, such as `docs/search`; also `workflow/NAME`, `function/NAME` and `skill/NAME`."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
-    """Arguments of the tool. Texts are templates; a text that is a single reference keeps the JSON type of its value."""
+    """Arguments of the tool. Strings are templates; a string that is only one `{{name}}` reference gets the JSON type of the value."""
     output: dict[str, JsonObject] | None = None
     """Fields that the result must have, each with its JSON Schema."""
 
 
 class PythonStep(Closed):
-    """Calls a Python function."""
+    """An executor that calls a Python function and outputs its result."""
 
     python: FunctionName
     """The function as `package.module:function`. Modules in the configuration file's folder can be imported too."""
     arguments: dict[str, JsonValue] | None = None
-    """Arguments of the function, as for a tool. By default the only parameter gets the output of the executors before."""
+    """Arguments of the function, with templates as for a tool. By default the only parameter gets the output of preceding executors."""
     output: dict[str, JsonObject] | None = None
     """Fields that the result must have, each with its JSON Schema."""
 
 
 class WorkflowStep(Closed):
-    """Runs another workflow. Its questions go to the caller of this workflow."""
+    """An executor that runs another workflow and outputs its result. Questions of that workflow go to the caller of this workflow."""
 
     workflow: Name
     """Name of the workflow."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
-    """Input of the workflow, as the arguments of a tool."""
+    """Input of the other workflow, with templates as in the arguments of a tool."""
     output: dict[str, JsonObject] | None = None
     """Fields that the result must have, each with its JSON Schema."""
 
 
 class AskStep(Closed):
-    """Asks a person and waits for the answer."""
+    """An executor that asks a person, waits for the answer and outputs it."""
 
     ask: str = Field(min_length=1)
-    """The question, as a template."""
+    """The question to the person, as a template with `{{name}}` references."""
     output: dict[str, JsonObject] | None = None
-    """Fields of the answer, each with the JSON Schema of a single value: text, number, boolean or `enum`. By default one text."""
+    """Fields of the answer, each with the JSON Schema of a single value (text, number, boolean, `enum`). By default it is one text."""
 
 
 Step = AgentStep | ToolStep | PythonStep | WorkflowStep | AskStep
@@ -97,11 +97,14 @@ STEP_MODELS: dict[str, type[Step]] = {
     "workflow": WorkflowStep,
     "ask": AskStep,
 }
-"""The model of each kind of executor."""
+"""Kind of executor (one of `KINDS`) → pydantic model of such an executor in a workflow file."""
 
 
 def step_kind(value: Any) -> str | None:
-    """Return the kind of an executor, as raw YAML or as a model; `None` if it has no key of `KINDS`."""
+    """Return the kind of an executor of a workflow file: the key such as `agent` or `tool` that determines it.
+
+    `value` is parsed YAML or a model. The result is `None` if the YAML has none of these keys (`KINDS`).
+    """
     if isinstance(value, Closed):
         return next(kind for kind, model in STEP_MODELS.items() if isinstance(value, model))
     keys = cast("JsonObject", value) if isinstance(value, dict) else {}
@@ -119,36 +122,36 @@ AnyStep = Annotated[
 
 
 class CaseEntry(Closed):
-    """One case of a switch."""
+    """One case of an edge with `switch`: a condition, and the executor that runs if it is true."""
 
     when: dict[str, JsonValue] | None = Field(default=None, min_length=1)
-    """Output fields and the values that they must have. The last case has no `when` and matches everything else."""
+    """Output fields of the edge's source, and the values that they must have. The last case has no `when` and matches everything else."""
     to: str
-    """The executor that runs next."""
+    """Id of the executor that runs next if this case matches."""
 
 
 EdgeKind = Literal["single", "fan-out", "fan-in", "switch", "select"]
 
 
 class EdgeEntry(Closed):
-    """An edge from one executor to the next, from one to several, or from several to one."""
+    """An edge of the graph: from one executor to the next, from one executor to several, or from several executors to one."""
 
     sources: OneOrMore = Field(alias="from")
-    """The executor whose output goes along this edge. With a list, the target runs when all of them have an output."""
+    """The executor whose output goes along this edge. With a list, the target runs when all listed executors have an output."""
     targets: OneOrMore = Field(default=(), alias="to")
-    """The executor that runs next. With a list, all of them run."""
+    """The executor that runs next. With a list, all listed executors run."""
     when: dict[str, JsonValue] | None = Field(default=None, min_length=1)
-    """Output fields and the values that they must have. By default the edge is always taken."""
+    """Output fields of the source, and the values that they must have for the edge to be taken. By default it is always taken."""
     max: int | None = Field(default=None, ge=1)
     """How often one run may take this edge. Unlimited by default."""
     switch: list[CaseEntry] | None = Field(default=None, min_length=2)
-    """Cases instead of `to`. The first matching case says what runs next."""
+    """Cases instead of `to`. The first matching case determines the executor that runs next."""
     select: str | None = None
-    """The output field that names which executors of `to` run next: an id or a list of ids."""
+    """The output field whose value, an id or a list of ids, selects the executors of `to` that run next."""
 
     @property
     def kind(self) -> EdgeKind:
-        """The kind of edge."""
+        """The kind of this edge, derived from its keys: `switch`, `select`, `fan-in` (several sources), `fan-out` or `single`."""
         if self.switch is not None:
             return "switch"
         if self.select is not None:
@@ -159,28 +162,28 @@ class EdgeEntry(Closed):
 
     @property
     def source(self) -> str:
-        """The source; the first source of a fan-in."""
+        """Id of the executor at which this edge begins; the first id if there are several."""
         return self.sources[0]
 
     @property
     def target(self) -> str:
-        """The target; the first target of a fan-out."""
+        """Id of the executor to which this edge leads; the first id if there are several. Not for edges with `switch`."""
         return self.targets[0]
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Every pair of source and target that the edge connects."""
+        """Every pair of executor ids, source and target, that this edge connects."""
         targets = self.targets if self.switch is None else tuple(dict.fromkeys(case.to for case in self.switch))
         return [(source, target) for source in self.sources for target in targets]
 
     @property
     def is_always_taken(self) -> bool:
-        """Whether the edge carries every message."""
+        """Whether this edge carries every output of its source: it has no condition, limit, `switch` or `select`."""
         return self.when is None and self.max is None and self.switch is None and self.select is None
 
 
 TEAM_KEYS = ("sequential", "concurrent", "group-chat", "handoff", "magentic")
-"""Keys of orchestrations."""
+"""Keys of a workflow file that define an orchestration (agents that work together by a predefined pattern)."""
 
 
 class WorkflowFile(Closed):
@@ -195,13 +198,13 @@ class WorkflowFile(Closed):
     description: str = Field(min_length=1)
     """What the workflow does and when to use it. Models read it."""
     input: dict[str, JsonObject] = Field(default_factory=dict)
-    """Arguments of the tool, each with its JSON Schema. An argument is required unless its schema has a `default`."""
+    """Arguments of the workflow's tool, each with its JSON Schema. An argument is required unless its schema has a `default`."""
     executors: dict[str, AnyStep] | None = None
     """The nodes of the graph, by id."""
     start: str | None = None
     """The executor that runs first."""
     edges: list[EdgeEntry] = Field(default_factory=list[EdgeEntry])
-    """What runs after what. Executors reached in the same round run concurrently, each once."""
+    """The edges, which determine the executors that run next. Executors reached in the same round run concurrently, each once."""
     output: str | None = None
     """The executor whose last output is the result. May be omitted if only one executor has no outgoing edge."""
     output_from: Names | None = Field(default=None, alias="output-from")
@@ -209,11 +212,11 @@ class WorkflowFile(Closed):
     intermediate_output_from: Names | None = Field(default=None, alias="intermediate-output-from")
     """Executors or participants whose outputs are reported as progress: a list, `all` or `all_other`."""
     max_rounds: int | None = Field(default=None, alias="max-rounds", ge=1, le=10_000)
-    """Maximum number of rounds of a run. The default is 100."""
+    """Maximum number of rounds of a run. In a round, all executors that edges have reached run concurrently. The default is 100."""
     sequential: SequentialTeam | None = None
     """An orchestration: participants run one after the other, each with the conversation so far."""
     concurrent: ConcurrentTeam | None = None
-    """An orchestration: all participants get the same message at once, and their answers are combined."""
+    """An orchestration: all participants get the same message and run concurrently, and their answers are combined."""
     group_chat: GroupChatTeam | None = Field(default=None, alias="group-chat")
     """An orchestration: a conversation in which a function or an agent chooses the next speaker."""
     handoff: HandoffTeam | None = None
@@ -221,48 +224,54 @@ class WorkflowFile(Closed):
     magentic: MagenticTeam | None = None
     """An orchestration: a manager makes a plan, follows the progress and plans again."""
     prompt: str | None = None
-    """The task of an orchestration, as a template of the input. By default the only argument, or all arguments."""
+    """The task that an orchestration gets, as a template of the input. By default the only argument, or all arguments."""
     python: FunctionName | None = None
-    """A workflow in code as `package.module:name`: a `Workflow`, a function with steps, or a function that returns either."""
+    """A workflow in Python as `package.module:name`: a `Workflow`, a `@workflow` function, or a function that returns one of these."""
     task: TaskSupport = "optional"
     """Whether clients may (`optional`), must (`required`) or cannot (`never`) run the workflow in the background."""
 
     @property
     def python_references(self) -> set[str]:
-        """Every Python object that the file names, as `module:name`."""
+        """Every Python function and workflow that the file names, as `module:name`."""
         named = [self.python, *(step.python for step in self.steps.values() if isinstance(step, PythonStep))]
         named += [getattr(self.team, key, None) for key in TEAM_FUNCTIONS]
         return {reference for reference in named if reference is not None and ":" in reference}
 
     def run_entry(self, path: Path) -> RunEntry | None:
-        """Return what a person must accept before the Python names of the file at `path` are imported; `None` if it has none."""
+        """Return the entry that a person must accept before the Python objects named in this file are imported.
+
+        `path` is the file's path. The result is `None` if the file names no Python object.
+        """
         names = self.python_references
         return file_entry(f"workflow/{self.name}", path, self.model_dump(mode="json", exclude_defaults=True), names) if names else None
 
     @property
     def team(self) -> Team | None:
-        """The orchestration; `None` if the file has none."""
+        """The file's orchestration of agents, or `None` if it defines a graph or names a workflow in Python."""
         return self.sequential or self.concurrent or self.group_chat or self.handoff or self.magentic
 
     @property
     def steps(self) -> dict[str, Step]:
-        """The executors by id; empty for a workflow in code."""
+        """The executors of the graph, by id; empty for an orchestration and for a workflow in Python."""
         return self.executors or {}
 
     @property
     def output_id(self) -> str:
-        """The id of the executor whose output is the result."""
+        """Id of the executor whose output is the workflow's result: `output`, or the only executor without an outgoing edge."""
         return self.output or self.last_ids[0]
 
     @property
     def last_ids(self) -> list[str]:
-        """Ids of the executors without an outgoing edge."""
+        """Ids of the executors of the graph that have no outgoing edge."""
         sources = {source for edge in self.edges for source in edge.sources}
         return [name for name in self.steps if name not in sources]
 
 
 def object_schema(fields: dict[str, JsonObject], *, is_closed: bool) -> JsonObject:
-    """Return the schema of an object with these fields. A field with a `default` is optional."""
+    """Return the JSON Schema of an object with these fields, given as name → JSON Schema.
+
+    A field is required unless its schema has a `default`. With `is_closed`, other fields are not allowed.
+    """
     schema: JsonObject = {"type": "object", "properties": dict(fields)}
     required = [name for name, field in fields.items() if "default" not in field]
     if required:

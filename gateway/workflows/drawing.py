@@ -1,4 +1,7 @@
-"""`draw`: the graph of a workflow file as text, for `moongate workflows graph`. Builds the graph with placeholders instead of tools."""
+"""`draw`: returns the graph of a workflow file as Mermaid, DOT or SVG text, for the command `moongate workflows graph`.
+
+It builds the graph with placeholders instead of tools, because the graph never runs.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,17 @@ Picture = Literal["mermaid", "dot", "svg"]
 
 
 class _Placeholder:
-    """Takes the place of a tool in a graph that is built only to be drawn."""
+    """A tool that cannot be called. It replaces the real tools in a workflow graph that is built only to be drawn."""
 
     def __init__(self, name: str) -> None:
         task: JsonObject = {"type": "object", "properties": {"task": {"type": "string"}}}
         self.definition = ToolDefinition(name=name, description="", input_schema=task, task="never")
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """
+        """Refuse the call.
+
         Raises:
-            ToolFailed: Always, because the graph never runs.
+            ToolFailed: Always, because a graph with this placeholder is only drawn and never runs.
         """
         raise ToolFailed(f"{self.definition.name!r} is only drawn.")
 
@@ -40,12 +44,13 @@ class _Placeholder:
 async def draw(
     path: Path, picture: Picture, *, base_dir: Path, rules: FunctionRules | None = None, refusal: Callable[[RunEntry], str | None]
 ) -> str:
-    """Return the file's graph as text.
+    """Return the graph of the workflow file at `path` as Mermaid, DOT or SVG text.
 
-    `rules` say which Python functions may run to build the graph. `refusal` returns a reason if what the file names may not be imported.
+    Python modules that the file names are imported first from `base_dir`. `rules` decide which Python functions may run to build the graph.
+    `refusal` returns a reason if a person has not accepted the file's Python objects, which are then not imported; it may block.
 
     Raises:
-        WorkflowInvalid: The file or a module that it names is invalid, or waits for acceptance; one problem per line.
+        WorkflowInvalid: The file or a module that it names is invalid, or the file must be accepted first; one problem per line.
     """
     file = load_workflow(path)
     entry = file.run_entry(path)

@@ -1,7 +1,8 @@
-"""Edges and edge groups: they decide which executors receive a message. Names are agent-framework's.
+"""Edges and edge groups of a workflow graph: they decide which executors receive a message.
 
-A group decides about one message at a time: a single edge by its condition, a fan-out by its selection, a switch by its first matching
-case, a fan-in by waiting for all its sources. `superstep_runner` delivers the messages.
+A group decides about one message at a time: a single edge by its condition, a fan-out by its selection function, a switch by its first
+matching case, a fan-in by waiting for messages of all its sources. `superstep_runner` delivers the messages. Public names are those of
+Microsoft's agent-framework.
 """
 
 from __future__ import annotations
@@ -21,49 +22,49 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EdgeCondition = Callable[[Any], bool | Awaitable[bool]]
-"""Function of a message. The edge carries the message if the result is true."""
+"""Type of an edge's condition: a function, sync or async, of a message. The edge carries the message if the result is true."""
 
 Selection = Callable[[Any, list[str]], list[str]]
-"""Function (message, ids of all targets) → ids of the targets that receive the message."""
+"""Type of a fan-out's selection function: (message, ids of all targets) → ids of the targets that receive the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Carries messages from one executor to another."""
+    """A connection in a workflow graph that carries messages from one executor to another."""
 
     source_id: str
     target_id: str
     condition: EdgeCondition | None = field(default=None, compare=False)
     max_traversals: int | None = None
-    """Maximum number of messages per run; `None` means no limit."""
+    """Maximum number of messages that the edge carries per run; `None` means no limit."""
     condition_name: str | None = None
-    """Name of the condition in drawings and in the graph's signature; by default the function's name."""
+    """Name of the condition in drawings and in the graph's signature (`graph_signature_hash`); by default the function's name."""
 
     @property
     def id(self) -> str:
-        """The id of the edge: `source->target`, made of the executor ids."""
+        """Id of the edge: `source->target`, with the ids of the two executors."""
         return f"{self.source_id}->{self.target_id}"
 
     @property
     def has_condition(self) -> bool:
-        """Whether a condition filters the messages."""
+        """Whether the edge has a condition, so that it carries only some of the messages."""
         return self.condition is not None
 
     @property
     def label(self) -> str | None:
-        """The name of the condition; `None` without a condition."""
+        """The name of the edge's condition for drawings, or `None` if the edge has no condition."""
         if self.condition is None:
             return None
         return self.condition_name or getattr(self.condition, "__name__", type(self.condition).__name__)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the edge as JSON-compatible data, with the name of its condition."""
+        """Return the edge as JSON-compatible data. The condition is represented by its name."""
         ends: dict[str, Any] = {"source_id": self.source_id, "target_id": self.target_id}
         named = {"condition_name": self.label, "max_traversals": self.max_traversals}
         return ends | {key: value for key, value in named.items() if value is not None}
 
     async def should_route(self, data: Any) -> bool:
-        """Return whether the condition accepts the message."""
+        """Return whether the edge carries the message `data`: it has no condition, or the condition's result is true."""
         if self.condition is None:
             return True
         verdict = self.condition(data)
@@ -72,7 +73,7 @@ class Edge:
 
 @dataclass
 class Case:
-    """One case of a switch."""
+    """One case of a switch (`add_switch_case_edge_group`): messages for which `condition` is true go to `target`."""
 
     condition: Callable[[Any], bool]
     target: Executor | Agent
@@ -80,52 +81,61 @@ class Case:
 
 @dataclass
 class Default:
-    """The case of a switch that receives the messages which no other case matches."""
+    """The default case of a switch (`add_switch_case_edge_group`): messages that match no other case go to `target`."""
 
     target: Executor | Agent
 
 
 @dataclass(eq=False)
 class EdgeGroup:
-    """Edges that decide together which executors receive a message, in the order in which the targets were given."""
+    """Edges of a workflow graph that decide together which executors receive a message. Base of fan-out, fan-in and switch groups.
+
+    The edges have the order in which the targets were given.
+    """
 
     edges: list[Edge]
 
     @property
     def type(self) -> str:
-        """The name of the class of this group, such as `FanOutEdgeGroup`."""
+        """The class name of this edge group, such as `FanOutEdgeGroup`."""
         return type(self).__name__
 
     @property
     def source_executor_ids(self) -> list[str]:
-        """Ids of the executors that send to this group."""
+        """Ids of the executors whose messages this group carries, each once."""
         return list(dict.fromkeys(edge.source_id for edge in self.edges))
 
     @property
     def target_executor_ids(self) -> list[str]:
-        """Ids of the executors that may receive from this group."""
+        """Ids of the executors that may receive messages from this group, each once."""
         return list(dict.fromkeys(edge.target_id for edge in self.edges))
 
     async def select(self, message: Any) -> list[Edge]:
-        """Return the edges that carry this message. Whether the targets have a handler for its type is checked later."""
+        """Return the edges of the group that carry this message.
+
+        Whether the target executors have a handler for the type of the message is checked later.
+        """
         return [edge for edge in self.edges if await edge.should_route(message)]
 
     @property
     def id(self) -> str:
-        """An id made of sources and targets; unique in a validated graph."""
+        """Id of the edge group, made of its class name, source ids and target ids. Unique in a validated graph."""
         return f"{self.type}/{','.join(self.source_executor_ids)}->{','.join(self.target_executor_ids)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the group as JSON-compatible data, with the names of its functions."""
+        """Return the edge group as JSON-compatible data. Conditions are represented by their names."""
         return {"id": self.id, "type": self.type, "edges": [edge.to_dict() for edge in self.edges]}
 
     def describe(self) -> dict[str, Any]:
-        """Return the text that stands for this group in the graph's signature, which checkpoints contain."""
+        """Return the data of this edge group that goes into the graph's signature.
+
+        The signature is a digest, stored in checkpoints, that shows whether the graph has changed since.
+        """
         return {"type": self.type, "edges": [[edge.source_id, edge.target_id, edge.label, edge.max_traversals] for edge in self.edges]}
 
 
 class SingleEdgeGroup(EdgeGroup):
-    """A group of one edge."""
+    """An edge group with one edge, which may have a condition and a limit."""
 
     def __init__(
         self, source_id: str, target_id: str, condition: EdgeCondition | None = None, *, max_traversals: int | None = None
@@ -134,12 +144,13 @@ class SingleEdgeGroup(EdgeGroup):
 
 
 class FanOutEdgeGroup(EdgeGroup):
-    """Edges from one executor to several: to all, or to those that `selection_func` returns."""
+    """Edges from one executor to several. A message goes to all targets, or to the targets that `selection_func` returns for it."""
 
     def __init__(self, source_id: str, target_ids: Sequence[str], selection_func: Selection | None = None) -> None:
-        """
+        """Create edges from `source_id` to each target, in this order. `selection_func` selects targets per message; by default all.
+
         Raises:
-            ValueError: There are fewer than two targets.
+            ValueError: `target_ids` has fewer than two ids.
         """
         if len(target_ids) <= 1:
             raise ValueError("FanOutEdgeGroup must contain at least two targets; use add_edge for one.")
@@ -147,10 +158,10 @@ class FanOutEdgeGroup(EdgeGroup):
         self.selection_func = selection_func
 
     async def select(self, message: Any) -> list[Edge]:
-        """Return the edges to the chosen targets, in the order chosen.
+        """Return the edges that carry this message: all edges, or those to the targets that `selection_func` returns, in its order.
 
         Raises:
-            RuntimeError: The selection returned an id that is not a target.
+            RuntimeError: `selection_func` returned an id that is not a target.
         """
         if self.selection_func is None:
             return list(self.edges)
@@ -163,11 +174,14 @@ class FanOutEdgeGroup(EdgeGroup):
         return [by_target[name] for name in chosen]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the group as JSON-compatible data, with the name of the selection function."""
+        """Return the fan-out as JSON-compatible data. Its selection function is represented by its name."""
         return {**EdgeGroup.to_dict(self), "selection_func_name": self._selection_name}
 
     def describe(self) -> dict[str, Any]:
-        """Return the text for the graph's signature, with the name of the selection function."""
+        """Return the data of this fan-out that goes into the graph's signature, including the name of the selection function.
+
+        The signature is a digest, stored in checkpoints, that shows whether the graph has changed since.
+        """
         return {**EdgeGroup.describe(self), "selection": self._selection_name}
 
     @property
@@ -176,12 +190,13 @@ class FanOutEdgeGroup(EdgeGroup):
 
 
 class FanInEdgeGroup(EdgeGroup):
-    """Edges from several executors to one target, which receives a list of messages as soon as each source has sent one."""
+    """Edges from several executors to one target. When each source has sent a message, the target receives them as one list."""
 
     def __init__(self, source_ids: Sequence[str], target_id: str) -> None:
-        """
+        """Create edges from each source to `target_id`. The order of sources is the order of their messages in the list.
+
         Raises:
-            ValueError: There are fewer than two sources.
+            ValueError: `source_ids` has fewer than two ids.
         """
         if len(source_ids) <= 1:
             raise ValueError("FanInEdgeGroup must contain at least two sources; use add_edge for one.")
@@ -190,34 +205,38 @@ class FanInEdgeGroup(EdgeGroup):
 
 @dataclass(frozen=True, slots=True)
 class SwitchCaseEdgeGroupCase:
-    """A case of a switch, with the id of its target."""
+    """A case of a switch in a built graph: messages for which `condition` is true go to the executor `target_id`."""
 
     condition: Callable[[Any], bool]
     target_id: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the case as JSON-compatible data, with the name of its condition."""
+        """Return the case as JSON-compatible data. The condition is represented by its name."""
         return {"target_id": self.target_id, "type": "Case", "condition_name": getattr(self.condition, "__name__", "")}
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchCaseEdgeGroupDefault:
-    """The default case of a switch, with the id of its target."""
+    """The default case of a switch in a built graph: messages that match no other case go to the executor `target_id`."""
 
     target_id: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the case as JSON-compatible data."""
+        """Return the default case as JSON-compatible data."""
         return {"target_id": self.target_id, "type": "Default"}
 
 
 class SwitchCaseEdgeGroup(FanOutEdgeGroup):
-    """Edges to the target of the first case whose condition is true, otherwise to the default target."""
+    """Edges from one executor to several, as a switch: a message goes to the target of the first case whose condition is true.
+
+    A message for which no condition is true goes to the target of the default case.
+    """
 
     def __init__(self, source_id: str, cases: Sequence[SwitchCaseEdgeGroupCase | SwitchCaseEdgeGroupDefault]) -> None:
-        """
+        """Create edges from `source_id` to the targets of the cases, which are tried in this order.
+
         Raises:
-            ValueError: There are fewer than two cases, or not exactly one default.
+            ValueError: There are fewer than two cases, or the number of default cases is not one.
         """
         if len(cases) < 2:
             raise ValueError("SwitchCaseEdgeGroup must contain at least two cases (including the default case).")
@@ -229,9 +248,9 @@ class SwitchCaseEdgeGroup(FanOutEdgeGroup):
         self.selection_func = self._choose
 
     def _choose(self, message: Any, targets: list[str]) -> list[str]:
-        """Return the target id of the first case whose condition is true, otherwise that of the default case.
+        """Return the target id of the first case whose condition is true, or of the default case if no condition is true.
 
-        A condition that raises an exception counts as false.
+        A condition that raises an exception counts as false, except that `ToolFailed` is raised to the caller.
         """
         for case in self.cases:
             if isinstance(case, SwitchCaseEdgeGroupDefault):
@@ -239,29 +258,32 @@ class SwitchCaseEdgeGroup(FanOutEdgeGroup):
             try:
                 if case.condition(message):
                     return [case.target_id]
-            except ToolFailed:  # a workflow file's condition raises it to end the run
+            except ToolFailed:  # conditions of workflow files raise `ToolFailed` to end the run
                 raise
-            except Exception as error:  # user code; a later case may accept the type
+            except Exception as error:  # the condition is user code; a later case may accept this type of message
                 logger.warning("switch condition failed case=%s error=%s", case.target_id, error)
         return [case.target_id for case in self.cases if isinstance(case, SwitchCaseEdgeGroupDefault)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the group as JSON-compatible data, with its cases."""
+        """Return the switch as JSON-compatible data, with its cases. Conditions are represented by their names."""
         return {**EdgeGroup.to_dict(self), "cases": [case.to_dict() for case in self.cases]}
 
     def describe(self) -> dict[str, Any]:
-        """Return the text for the graph's signature, with the names of the conditions."""
+        """Return the data of this switch that goes into the graph's signature, including the names of the conditions.
+
+        The signature is a digest, stored in checkpoints, that shows whether the graph has changed since.
+        """
         names = [None if isinstance(case, SwitchCaseEdgeGroupDefault) else getattr(case.condition, "__name__", "") for case in self.cases]
         return {**EdgeGroup.describe(self), "cases": names}
 
 
 class InternalEdgeGroup(EdgeGroup):
-    """The edge from an executor to itself that carries responses to its requests."""
+    """An edge group with one edge that the engine adds for each executor. The edge delivers responses to requests of this executor."""
 
     def __init__(self, executor_id: str) -> None:
         super().__init__([Edge(internal_source(executor_id), executor_id)])
 
 
 def internal_source(executor_id: str) -> str:
-    """Return the id that messages with responses to an executor's requests have as their source."""
+    """Return the source id of messages that deliver responses to requests of this executor. It is not the id of an executor."""
     return f"internal:{executor_id}"

@@ -1,8 +1,8 @@
-"""Converts Python values to JSON and back, for checkpoints. Unlike pickle, reading runs no code that a checkpoint names.
+"""Converts Python values to JSON and back, for workflow checkpoints. Unlike pickle, decoding runs no code that a checkpoint chooses.
 
-JSON values do not change. Other values become an object with the key `$type`: short names for built-in types, `module:qualname` with the
-fields for classes. When reading, a class must be in the reader's `TypeBook`. A value of another class is kept
-undecoded as `Foreign`, so that checkpoints can be listed without the classes in them.
+JSON values do not change. Other values become a JSON object with the key `$type`: a short name for built-in types, `module:qualname` and
+the fields for classes. `decode` creates objects only of the classes in a `TypeBook` (set of allowed classes). A value of another class
+stays encoded, as a `Foreign` object, so that checkpoints can be listed in processes without their classes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from gateway.errors import WorkflowCheckpointException
 from gateway.json_types import JsonObject, JsonValue
 
 TYPE = "$type"
-"""Key that marks an encoded value."""
+"""Key of JSON objects that represent an encoded Python value. Its value is the name of the value's type."""
 
 _MAX_DEPTH = 200
-"""Deepest nesting of a value. A deeper value is considered circular."""
+"""Maximum nesting depth of a value to encode. A value that is nested more deeply is rejected, because it probably contains itself."""
 
 _TO_TEXT: dict[type, tuple[str, Callable[[Any], str]]] = {
     datetime: ("datetime", datetime.isoformat),
@@ -57,21 +57,20 @@ _SAFE_BUILTINS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A value of a class that the reader does not trust, in its JSON form."""
+    """A value of a checkpoint that was not decoded, because its class is not allowed. Contains the class name and the encoded value."""
 
     type_name: str
     payload: JsonObject
 
 
 class TypeBook:
-    """The classes of objects that a checkpoint may contain. Only these are decoded."""
+    """A set of classes. Values of these classes are decoded when a checkpoint is read, values of other classes are not."""
 
     def __init__(self, *, allowed: Iterable[str] = (), known: Iterable[type] = (), modules: Iterable[str] = ()) -> None:
-        """`allowed` are class names as `module:qualname`, imported when needed.
+        """Create the set from class names, class objects and module names.
 
-        `known` are class objects. All classes of the `modules` (names) are allowed too.
-
-        Classes of this package are always allowed.
+        `allowed` are class names as `module:qualname`; their modules are imported when needed. `known` are class objects. `modules` are
+        names of imported modules, all of whose classes are allowed. Classes of the package `gateway` are always allowed.
         """
         self._allowed = frozenset(allowed)
         self._known = {type_name(kind): kind for kind in known}
@@ -97,15 +96,16 @@ class TypeBook:
 
 
 def type_name(kind: type) -> str:
-    """Return the name of a class in encoded JSON: `module:qualname`."""
+    """Return the name that a class has in an encoded checkpoint: `module:qualname`, or only the name for built-in classes like `int`."""
     return kind.__name__ if kind.__name__ in _SAFE_BUILTINS and kind.__module__ == "builtins" else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def encode(value: Any, depth: int = 0) -> JsonValue:
-    """Return the JSON form of a value.
+    """Encode a Python value as JSON for a checkpoint. `depth` is the nesting depth of `value`, 0 for the outermost value.
 
     Raises:
-        WorkflowCheckpointException: The value has no JSON form (an open file, a lock, a function), or contains itself.
+        WorkflowCheckpointException: The value cannot be encoded (an open file, a lock, a function), contains itself, or is nested too
+            deeply.
     """
     if value is None or (isinstance(value, str | bool | int) and type(value) in (str, bool, int)):
         return value
@@ -166,10 +166,10 @@ def _encode_type(kind: Any) -> JsonValue:
 
 
 def decode(value: JsonValue, book: TypeBook) -> Any:
-    """Return the value that `encode` converted to this JSON form. Values of classes that are not in `book` are returned as `Foreign`.
+    """Decode the result of `encode`. `book` is the set of classes whose objects may be created; other objects become `Foreign`.
 
     Raises:
-        WorkflowCheckpointException: `encode` did not make the form.
+        WorkflowCheckpointException: `value` is not a result of `encode`.
     """
     if isinstance(value, list):
         return [decode(item, book) for item in cast("list[JsonValue]", value)]
@@ -216,7 +216,10 @@ def _decode_tagged(form: JsonObject, book: TypeBook) -> Any:
 
 
 def _make_dataclass(kind: Any, values: dict[str, Any]) -> Any:
-    """Make an object with these fields. `__init__` and `__post_init__` do not run, because the stored fields are complete."""
+    """Create an object of the dataclass `kind` with these field values. A field without a value gets its default.
+
+    `__init__` and `__post_init__` do not run, because the stored fields already contain their effects.
+    """
     made = object.__new__(kind)
     for field in dataclasses.fields(kind):
         if field.name in values:
@@ -239,10 +242,12 @@ def _decode_type(form: JsonValue, book: TypeBook) -> Any:
 
 
 def settle(value: Any, book: TypeBook) -> Any:
-    """Return `value` with every `Foreign` (value that was kept undecoded) inside it decoded.
+    """Decode every `Foreign` (value of a checkpoint that is still encoded) inside `value`, and return the result.
+
+    Dataclass objects are changed in place; lists, tuples, sets and dicts are replaced by new ones.
 
     Raises:
-        WorkflowCheckpointException: A class is not in `book`.
+        WorkflowCheckpointException: `book`, the set of allowed classes, does not contain the class of an encoded value.
     """
     if isinstance(value, Foreign):
         found = decode(value.payload, book)

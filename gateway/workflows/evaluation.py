@@ -1,4 +1,4 @@
-"""`evaluate_workflow`: evaluates a workflow's outputs, and the answers of its agents, as `evaluate_agent` does for an agent."""
+"""`evaluate_workflow`: runs evaluators (checks or judging models) on a workflow's outputs and on the answers of its agents."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ async def evaluate_workflow(
     conversation_split: ConversationSplitter | Callable[[list[Message]], Split] | None = None,
     num_repetitions: int = 1,
 ) -> list[EvalResults]:
-    """Run a workflow once per query, or use the existing `workflow_result`, and evaluate the outputs. Return one result per evaluator.
+    """Evaluate a workflow and return one result per evaluator.
 
-    The result covers the workflow's last output; `sub_results` cover its agents, by executor id.
+    The workflow runs `num_repetitions` times for each query; without `queries`, the existing `workflow_result` is evaluated. Each result
+    covers the last output of every run, for which the evaluator also gets the query and its `expected_output`. The `sub_results` cover the
+    answers of the workflow's agents, by executor id.
 
     Raises:
-        ValueError: The lists have different lengths, or there is neither an output nor an agent's answer.
+        ValueError: `queries` and `expected_output` have different lengths, both `queries` and `workflow_result` are missing,
+            `num_repetitions` is less than 1, or there is neither an output nor an agent's answer.
     """
     asked, outputs = as_list(queries, str), as_list(expected_output, str)
     if num_repetitions < 1:
@@ -84,7 +87,7 @@ async def _results(
 
 
 def _query_of(result: WorkflowRunResult) -> str | None:
-    """Return the message that the first executor received, as text: the query to evaluate."""
+    """Return the query of a finished run: the message that the first executor received, as text; `None` if it received none."""
     given = next((event.data for event in result if event.type == "executor_invoked" and event.data is not None), None)
     if not isinstance(given, list):
         return None if given is None else str(given)
@@ -107,7 +110,7 @@ def _overall(query: str | None, result: WorkflowRunResult) -> EvalItem | None:
 
 
 def _answers(workflow: Workflow, result: WorkflowRunResult) -> list[tuple[str, EvalItem]]:
-    """Return each agent's prompt and answer as an item to evaluate, with the id of the executor that ran the agent."""
+    """Return the answers of the workflow's agents in a finished run, as pairs of executor id and item to evaluate (prompt and answer)."""
     found: list[tuple[str, EvalItem]] = []
     for event in result:
         executor = workflow.executors.get(event.executor_id or "")

@@ -1,7 +1,7 @@
-"""Events of a workflow run: states, events, error details and the run's result.
+"""Data classes of a workflow run: its states, events, error details and result.
 
-Plain values. The engine creates them; streams, the tool and checkpoints read them. Checkpoints on disk name the classes and fields of
-this module, so they must not be renamed. Public names and state values are agent-framework's.
+The workflow engine creates them; streams, the workflow's MCP tool and checkpoints read them. Stored checkpoints contain the names of these
+classes and fields, so they must not be renamed. Public names and state values are those of Microsoft's agent-framework.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gateway.json_types import JsonObject
 DataT = TypeVar("DataT", default=Any)
 
 
-class WorkflowRunState(str, Enum):  # noqa: UP042  # prints as agent-framework's does
-    """The state of a run. `IDLE` means that it succeeded."""
+class WorkflowRunState(str, Enum):  # noqa: UP042  # `str()` of a member must return the same text as in agent-framework
+    """The state of a workflow run. `IDLE` means that the run has succeeded or that the workflow has not run yet."""
 
     STARTED = "STARTED"
     IN_PROGRESS = "IN_PROGRESS"
@@ -32,8 +32,8 @@ class WorkflowRunState(str, Enum):  # noqa: UP042  # prints as agent-framework's
     CANCELLED = "CANCELLED"
 
 
-class WorkflowEventSource(str, Enum):  # noqa: UP042  # as above
-    """Whether the engine or an executor's code created an event."""
+class WorkflowEventSource(str, Enum):  # noqa: UP042  # `str()` of a member must return the same text as in agent-framework
+    """The creator of a workflow event: the workflow engine (`FRAMEWORK`) or the code of an executor (`EXECUTOR`)."""
 
     FRAMEWORK = "FRAMEWORK"
     EXECUTOR = "EXECUTOR"
@@ -59,19 +59,21 @@ WorkflowEventType = Literal[
     "handoff_sent",
     "magentic_orchestrator",
 ]
-"""Types of events. Code of executors emits `warning` and `error`, orchestrations emit the last three types, and the deprecated method
-`emit` emits `data`. The engine emits all others."""
+"""Types of workflow events.
+
+Code of executors emits `warning` and `error`, orchestrations emit the last three types, and the deprecated method `emit` emits `data`. The
+workflow engine emits all other types."""
 
 RESERVED_TYPES = frozenset({"started", "status", "failed", "output", "intermediate", "request_info"})
-"""Types that only the engine may emit. Executors use `yield_output` and `request_info` instead."""
+"""Types of workflow events that only the engine may emit. Code of executors calls `yield_output` and `request_info` instead."""
 
 CROSSING_TYPES = frozenset({"output", "intermediate", "request_info"})
-"""Types that the caller sees when a workflow is used as an agent."""
+"""Types of workflow events that become part of the response if the workflow runs as an agent. Other events are not visible then."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowErrorDetails:
-    """A failure as data, for consoles and logs. It contains a traceback, so it must not be sent to clients."""
+    """An exception of a workflow run as data, for consoles and logs. It contains a traceback, so it must not be sent to clients."""
 
     error_type: str
     message: str
@@ -81,31 +83,32 @@ class WorkflowErrorDetails:
 
     @classmethod
     def from_exception(cls, exc: BaseException, *, executor_id: str | None = None, extra: JsonObject | None = None) -> WorkflowErrorDetails:
-        """Return class name, message and traceback of an exception."""
+        """Create the details of an exception: its class name, message and traceback, and the id of the executor that raised it."""
         return cls(type(exc).__name__, str(exc), "".join(traceback.format_exception(exc)), executor_id, extra)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class WorkflowEvent(Generic[DataT]):
-    """One event of a run. `type` decides which fields are set."""
+    """One event of a workflow run, such as an output, a request or a change of state. `type` determines which other fields are set."""
 
     type: WorkflowEventType
-    data: DataT = None  # pyright: ignore[reportAssignmentType]  # None stands for "no payload" whatever the type
-    """Payload of `output`, `intermediate`, `warning` and `error`. For `request_info` the request, for `executor_invoked` the message, for
-    `executor_completed` the values that the executor sent and yielded."""
+    data: DataT = None  # pyright: ignore[reportAssignmentType]  # `None` means "no payload" for every `DataT`
+    """Payload of the event: the value of `output`, `intermediate`, `warning` and `error` events, the request of a `request_info` event.
+
+    For `executor_invoked` it is the received message, for `executor_completed` the list of values that the executor sent and yielded."""
     executor_id: str | None = None
     state: WorkflowRunState | None = None
-    """New state of a `status` event."""
+    """For a `status` event: the new state of the run."""
     details: WorkflowErrorDetails | None = None
-    """Details of a `failed` or `executor_failed` event."""
+    """For a `failed` or `executor_failed` event: the exception."""
     iteration: int | None = None
-    """Round of a superstep event, from 1."""
+    """For a `superstep_started` or `superstep_completed` event: the number of the superstep within the run, from 1."""
     origin: WorkflowEventSource = WorkflowEventSource.EXECUTOR
     asked: RequestFacts | None = None
-    """Ids and types of the request of a `request_info` event; read them through the properties of this class."""
+    """For a `request_info` event: ids and types of the request. Read them through properties such as `request_id`."""
 
     def __repr__(self) -> str:
-        """Return the type and the fields that are set."""
+        """Return the event type, and those of the fields state, executor, iteration, request id and data that are set."""
         request_id = self.asked.request_id if self.asked is not None else None
         found = {"executor_id": self.executor_id, "iteration": self.iteration, "request_id": request_id, "data": self.data}
         parts = [f"{name}={value!r}" for name, value in found.items() if value is not None]
@@ -114,97 +117,103 @@ class WorkflowEvent(Generic[DataT]):
 
     @classmethod
     def started(cls, data: DataT = None) -> WorkflowEvent[DataT]:
-        """Report that a run began."""
+        """Create the event that reports the start of a run."""
         return cls("started", data, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def status(cls, state: WorkflowRunState) -> WorkflowEvent[Any]:
-        """Report the run's new state."""
+        """Create the event that reports the run's new state."""
         return WorkflowEvent("status", state=state, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def failed(cls, details: WorkflowErrorDetails) -> WorkflowEvent[Any]:
-        """Report that the run ended with an error."""
+        """Create the event that reports the end of a run by an exception."""
         return WorkflowEvent("failed", details=details, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def emit(cls, executor_id: str, data: DataT) -> WorkflowEvent[DataT]:
-        """Report an intermediate output as the first versions of agent-framework did. Deprecated: use `ctx.yield_output`."""
+        """Create a `data` event, which reports an intermediate output. Deprecated: call `ctx.yield_output` in the executor instead."""
         text = "WorkflowEvent.emit() is deprecated: use ctx.yield_output() and intermediate_output_from"
         warnings.warn(text, DeprecationWarning, stacklevel=2)
         return cls("data", data, executor_id)
 
     @classmethod
     def warning(cls, message: str) -> WorkflowEvent[str]:
-        """Report a warning of an executor."""
+        """Create the event with which an executor reports a warning."""
         return WorkflowEvent("warning", message)
 
     @classmethod
     def error(cls, exception: Exception) -> WorkflowEvent[Exception]:
-        """Report an error of an executor that does not end the run."""
+        """Create the event with which an executor reports an error that does not end the run."""
         return WorkflowEvent("error", exception)
 
     @classmethod
     def request_info(
         cls, request_id: str, source_executor_id: str, request_data: DataT, response_type: Any, *, question: str = ""
     ) -> WorkflowEvent[DataT]:
-        """Report that an executor waits for a response of the run's caller."""
+        """Create the event with which an executor requests a response of type `response_type` from the caller of the run.
+
+        `question` is the name that identifies the request if the run is a task that can be resumed; the default is `request_id`.
+        """
         facts = RequestFacts(request_id, source_executor_id, type(request_data), response_type, question or request_id)
         return cls("request_info", request_data, origin=WorkflowEventSource.FRAMEWORK, asked=facts)
 
     @classmethod
     def superstep_started(cls, iteration: int) -> WorkflowEvent[Any]:
-        """Report that a round began."""
+        """Create the event that reports the start of a superstep, in which all waiting messages are handled. `iteration` counts from 1."""
         return WorkflowEvent("superstep_started", iteration=iteration, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def superstep_completed(cls, iteration: int) -> WorkflowEvent[Any]:
-        """Report that a round ended."""
+        """Create the event that reports the end of a superstep, in which all waiting messages were handled. `iteration` counts from 1."""
         return WorkflowEvent("superstep_completed", iteration=iteration, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def executor_invoked(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
-        """Report that an executor received a message."""
+        """Create the event that reports the message `data` which an executor begins to handle."""
         return WorkflowEvent("executor_invoked", data, executor_id, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def executor_completed(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
-        """Report that an executor finished with a message."""
+        """Create the event that reports that an executor has handled a message. `data` are the values that it sent and yielded."""
         return WorkflowEvent("executor_completed", data, executor_id, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def executor_failed(cls, executor_id: str, details: WorkflowErrorDetails) -> WorkflowEvent[WorkflowErrorDetails]:
-        """Report that an executor raised an exception."""
+        """Create the event that reports an exception which an executor raised."""
         return WorkflowEvent("executor_failed", details, executor_id, details=details, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def executor_bypassed(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
-        """Report that a step did not run, because its result was recorded earlier."""
+        """Create the event that reports a step of a functional workflow which did not run, because its result `data` is recorded."""
         return WorkflowEvent("executor_bypassed", data, executor_id, origin=WorkflowEventSource.FRAMEWORK)
 
     @property
     def request_id(self) -> str:
-        """Id of a `request_info` event's request."""
+        """Id of the request in a `request_info` event. Raises `RuntimeError` for other events."""
         return self._facts.request_id
 
     @property
     def source_executor_id(self) -> str:
-        """The executor that made the request of a `request_info` event."""
+        """Id of the executor that made the request in a `request_info` event. Raises `RuntimeError` for other events."""
         return self._facts.source_executor_id
 
     @property
     def question(self) -> str:
-        """The name that identifies the question of a `request_info` event in a durable task (`CallContext.question`)."""
+        """Name of the request in a `request_info` event, the same each time a resumed task makes the request again.
+
+        Raises `RuntimeError` for other events.
+        """
         return self._facts.question or self._facts.request_id
 
     @property
     def request_type(self) -> Any:
-        """The type of a `request_info` event's request."""
+        """Type of the request data in a `request_info` event. Raises `RuntimeError` for other events."""
         return self._facts.request_type
 
     @property
     def response_type(self) -> Any:
-        """The type of a `request_info` event's response."""
+        """Type that the response to a `request_info` event must have. Raises `RuntimeError` for other events."""
         return self._facts.response_type
 
     @property
@@ -215,18 +224,20 @@ class WorkflowEvent(Generic[DataT]):
 
 
 OnEvent = Callable[[WorkflowEvent[Any]], Awaitable[None]]
-"""Function that receives each event of a run. The executor that caused the event waits for it; the function must not raise."""
+"""Type of the async function that receives each event of a workflow run. It must not raise.
+
+The executor that caused the event waits until the function returns."""
 
 
 @dataclass(slots=True)
 class EventLog:
-    """The events of a run, oldest first, and the function that receives each of them."""
+    """Collects the events of a workflow run, oldest first, and passes each event to the function `emit` if it is set."""
 
     events: list[WorkflowEvent[Any]] = field(default_factory=list[WorkflowEvent[Any]])
     emit: OnEvent | None = None
 
     async def add(self, event: WorkflowEvent[Any]) -> None:
-        """Append an event, and pass it to `emit`."""
+        """Append an event to the log and pass it to `emit`; return when `emit` has returned."""
         self.events.append(event)
         if self.emit is not None:
             await self.emit(event)
@@ -234,44 +245,47 @@ class EventLog:
 
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
-    """Id, sender and types of the request of a `request_info` event. The request itself is the event's `data`."""
+    """Id, requesting executor and types of the request in a `request_info` event. The request data is in the event's `data`."""
 
     request_id: str
     source_executor_id: str
     request_type: Any
     response_type: Any
     question: str = ""
-    """Name of the question in a durable task, the same at every attempt. Empty in checkpoints of earlier versions."""
+    """Name of the request, the same each time a resumed task makes the request again. Empty in checkpoints of earlier versions."""
 
 
 class WorkflowRunResult(list[WorkflowEvent[Any]]):
-    """The events of a finished run. The list has no `started` event, and `status` events only if the caller requested them."""
+    """The result of a workflow run: the list of its events.
+
+    The list has no `started` event, and has `status` events only if the caller requested them.
+    """
 
     def __init__(self, events: Sequence[WorkflowEvent[Any]], status_events: Sequence[WorkflowEvent[Any]] = ()) -> None:
-        """`status_events` are the state changes, oldest first."""
+        """Create a result with the list of `events`. `status_events` are all changes of the run's state, oldest first."""
         super().__init__(events)
         self._status_events = list(status_events)
 
     @classmethod
     def of(cls, events: Sequence[WorkflowEvent[Any]], *, include_status_events: bool = False) -> WorkflowRunResult:
-        """Return the result of a run with these events."""
+        """Create the result of a run from all of its events. The `started` event is left out, `status` events by default too."""
         hidden = ("started",) if include_status_events else ("started", "status")
         return cls([e for e in events if e.type not in hidden], [e for e in events if e.type == "status"])
 
     def get_outputs(self) -> list[Any]:
-        """Return the values of the outputs."""
+        """Return the values that the run yielded as outputs, oldest first."""
         return [event.data for event in self if event.type == "output"]
 
     def get_intermediate_outputs(self) -> list[Any]:
-        """Return the values of the intermediate outputs."""
+        """Return the values of the intermediate outputs, oldest first: values that were reported during the run and are not its result."""
         return [event.data for event in self if event.type == "intermediate"]
 
     def get_request_info_events(self) -> list[WorkflowEvent[Any]]:
-        """Return the requests that the run made."""
+        """Return the `request_info` events of the run: its requests for a response of the caller, oldest first."""
         return [event for event in self if event.type == "request_info"]
 
     def get_final_state(self) -> WorkflowRunState:
-        """Return the last reported state.
+        """Return the last state that the run reported.
 
         Raises:
             RuntimeError: The run reported no state.
@@ -281,5 +295,5 @@ class WorkflowRunResult(list[WorkflowEvent[Any]]):
         return self._status_events[-1].state
 
     def status_timeline(self) -> list[WorkflowEvent[Any]]:
-        """Return all `status` events, oldest first."""
+        """Return all `status` events of the run (changes of its state), oldest first."""
         return list(self._status_events)

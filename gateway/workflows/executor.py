@@ -1,6 +1,7 @@
-"""`Executor`, `handler` and `response_handler`: the base of user-defined graph nodes. Names are agent-framework's.
+"""`Executor`, the base class of the nodes of a workflow graph, and the decorators `handler` and `response_handler` for its methods.
 
-An executor handles one message at a time and acts only through its `WorkflowContext`. `function_executor` makes executors of functions.
+A handler gets one message and a `WorkflowContext`, through which it sends messages, yields outputs and makes requests. `function_executor`
+wraps functions as executors. Public names are those of Microsoft's agent-framework.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ FunctionT = TypeVar("FunctionT", bound=HandlerFunction)
 
 
 class Mark(Protocol):
-    """Type of a decorator that registers a function and returns the same function."""
+    """Type of a decorator that stores information on a function and returns the function unchanged."""
 
     def __call__(self, function: FunctionT, /) -> FunctionT:
-        """Return the same function."""
+        """Store information on `function`, and return `function`."""
         ...
 
 
@@ -35,28 +36,30 @@ _RESPONSE_HANDLER = "__workflow_response_handler__"
 
 @dataclass(frozen=True, slots=True)
 class HandlerSpec:
-    """The types of the messages that a handler accepts and sends, and of the outputs that it yields."""
+    """Types of one handler of an executor: of the message that it accepts, the messages that it sends, and the outputs that it yields."""
 
     name: str
     message_type: Any
-    """Type of the accepted message; for a response handler, the pair of request type and response type."""
+    """Type of the message that the handler accepts; for a response handler, the tuple (request type, response type)."""
     output_types: tuple[Any, ...]
     workflow_output_types: tuple[Any, ...]
 
 
 class Executor:
-    """A node of a graph. Subclass it and mark async methods `(self, message, ctx)` with `@handler`."""
+    """Base class of the nodes of a workflow graph. Subclass it and mark async methods `(self, message, ctx)` with `@handler`."""
 
     joins: ClassVar[bool] = False
-    """Whether the messages of one round are handled together as one list, instead of one at a time."""
+    """Whether a handler gets all messages that reach the executor in one superstep (round of the run) as one list.
+
+    Otherwise it is called once per message."""
 
     def __init__(self, id: str, *, type: str | None = None, defer_discovery: bool = False) -> None:
-        """`id` is unique within a workflow.
+        """Create an executor and register its handlers. `id` must be unique within a workflow. `type` defaults to the class name.
 
-        With `defer_discovery`, methods marked `@handler` are not registered; the subclass registers its handlers itself.
+        With `defer_discovery`, methods marked `@handler` are not registered; the subclass must call `register`.
 
         Raises:
-            ValueError: The id is empty, or no method is a handler.
+            ValueError: The id is empty, no method is marked `@handler`, or two handlers accept the same type.
         """
         if not id:
             raise ValueError(f"{self.__class__.__name__} needs a non-empty id.")
@@ -73,22 +76,22 @@ class Executor:
 
     @property
     def input_types(self) -> list[Any]:
-        """Message types of the handlers, in the order in which they are tried."""
+        """Types of messages that the executor's handlers accept. The first type that fits a message selects its handler."""
         return list(self._handlers)
 
     @property
     def output_types(self) -> list[Any]:
-        """Types of messages that the handlers may send, according to their annotations; empty if these do not say."""
+        """Types of messages that the executor's handlers may send, according to their annotations; empty if not annotated."""
         return list(dict.fromkeys(kind for spec in [*self._specs, *self._response_specs] for kind in spec.output_types))
 
     @property
     def workflow_output_types(self) -> list[Any]:
-        """Types of outputs that the handlers may yield, according to their annotations; empty if these do not say."""
+        """Types of outputs that the executor's handlers may yield, according to their annotations; empty if not annotated."""
         return list(dict.fromkeys(kind for spec in [*self._specs, *self._response_specs] for kind in spec.workflow_output_types))
 
     @property
     def request_types(self) -> list[tuple[Any, Any]]:
-        """Pairs of request type and response type of the response handlers."""
+        """Pairs (request type, response type) for which the executor has a response handler."""
         return list(self._response_handlers)
 
     @property
@@ -120,28 +123,31 @@ class Executor:
         return found
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """Return the executor's own state for a checkpoint. Override together with `on_checkpoint_restore`."""
+        """Return the state of this executor for a checkpoint. The default is empty; override together with `on_checkpoint_restore`."""
         return {}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the state that `on_checkpoint_save` returned."""
+        """Restore the state of this executor from the result of `on_checkpoint_save`. The default does nothing."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the id and the class name of the executor."""
+        """Return the executor as JSON-compatible data: its id, and its type, which is the class name by default."""
         return {"id": self.id, "type": self.type}
 
     def to_json(self) -> str:
-        """Return `to_dict` as JSON text."""
+        """Return the result of `to_dict` as JSON text."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Make an executor of this class from `to_dict`. A class whose constructor takes more than an id must override this method."""
+        """Create an executor of this class from the result of `to_dict`.
+
+        A class whose constructor has more required parameters than `id` must override this method.
+        """
         return cls(**{name: value for name, value in data.items() if name != "type"})
 
     @classmethod
     def from_json(cls, raw: str) -> Self:
-        """Make an executor from the result of `to_json`.
+        """Create an executor of this class from the result of `to_json`.
 
         Raises:
             ValueError: The text is not a JSON object.
@@ -152,10 +158,10 @@ class Executor:
         return cls.from_dict(cast("dict[str, Any]", data))
 
     def register(self, function: HandlerFunction, spec: HandlerSpec) -> None:
-        """Add a handler to this object, for subclasses that wrap functions.
+        """Register `function` as a handler of this executor. For subclasses that create handlers instead of using `@handler`.
 
         Raises:
-            ValueError: There already is a handler for that type.
+            ValueError: The executor already has a handler for the message type in `spec`.
         """
         if spec.message_type in self._handlers:
             raise ValueError(f"Duplicate handler for type {name_of(spec.message_type)} in {self.__class__.__name__}.")
@@ -201,13 +207,13 @@ def handler(*, input: Any = None, output: Any = None, workflow_output: Any = Non
 
 
 def handler(function: HandlerFunction | None = None, /, *, input: Any = None, output: Any = None, workflow_output: Any = None) -> Any:
-    """Mark an async method `(self, message, ctx)` as a handler of messages of the annotated type.
+    """Mark an async method `(self, message, ctx)` of an executor as a handler of messages.
 
-    `input`, `output` and `workflow_output` give the types instead of the annotations. Types given as text are looked up in the scope of the
-    method.
+    The annotation of `message` is the accepted type; that of `ctx`, `WorkflowContext[U, V]`, gives the types of sent messages and yielded
+    outputs. `input`, `output` and `workflow_output` replace the annotations. A type given as text is looked up in the scope of the method.
 
     Raises:
-        ValueError: The method has another signature, or the message has no type.
+        ValueError: The method has another signature, or the type of the message is missing.
     """
 
     words = "(self, message: T, ctx: WorkflowContext[U, V])"
@@ -232,9 +238,10 @@ def response_handler(
     output: Any = None,
     workflow_output: Any = None,
 ) -> Any:
-    """Mark an async method `(self, original_request, response, ctx)` as the handler of responses to `request_info`.
+    """Mark an async method `(self, original_request, response, ctx)` of an executor as a handler of responses to its `request_info` calls.
 
-    The types of request and response, from annotations or arguments, decide which method gets a response.
+    A response goes to the first method whose request type and response type fit. The types are those of the annotations, unless `request`
+    and `response` are given; `output` and `workflow_output` are types of sent messages and yielded outputs.
 
     Raises:
         ValueError: The method has another signature, or a type is missing.
@@ -246,9 +253,10 @@ def response_handler(
 
 
 def _marker(attribute: str, what: str, words: str, kinds: Mapping[str, Any], output: Any, workflow_output: Any) -> Mark:
-    """Return a decorator that stores the types of a method as its `attribute`.
+    """Return a decorator that stores the types of a handler method, as a `HandlerSpec`, in the method's attribute `attribute`.
 
-    `kinds` are the explicit types of the parameters between `self` and the context. Without explicit types the annotations count.
+    `kinds` are the explicit types of the parameters between `self` and the context, by parameter name. If no explicit type is given, the
+    types are read from the annotations. `words` is the required signature, for error messages.
     """
 
     def mark(method: FunctionT) -> FunctionT:
@@ -271,7 +279,7 @@ def _marker(attribute: str, what: str, words: str, kinds: Mapping[str, Any], out
 
 
 def message_type_of(hints: dict[str, Any], name: str, function: Callable[..., Any], word: str) -> Any:
-    """Return the annotated type of a message parameter.
+    """Return the annotated type of the message parameter `name` of a handler. `word` is the kind of function, for error messages.
 
     Raises:
         ValueError: The parameter has no annotation, or its annotation is a type variable.
@@ -284,10 +292,12 @@ def message_type_of(hints: dict[str, Any], name: str, function: Callable[..., An
 
 
 def context_types(annotation: Any, who: str) -> tuple[list[Any], list[Any]]:
-    """Return the types that a context annotation says are sent, and those that are yielded.
+    """Return the types of sent messages and the types of yielded outputs from a handler's annotation `WorkflowContext[U, V]`.
+
+    Both lists are empty if the annotation is `Any`. `who` names the handler in error messages.
 
     Raises:
-        ValueError: The annotation is not a `WorkflowContext`.
+        ValueError: The annotation is missing, is not a `WorkflowContext`, or has an argument that is not a type.
     """
     origin = get_origin(annotation) or annotation
     if annotation is inspect.Parameter.empty:

@@ -1,4 +1,7 @@
-"""Stores in an exception which executor raised it. Used by both engines (`superstep_runner`, `functional`)."""
+"""Functions that store in an exception the id of the workflow executor that raised it, and read this id.
+
+The engine of graph workflows (`superstep_runner`) and that of functional workflows (`functional`) use them.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ _EXECUTOR = "__workflow_executor__"
 
 
 def failing(raised: BaseException, executor_id: str) -> Exception:
-    """Store the executor's id in an error that its code raised, and return the error.
+    """Store the id of the executor in an exception that the executor's code raised, and return the exception to raise.
 
-    An `Exception` keeps its class, because callers of `run` may catch that class; `SystemExit` and the like become `WorkflowFailed`.
+    The result is the same object for an `Exception`, because callers of `run` may catch its class. `SystemExit` and similar exceptions
+    become a `WorkflowFailed`. An id that an inner executor stored is not replaced.
     """
     error = without_exit(raised, lambda text: WorkflowFailed(text, executor=executor_id))
     if failed_executor(error) is None:
@@ -26,11 +30,14 @@ def failing(raised: BaseException, executor_id: str) -> Exception:
 
 
 def failed_executor(error: BaseException) -> str | None:
-    """Return the id of the executor that raised the error; `None` if the engine raised it."""
+    """Return the id, stored by `failing`, of the executor that raised the exception; `None` if the workflow engine raised it."""
     return getattr(error, _EXECUTOR, None)
 
 
 def first_failure(group: ExceptionGroup[Exception]) -> Exception:
-    """Return the first exception of a group. Later exceptions come from concurrent work that the first one was about to cancel."""
+    """Return the exception of a task group that was raised first, also from nested groups.
+
+    The other exceptions come from concurrent tasks that failed while the task group cancelled them because of the first.
+    """
     first = group.exceptions[0]
     return first_failure(first) if isinstance(first, ExceptionGroup) else first  # pyright: ignore[reportUnknownArgumentType]

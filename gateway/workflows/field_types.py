@@ -1,6 +1,6 @@
-"""Pydantic types of fields in workflow files: names, references, and lists that may be written as one value.
+"""Pydantic types of fields in workflow files: names, references to tools and functions, and lists that may be written as one value.
 
-Used by `definition` and `team_definition`.
+The models of workflow files (`definition`, `team_definition`) use them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from gateway.json_types import JsonObject
 
 
 def _matching(pattern: str, words: str) -> tuple[AfterValidator, Any]:
-    """Return a validator for text that matches `pattern`, with `words` as its error, and the pattern for the JSON Schema."""
+    """Return the pydantic annotations of a string type that must match `pattern`.
+
+    They are a validator, whose error says that the value is not `words`, and a field that adds the pattern to the JSON Schema.
+    """
     compiled = re.compile(pattern)
 
     def check(value: str) -> str:
@@ -44,7 +47,7 @@ Chooser = Annotated[str, *_CHOOSER]
 
 
 class Closed(FileModel):
-    """Base of the objects in a file. Unknown keys are errors."""
+    """Base of the pydantic models of objects in a workflow file. Unknown keys are errors, and objects are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -62,7 +65,7 @@ def _listed(value: Any) -> tuple[str, ...]:
 _LIST: JsonObject = {"type": "array", "items": {"type": "string"}, "minItems": 1, "uniqueItems": True}
 
 OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_listed), WithJsonSchema({"anyOf": [{"type": "string"}, _LIST]})]
-"""A name, or a list of names."""
+"""Type of a field of workflow files that contains one name or a list of different names. The value becomes a tuple."""
 
 WORDS = ("all", "all_other")
 
@@ -80,11 +83,13 @@ Names = Annotated[
     BeforeValidator(_chosen),
     WithJsonSchema({"anyOf": [{"enum": list(WORDS)}, {**_LIST, "minItems": 0}]}),
 ]
-"""A selection of executors or participants."""
+"""Type of a field of workflow files that selects executors or participants: a list of names, `all`, or `all_other`.
+
+`all_other` selects those that the field `output-from` does not select."""
 
 
 def as_selection(names: str | tuple[str, ...] | None) -> Any:
-    """Return a selection of executors in the form that the builders accept: a list of ids, or a word such as `all`."""
+    """Convert a selection of executors from a workflow file to the argument of a workflow builder: a list of ids, `all` or `all_other`."""
     return list(names) if isinstance(names, tuple) else names
 
 
@@ -97,4 +102,4 @@ def _reviewed(value: Any) -> bool | tuple[str, ...]:
 
 
 Review = Annotated[bool | tuple[str, ...], BeforeValidator(_reviewed), WithJsonSchema({"anyOf": [{"type": "boolean"}, _LIST]})]
-"""Whose answers a person reviews: all (true), none (false), or those of the named participants."""
+"""Type of a field of workflow files that selects participants whose answers a person reviews: true (all), false, or a list of names."""

@@ -1,6 +1,7 @@
-"""Builds the graph of a workflow file for one run, and imports workflows in code. The part of `plan` that needs the engine.
+"""Builds the graph of a workflow file for one run, and imports workflows that are written in Python. Used by `plan`.
 
-It is imported with the first run, or when a file names a workflow in code, so that a gateway starts without the engine.
+These functions need the workflow engine. `plan` imports this module only for the first run, or when a file names a workflow in Python, so
+that a gateway starts without loading the engine.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from gateway.workflows.workflow import Workflow
 Functions = Mapping[str, FunctionTool[..., Any]]
 
 Code = Workflow | FunctionalWorkflow | Callable[[], Any]
-"""Objects that the key `python` of a workflow file may name."""
+"""Objects that the key `python` of a workflow file may name: a graph, a `@workflow` function, or a function that returns one of these."""
 
 
 def build_graph(file: WorkflowFile, functions: Functions, tools: Mapping[str, Tool]) -> Workflow:
-    """Build the graph of a file for one run.
+    """Build the graph of a workflow file for one run.
 
-    `functions` and `tools` are the functions and tools that the executors call, by executor id.
+    `functions` and `tools` are the Python functions and the tools that the executors call, by executor id. An agent or another workflow is
+    also a tool.
     """
     nodes = {name: _executor(file, name, functions, tools) for name in file.steps}
     builder = WorkflowBuilder(
@@ -86,7 +88,11 @@ def _add_edge(builder: WorkflowBuilder, edge: EdgeEntry, nodes: Mapping[str, Exe
 
 
 def _condition_of(wanted: JsonMapping, target: str) -> Callable[[Any], bool]:
-    """Return the condition of an edge for the file's `when`: every field must have the given value and type (`true` is not 1)."""
+    """Return the condition function of an edge to `target` for the value of its key `when` in the workflow file.
+
+    A message fulfils the condition if each field in `wanted` has the given value and type (`true` is not 1). The function raises
+    `ToolFailed` for a message that is not an object.
+    """
 
     def holds(value: JsonValue) -> bool:
         if not isinstance(value, dict):
@@ -99,7 +105,11 @@ def _condition_of(wanted: JsonMapping, target: str) -> Callable[[Any], bool]:
 
 
 def _selection_of(edge: EdgeEntry) -> Callable[[Any, list[str]], list[str]]:
-    """Return the selection function of a fan-out for the file's `select`: that field of the message contains one id or a list of ids."""
+    """Return the selection function of a fan-out for the key `select` of an edge in the workflow file.
+
+    `select` names a field of the message, which contains the id, or a list of ids, of the executors that run next. The function raises
+    `ToolFailed` for an id that is not a target of the edge.
+    """
 
     def choose(value: JsonValue, targets: list[str]) -> list[str]:
         found = cast("JsonMapping", value).get(edge.select or "") if isinstance(value, dict) else None
@@ -118,10 +128,12 @@ def _same(value: JsonValue, expected: JsonValue) -> bool:
 
 
 def admit_graph(code: Code, file: WorkflowFile, rules: FunctionRules | None) -> None:
-    """Check whether the policy for Python functions allows a workflow in code, before any of its functions runs.
+    """Check whether the configured rules allow a workflow that is written in Python, before any of its functions runs.
+
+    `code` is the object that the key `python` of `file` names.
 
     Raises:
-        WorkflowInvalid: Policy does not allow it.
+        WorkflowInvalid: The rules forbid the object, or require an approval for a function that runs when the file is loaded.
     """
     reference = cast("str", file.python)
     try:
@@ -137,9 +149,14 @@ def admit_graph(code: Code, file: WorkflowFile, rules: FunctionRules | None) -> 
 
 
 async def made_by(code: Code, reference: str, call: CallContext | None = None) -> Runnable:
-    """Return a workflow for one run. `code` is the graph, a functional workflow (which is copied), or a function that makes either.
+    """Return a workflow for one run from the Python object that a workflow file names.
 
-    With `call`, the object that the file names passes the gate of the call first, whichever of the three it is.
+    `code` is a graph (returned itself), a `@workflow` function (of which a copy is returned), or a function that returns one of these.
+    `reference` is its name in the file. With `call`, the tool call that runs the workflow, the use of `code` is first subject to the checks
+    of the gate (policy, approval, time limit).
+
+    Raises:
+        WorkflowInvalid: The function failed or returned another type of object, or a `@workflow` function takes no message.
     """
     make: Callable[[], Any] = partial(_itself, code) if isinstance(code, Workflow | FunctionalWorkflow) else code
     if call is not None:
@@ -148,7 +165,7 @@ async def made_by(code: Code, reference: str, call: CallContext | None = None) -
         made = await run_function(make, [], {})
     except GatewayError:
         raise
-    except CODE_ERRORS as error:  # user code; one broken workflow must not stop the others
+    except CODE_ERRORS as error:  # the function is user code; one broken workflow must not stop the others
         raise WorkflowInvalid(f"python: {reference} failed: {type(error).__name__}: {error}") from error
     if isinstance(made, FunctionalWorkflow):
         return _fresh(made, reference)
@@ -158,7 +175,7 @@ async def made_by(code: Code, reference: str, call: CallContext | None = None) -
 
 
 async def _itself(code: Workflow | FunctionalWorkflow) -> Workflow | FunctionalWorkflow:
-    return code  # a coroutine function, because `run_function` calls an ordinary function in a worker thread
+    return code  # this is a coroutine function because `run_function` calls an ordinary function in a worker thread
 
 
 def _fresh(code: FunctionalWorkflow, reference: str) -> Runnable:
@@ -168,10 +185,10 @@ def _fresh(code: FunctionalWorkflow, reference: str) -> Runnable:
 
 
 async def import_graph(reference: str, base_dir: Path) -> Code:
-    """Import the workflow written in Python that the key `python` of a file names.
+    """Import the Python object that the key `python` of a workflow file names, first from the folder `base_dir`.
 
     Raises:
-        WorkflowInvalid: The object cannot be imported, or is not a workflow.
+        WorkflowInvalid: The object cannot be imported, or is neither a workflow nor a function.
     """
     try:
         found = await import_object(reference, base_dir=base_dir)

@@ -1,7 +1,7 @@
-"""`check_workflows`: checks workflow files for `moongate workflows check`.
+"""`check_workflows`: checks workflow files for the command `moongate workflows check`.
 
-Files are checked as the gateway checks them (`loader`), and against each other and the agents in their folders. Imports nothing that they
-name. Blocking.
+It checks each file as the gateway does when it loads the file (`loader`). It also looks up the workflows and agents that the file names in
+the other checked files and in the same folder. It imports no Python module that a file names. The functions block.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _PASSED_OVER = frozenset({"node_modules", "__pycache__"})
 
 @dataclass(frozen=True, slots=True)
 class WorkflowReport:
-    """The verdict on one file, or on a path without workflow files (then `name` is empty)."""
+    """Result of checking one workflow file, or an error for a path that has no workflow files (then `name` is empty).
+
+    With `is_strict`, a file with a warning is rejected.
+    """
 
     path: str
     name: str
@@ -36,22 +39,23 @@ class WorkflowReport:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the gateway would serve the file."""
+        """Whether the gateway would serve the file: `accepted`, `accepted_with_warning` or `rejected`."""
         if any(found.level == "error" or self.is_strict for found in self.diagnostics):
             return "rejected"
         return "accepted_with_warning" if self.diagnostics else "accepted"
 
     def to_json(self) -> JsonObject:
-        """Return the object that `workflows check --json` prints."""
+        """Return the report as the JSON object that `moongate workflows check --json` prints for a file."""
         return {
             "path": self.path, "name": self.name, "verdict": self.verdict, "diagnostics": [found.to_json() for found in self.diagnostics],
         }  # fmt: skip
 
 
 def check_workflows(paths: Sequence[str], *, strict: bool = False) -> list[WorkflowReport]:
-    """Return a report for each workflow file below `paths`, sorted by path, and for each path without workflow files.
+    """Check all workflow files in `paths` (files, and folders with their subfolders), and return a report for each file, sorted by path.
 
-    Reports contain the paths as they were given. With `strict`, a file with a warning is reported as rejected.
+    A path without workflow files gets a report with an error. Reports contain relative paths if `paths` are relative. With `strict`, a file
+    with a warning is reported as rejected.
     """
     found: dict[str, str] = {}
     reports: list[WorkflowReport] = []
@@ -106,7 +110,7 @@ def _beside_others(path: str, file: WorkflowFile, workflows: dict[str, WorkflowF
 
 
 def workflows_in(file: WorkflowFile) -> Iterator[str]:
-    """Yield the names of the workflows that a file calls."""
+    """Yield the names of the other workflows that a workflow file calls, as an executor, a tool or a participant of an orchestration."""
     for step in file.steps.values():
         if isinstance(step, WorkflowStep):
             yield step.workflow
@@ -118,7 +122,7 @@ def workflows_in(file: WorkflowFile) -> Iterator[str]:
 
 
 def agents_in(file: WorkflowFile) -> Iterator[str]:
-    """Yield the names of the agents that a file asks."""
+    """Yield the names of the agents that a workflow file uses, as an executor, or as participant or manager of an orchestration."""
     yield from (step.agent for step in file.steps.values() if isinstance(step, AgentStep))
     team = file.team
     if team is None:

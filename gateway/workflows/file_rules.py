@@ -1,6 +1,6 @@
-"""The rules for workflow files: names exist, templates can be resolved, loops end.
+"""Checks of the content of a parsed workflow file: names exist, templates can be resolved, loops end. Used by `loader`.
 
-Pure functions over a `WorkflowFile`. They report every problem with the path of its key. Used by `loader`.
+Pure functions of a `WorkflowFile`. They report every problem with the path of its key, such as `edges[2].to`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _GRAPH_KEYS = ("executors", "start", "edges", "output")
 _SELECTIONS = ("output-from", "intermediate-output-from")
 _ANSWER_KEYS = frozenset({"type", "enum", "const", "title", "description", "default", "minLength", "maxLength", "pattern", "format",
                           "minimum", "maximum"})  # fmt: skip
-"""Keys allowed in the schema of a form's field. MCP allows only single values in forms."""
+"""JSON Schema keys that are allowed for a field of a form which asks a person. MCP allows only fields with single values in forms."""
 
 
 def check_workflow(file: WorkflowFile) -> list[Problem]:
-    """Return every problem of the file. Without problems, the graph of the file can be built."""
+    """Check a parsed workflow file and return every problem. If the list is empty, the graph of the file can be built."""
     problems = [*_check_names("input", file.input), *_check_schemas("input", file.input)]
     written = {field.alias or name for name, field in WorkflowFile.model_fields.items() if name in file.model_fields_set}
     if file.python is not None:
@@ -76,7 +76,7 @@ def _check_schemas(path: str, fields: dict[str, JsonObject]) -> Iterator[Problem
 
 
 def _check_shape(file: WorkflowFile) -> list[Problem]:
-    """Return problems of the graph: unknown names, repeated edges, unreachable executors, endless loops."""
+    """Return the problems of the file's graph: unknown executors, repeated edges, unreachable executors, endless loops."""
     problems: list[Problem] = []
     if file.start is None:
         return [Problem("start", "is required: the executor that runs first")]
@@ -114,7 +114,7 @@ def _names_in_graph(file: WorkflowFile) -> Iterator[tuple[str, str]]:
 
 
 def check_selections(file: WorkflowFile) -> Iterator[Problem]:
-    """Yield the problems of output selections."""
+    """Yield the problems of the keys `output`, `output-from` and `intermediate-output-from`, which select the workflow's outputs."""
     outputs, others = file.output_from, file.intermediate_output_from
     if outputs == "all_other":
         yield Problem("output-from", "must be a list of names, or `all`")
@@ -130,7 +130,7 @@ def check_selections(file: WorkflowFile) -> Iterator[Problem]:
 
 
 def _check_edges(file: WorkflowFile) -> Iterator[Problem]:
-    """Yield the problems of keys that cannot be combined in one edge."""
+    """Yield the problems of edges with missing keys, or with keys that cannot be combined."""
     for index, edge in enumerate(file.edges):
         path = f"edges[{index}]"
         if edge.switch is not None:
@@ -196,7 +196,7 @@ def _check_field(file: WorkflowFile, path: str, source: str, field: str) -> Iter
 
 
 def _check_form(path: str, fields: dict[str, JsonObject]) -> Iterator[Problem]:
-    """Yield the problems of the form of an `ask` executor. Its fields must be single values."""
+    """Yield the problems of the form in which an `ask` executor asks a person. Each field must be a single value, not a list or object."""
     for name, schema in fields.items():
         kind = schema.get("type", "string" if "enum" in schema else None)
         extra = [key for key in schema if key not in _ANSWER_KEYS]
@@ -213,7 +213,10 @@ def _check_references(file: WorkflowFile) -> Iterator[Problem]:
 
 
 def references_in(path: str, value: JsonValue, judge: Callable[[Reference], str | None]) -> Iterator[Problem]:
-    """Yield the problems of the `{{…}}` references in the texts of a JSON value."""
+    """Yield the problems of the `{{…}}` references in the strings of the JSON value at `path` in a workflow file.
+
+    `judge` returns the problem of one reference, or `None`.
+    """
     for inner, text in texts(value):
         here = path + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in inner)
         try:
@@ -234,7 +237,7 @@ def _templates(step: Step) -> Iterator[tuple[str, JsonValue]]:
 
 
 def check_input_reference(file: WorkflowFile, reference: Reference) -> str | None:
-    """Return the problem of a reference to an input or an unknown name; `None` if it is valid."""
+    """Return the problem of a `{{…}}` reference that is not to an executor, or `None` if it is a valid reference to an input."""
     name, path = reference.name, reference.path
     if name in file.input:
         fields = cast("JsonObject", file.input[name].get("properties") or {})

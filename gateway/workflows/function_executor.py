@@ -1,4 +1,7 @@
-"""`FunctionExecutor` and `@executor`: make an executor of a function. Names are agent-framework's."""
+"""`FunctionExecutor` and the decorator `@executor`, which make a workflow executor from a function.
+
+Names are those of Microsoft's agent-framework.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,22 @@ from gateway.workflows.workflow_context import WorkflowContext
 
 
 class FunctionExecutor(Executor):
-    """Runs a function `func(message)` or `func(message, ctx)`, sync or async, as an executor.
+    """A workflow executor that calls a function `func(message)` or `func(message, ctx)`, sync or async, for each message.
 
-    The result of a function without `ctx` is sent along the edges and yielded as an output, unless it is `None`. A function with `ctx`
-    sends and yields by itself. A sync function runs in a worker thread.
+    The result of a function without `ctx` is sent along the edges and yielded as an output, unless it is `None`. The result of a function
+    with `ctx` is ignored; it must call `ctx.send_message` and `ctx.yield_output`. A sync function runs in a worker thread.
     """
 
     def __init__(
         self, func: Callable[..., Any], id: str | None = None, *, input: Any = None, output: Any = None, workflow_output: Any = None
     ) -> None:
-        """The default id is the function's name. Given types replace the annotations of the function.
+        """Create an executor of `func`. The default `id` is the name of the function.
+
+        `input` is the type of the message, `output` the type of sent messages, `workflow_output` the type of yielded outputs. By default
+        these types are read from the annotations of `func`.
 
         Raises:
-            ValueError: The function has another signature, its message has no type, or it is a method.
+            ValueError: `func` has another number of parameters, its message has no type, or it is a static method or class method.
         """
         if isinstance(func, staticmethod | classmethod):
             kind = "staticmethod" if isinstance(func, staticmethod) else "classmethod"
@@ -69,7 +75,10 @@ def executor(
 def executor(
     func: Callable[..., Any] | None = None, /, *, id: str | None = None, input: Any = None, output: Any = None, workflow_output: Any = None
 ) -> Any:
-    """Make a `FunctionExecutor` of a function: `@executor`, or `@executor(id=…)`."""
+    """Make a workflow executor from a function: use it as `@executor`, or with arguments as `@executor(id=…)`.
+
+    `id` defaults to the function's name. `input`, `output` and `workflow_output` are types that replace the function's annotations.
+    """
 
     def wrap(wrapped: Callable[..., Any]) -> FunctionExecutor:
         return FunctionExecutor(wrapped, id, input=input, output=output, workflow_output=workflow_output)

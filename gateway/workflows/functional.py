@@ -1,7 +1,8 @@
-"""Functional workflows: an async function as a workflow, whose steps run once. Names are agent-framework's.
+"""Functional workflows: an async function that is a workflow, with calls of `@step` functions whose results are recorded.
 
-A run executes the function from its start to its end, or to the first `request_info` without a response (`functional_steps`). A checkpoint
-is saved after each step.
+A run executes the function from its start to its end, or to the first request to the caller (`request_info`) that has no response yet. When
+the workflow continues, the function runs from its start again, and calls of finished steps return their recorded results
+(`functional_steps`). A checkpoint is saved after each step. Public names are those of Microsoft's agent-framework.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ logger = logging.getLogger(__name__)
 
 _STEPS = "_step_cache"
 _ASKED = "_step_requests"
-"""Key in checkpoints of earlier versions, which stored the number of requests of each step instead of their places
-(`RunContext.places`)."""
+"""Key in checkpoints of earlier versions, which stored how many requests each step made (`RunContext.asked`).
+
+Current checkpoints store the id of each request instead, under the key `_PLACES`."""
 
 _PLACES = "_request_places"
 _FLAT = "_flat_steps"
@@ -47,7 +49,10 @@ _ANSWERS = "_responses"
 
 
 class FunctionalWorkflow(FormerMethods):
-    """A workflow made of an async function of one message, and optionally a `RunContext`. It does one run at a time."""
+    """A workflow that consists of one async function. It does one run at a time.
+
+    The function takes the message of the run, and optionally a `RunContext`, through which it makes requests and stores state.
+    """
 
     def __init__(
         self,
@@ -57,9 +62,10 @@ class FunctionalWorkflow(FormerMethods):
         description: str | None = None,
         checkpoint_storage: CheckpointStorage | None = None,
     ) -> None:
-        """
+        """Create a workflow of `func`. The default name is that of the function. Runs store checkpoints in `checkpoint_storage`.
+
         Raises:
-            ValueError: The function has more than one message parameter.
+            ValueError: The function has more than one parameter besides the one for the `RunContext`.
         """
         self.name: str = name or getattr(func, "__name__", "workflow")
         self.description = description
@@ -83,31 +89,35 @@ class FunctionalWorkflow(FormerMethods):
 
     @property
     def pending(self) -> Mapping[str, WorkflowEvent[Any]]:
-        """Requests without a response, by id."""
+        """Requests of the workflow to its caller that have no response yet, by request id."""
         return self._last.pending if self._last is not None else {}
 
     @property
     def entry_id(self) -> str:
-        """The function's name."""
+        """The name of the workflow, by default that of its function. Events name it as the source of requests and outputs."""
         return self.name
 
     @property
     def input_types(self) -> list[Any]:
-        """The annotated type of the message; empty if the function takes no message."""
+        """A list with the annotated type of the function's message parameter; empty if the function takes no message."""
         hints = hints_of(self._func)
         return [hints.get(name, Any) for name in self._messages]
 
     @property
     def result_types(self) -> list[Any]:
-        """The annotated types of the result."""
+        """Types of the function's result according to its annotation, without `None`."""
         return [kind for kind in members(hints_of(self._func).get("return")) if kind is not NoneType]
 
     def takes(self, message: object) -> bool:
-        """Return whether the message has the type that the function's parameter is annotated with."""
+        """Return whether a run may begin with this message: it has the annotated type of the function's parameter."""
         return any(is_instance_of(message, kind) for kind in self.input_types)
 
     def book(self) -> TypeBook:
-        """Return the classes that checkpoints may contain: those in the annotations of the function and its steps, and in their modules."""
+        """Return the set of classes that may be decoded from checkpoints of this workflow.
+
+        It contains the classes in the annotations of the function and its steps, and all classes in the modules of these classes and
+        functions.
+        """
         names = getattr(self._func, "__globals__", {})
         called = [names.get(name) for name in getattr(getattr(self._func, "__code__", None), "co_names", ())]
         functions = [self._func, *(item.func for item in called if isinstance(item, StepWrapper))]
@@ -116,12 +126,15 @@ class FunctionalWorkflow(FormerMethods):
         return TypeBook(known=classes, modules=modules)
 
     def build(self, *, checkpoint_storage: CheckpointStorage | None = None) -> FunctionalWorkflow:
-        """Return another workflow of the same function, without the state of earlier runs, so that both can run concurrently."""
+        """Return a new workflow with the same function but without the state of earlier runs. Both workflows can run concurrently.
+
+        Without `checkpoint_storage`, the new workflow uses the storage of this one.
+        """
         storage = checkpoint_storage or self._storage
         return FunctionalWorkflow(self._func, name=self.name, description=self.description, checkpoint_storage=storage)
 
     def reset(self) -> None:
-        """Forget the state of earlier runs."""
+        """Drop the state of earlier runs: message, recorded steps, requests and responses."""
         self._last, self._message, self.status = None, None, WorkflowRunState.IDLE
 
     @overload
@@ -135,10 +148,17 @@ class FunctionalWorkflow(FormerMethods):
     def run(
         self, message: Any = None, *, stream: bool = False, include_status_events: bool = False, **options: Unpack[RunOptions]
     ) -> Awaitable[WorkflowRunResult] | EventStream:
-        """Run the function as `Workflow.run` runs a graph. The function's result is the output, unless it is `None`.
+        """Run the function. Await the result, or iterate the events of the run with `stream=True`.
+
+        Begin with a `message`, or continue with `responses` to open requests (by request id), with a checkpoint, or with both. The
+        function's result is the output of the workflow, unless it is `None`. `ctx` is the tool call that the run serves.
 
         Raises:
-            RuntimeError: Another run has not ended; raised at once, before anything is awaited.
+            RuntimeError: Another run has not ended. Raised by the call itself, before anything is awaited.
+            ValueError: The arguments cannot be combined, a response has an unknown id or the wrong type, or the checkpoint was made by
+                another version of the function.
+            WorkflowCheckpointException: The checkpoint does not exist or cannot be read.
+            Exception: Any exception that the function raised.
         """
         request = RunRequest(message, **options)
         request.check()
@@ -146,7 +166,10 @@ class FunctionalWorkflow(FormerMethods):
         return start_run(self, request, slot, stream=stream, include_status_events=include_status_events)
 
     async def perform(self, request: RunRequest, log: EventLog, *, is_streaming: bool = False, slot: RunSlot | None = None) -> None:
-        """Do one run, and add every event to `log`."""
+        """Do one run, and add every event to `log`. `slot` is the permission for the run, if the caller already has one.
+
+        Raises what the method `run` raises.
+        """
 
         async def note(event: WorkflowEvent[Any]) -> None:
             await log.add(event)
@@ -160,7 +183,7 @@ class FunctionalWorkflow(FormerMethods):
         storage = request.checkpoint_storage or self._storage
         call = request.ctx or CallContext()
         if call.ports.durable is not None and call.ports.durable.version > 1:
-            # Each run executes the function from its start, so the numbers of its steps outside `@step` start at 1 again.
+            # Each run executes the function from its start, so calls outside `@step` must be numbered from 1 again in each run.
             call = call.with_durable(call.ports.durable.scoped("function"))
         with slot or self._run_lock.begin(self.name):
             ctx = RunContext(self.name, note, call, is_streaming=is_streaming)
@@ -187,11 +210,14 @@ class FunctionalWorkflow(FormerMethods):
     def as_agent(
         self, name: str | None = None, *, description: str | None = None, context_providers: Sequence[ContextProvider] | None = None
     ) -> FunctionalWorkflowAgent:
-        """Return an agent that runs this workflow."""
+        """Return an agent that runs this workflow. Name and description default to those of the workflow."""
         return FunctionalWorkflowAgent(self, name=name, description=description, context_providers=context_providers)
 
     async def _prepare(self, ctx: RunContext, request: RunRequest, storage: CheckpointStorage | None) -> None:
-        """Store the message of a new run. Otherwise restore the checkpoint or the last run to continue from, and check the responses."""
+        """Prepare `ctx` for a run: store the message of a new run, or restore the state of the run that continues.
+
+        The state comes from the requested checkpoint, or from the last run of this object. Responses are checked and converted.
+        """
         if request.message is not None:
             if not self._messages:
                 raise ValueError(f"@workflow function {self.name!r} has no non-RunContext parameter, so it takes no message.")
@@ -208,7 +234,7 @@ class FunctionalWorkflow(FormerMethods):
         if answers and not ctx.pending:
             raise ValueError(f"Workflow {self.name!r} has no pending request_info events, so there is nothing to answer.")
         for key, value in answers.items():
-            if key in ctx.answers:  # callers may send all responses so far
+            if key in ctx.answers:  # callers may repeat the responses of earlier runs
                 continue
             if key not in ctx.pending:
                 raise ValueError(f"Response provided for unknown request ID: {key}. The responses do not answer what is pending.")
@@ -287,7 +313,7 @@ def workflow(
     description: str | None = None,
     checkpoint_storage: CheckpointStorage | None = None,
 ) -> Any:
-    """Make a workflow of an async function: `@workflow`, or `@workflow(name=…)`."""
+    """Make a functional workflow from an async function: use it as `@workflow`, or with arguments as `@workflow(name=…)`."""
 
     def wrap(wrapped: Function) -> FunctionalWorkflow:
         return FunctionalWorkflow(wrapped, name=name, description=description, checkpoint_storage=checkpoint_storage)

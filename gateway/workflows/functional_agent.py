@@ -1,7 +1,7 @@
-"""`FunctionalWorkflowAgent`: runs a functional workflow as an agent. Names are agent-framework's.
+"""`FunctionalWorkflowAgent`: an agent that runs a functional workflow (an async function). Names are those of Microsoft's agent-framework.
 
-The function's result becomes the response. Its requests become approval requests for a call of `request_info`, because clients know how
-to show approval requests.
+The function's result becomes the agent's response. Requests of the function to its caller become approval requests for a call of
+`request_info`, because clients of agents can show approval requests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gateway.workflows.type_hints import is_instance_of
 
 
 class FunctionalWorkflowAgent(BaseAgent):
-    """An agent that does one run of its workflow for each run."""
+    """An agent that runs a functional workflow: each run of the agent is one run of the workflow."""
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
 
@@ -43,7 +43,10 @@ class FunctionalWorkflowAgent(BaseAgent):
         description: str | None = None,
         context_providers: Sequence[ContextProvider] | None = None,
     ) -> None:
-        """`context_providers` are only stored as an attribute; the function gets its message and nothing else."""
+        """Create an agent that runs `workflow`. Name and description default to those of the workflow.
+
+        `context_providers` are only stored as an attribute and never run, because the function gets nothing but its message.
+        """
         own_name = name or workflow.name
         super().__init__(
             id=f"FunctionalWorkflowAgent_{own_name}",
@@ -55,7 +58,7 @@ class FunctionalWorkflowAgent(BaseAgent):
 
     @property
     def pending_requests(self) -> Mapping[str, WorkflowEvent[Any]]:
-        """Requests without a response, by id."""
+        """Requests of the workflow that have no response yet, by request id."""
         return self._workflow.pending
 
     @overload
@@ -69,10 +72,10 @@ class FunctionalWorkflowAgent(BaseAgent):
     def run(
         self, messages: Any = None, *, stream: bool = False, session: AgentSession | None = None, **options: Unpack[RunOptions]
     ) -> Awaitable[AgentResponse] | AgentStream:
-        """Run the workflow with the messages, or continue it.
+        """Run the workflow with the messages as its input, or continue it. Return the response, or a stream of updates with `stream=True`.
 
-        The workflow continues if `responses` (by request id) or a checkpoint are given, or if it waits for responses and the messages
-        contain them, as `function_result` contents or approval responses.
+        The workflow continues if `responses` (by request id) or a checkpoint are given. It also continues if it has open requests; then the
+        messages must contain the responses, as `function_result` contents or approval responses.
         """
         updates = ResponseStream(self._updates(RunRequest(messages, **options)), _finish)
         return updates if stream else updates.get_final_response()
@@ -91,7 +94,10 @@ class FunctionalWorkflowAgent(BaseAgent):
                     yield update
 
     def _answers_in(self, messages: Sequence[Message]) -> dict[str, Any]:
-        """Return the responses in the messages. An approval response counts as a boolean, unless the request expects a `Content`."""
+        """Return the responses to the workflow's requests that the messages contain, by request id.
+
+        An approval response is converted to a boolean, unless the request expects a `Content`.
+        """
         answers = answers_in(messages)
         for key, answer in answers.items():
             event = self._workflow.pending.get(key)
@@ -107,7 +113,10 @@ def _finish(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
 
 
 def _to_approval(event: WorkflowEvent[Any]) -> Content:
-    """Return a request of the workflow as an approval request for a call of `request_info`. Approval requests are returned unchanged."""
+    """Return a workflow's request as an approval request for a call of the function `request_info` with the request's data.
+
+    A request that already is a content which a person must answer, such as an approval request, is returned unchanged.
+    """
     if isinstance(event.data, Content) and is_request(event.data):
         return event.data
     arguments = {"request_id": event.request_id, "data": to_jsonable_python(event.data, fallback=str)}

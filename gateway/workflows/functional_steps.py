@@ -1,7 +1,8 @@
-"""`RunContext` and `step`: what the function of a functional workflow uses. Names are agent-framework's.
+"""`RunContext` and the decorator `@step`, which the async function of a functional workflow uses.
 
-When a workflow continues, its function runs from the start again (`functional`): finished steps return their recorded result, and
-answered requests their response. Code outside steps runs again each time, so it must do the same each time.
+When a workflow continues, its function runs from the start again (`functional`): calls of finished steps return their recorded results, and
+answered requests return their responses. Code outside of steps runs again each time, so it must be deterministic. Public names are those of
+Microsoft's agent-framework.
 """
 
 from __future__ import annotations
@@ -26,45 +27,51 @@ ResultT = TypeVar("ResultT")
 Function = Callable[..., Awaitable[Any]]
 
 _REQUESTS = "auto"
-"""Start of the request ids that the workflow makes for requests without a `request_id`."""
+"""Prefix of the request ids that are generated for requests of a functional workflow without an explicit `request_id`."""
 
 _NAMED = "named:"
-"""Start of the key in `RunContext.places` of a request with a `request_id`."""
+"""Prefix of the keys in `RunContext.places` (keys of requests → request ids) that belong to requests with an explicit `request_id`."""
 
 _running: ContextVar[RunContext | None] = ContextVar("gateway_functional_run", default=None)
-"""The current run. Steps read it here, because user code calls steps like functions, without passing a context."""
+"""The context of the current run of a functional workflow. Steps read this variable, because user code calls steps without a context."""
 
 _inside: ContextVar[tuple[RunContext, str, CallContext] | None] = ContextVar("gateway_functional_step", default=None)
-"""The step that is running now: its run, its key followed by a slash, and the `CallContext` for calls inside the step."""
+"""The step of a functional workflow that is running now.
+
+A tuple of the run's context, the step's key followed by a slash, and the `CallContext` for tool calls inside the step."""
 
 
-class WorkflowInterrupted(BaseException):  # agent-framework's name; it must pass `except Exception`
-    """Ends the function at a request without a response. Raised by `request_info`."""
+class WorkflowInterrupted(BaseException):  # not an `Exception`, so that `except Exception` in the function does not catch it
+    """Raised by `request_info` in a functional workflow to end the run, because the request has no response yet."""
 
 
 class RunContext:
-    """The current run, as the function of the workflow and its steps use it."""
+    """The context of a functional workflow's run, through which the function and its steps make requests and store state."""
 
     def __init__(
         self, workflow_name: str, emit: OnEvent | None = None, call: CallContext | None = None, *, is_streaming: bool = False
     ) -> None:
-        """The workflow makes one for each run. A context that user code makes, to call a step outside a run, only keeps state."""
+        """Create a context. `emit` receives the run's events, `call` is the tool call that the run serves.
+
+        The workflow creates a context for each run. User code may create one to call a step outside of a run; that context only stores
+        state.
+        """
         self._call = call or CallContext()
         self.state: dict[str, Any] = {}
         self.steps: dict[str, Any] = {}
-        """Results of finished steps, by name and number of the call."""
+        """Results of finished calls of steps, by key: name of the step and number of the call."""
         self.places: dict[str, str] = {}
-        """Place in the code → id of the request made there. A place is the enclosing step, a digest of the request, and how many equal
-        requests the step made before.
+        """Key of each request that the function has made → id of the request. The keys are equal each time the function runs again.
 
-        Steps and branches may run concurrently, so the order of their requests differs from run to run. The place of a request with a
-        `request_id` is made of this id and the digest only."""
+        A key consists of the enclosing step, a digest of the request, and the number of equal requests that the step made before. The
+        number does not count other requests, because concurrent steps and branches may make their requests in another order each time. The
+        key of a request with an explicit `request_id` consists of this id and the digest."""
         self.asked: dict[str, int] = {}
-        """Only after restoring a checkpoint of an earlier version, without `places`: the number of requests that each finished step
-        made."""
+        """Number of requests that each finished step made, by the step's key. Set only from checkpoints of earlier versions."""
         self.is_flat = False
-        """Whether calls of nested steps are numbered over the whole run, as checkpoints of earlier versions (without `places`) require,
-        instead of within the enclosing step."""
+        """Whether calls of nested steps are numbered over the whole run instead of within the enclosing step.
+
+        True after restoring a checkpoint of an earlier version, which numbered them this way."""
         self.answers: dict[str, Any] = {}
         self.pending: dict[str, WorkflowEvent[Any]] = {}
         self.after_step: Callable[[], Awaitable[None]] | None = None
@@ -75,15 +82,22 @@ class RunContext:
 
     @property
     def call(self) -> CallContext:
-        """The tool call that the run serves. In a durable task, calls made with it inside a step are recorded as parts of that step."""
+        """The context of the tool call that the run serves, for calls of other tools.
+
+        In a durable task (background call that resumes after a restart), calls made with this context inside a step are recorded as parts
+        of that step.
+        """
         around = self._around()
         return self._call if around is None else around[2]
 
     async def request_info(self, request_data: Any, response_type: Any, *, request_id: str | None = None) -> Any:
-        """Ask the caller of the workflow, and return the response once there is one. A request without a `request_id` gets a numbered id.
+        """Request a response of type `response_type` from the caller of the workflow, and return the response.
 
-        A response belongs to `request_data` and `response_type`. If the function asks for something else in a later run, that is a new
-        request, even with the same `request_id`. Equal requests of concurrent branches need a `request_id` each, or a `@step` around each.
+        Without a response, this method ends the run by raising `WorkflowInterrupted`. When the caller continues the workflow with a
+        response, the function runs again and this call returns the response. A request without a `request_id` gets a numbered id.
+
+        A response belongs to one pair of `request_data` and `response_type`. If either differs in a later run, the request is new, even
+        with the same `request_id`. Equal requests of concurrent branches must have different `request_id`s or be in different `@step`s.
         """
         key = self._id_of(request_data, response_type, request_id)
         if key in self.answers:
@@ -95,45 +109,49 @@ class RunContext:
         raise WorkflowInterrupted(key)
 
     async def add_event(self, event: WorkflowEvent[Any]) -> None:
-        """Pass an event to the caller of the run."""
+        """Report an event of any type to the caller of the run."""
         if self._emit is not None:
             await self._emit(event)
 
     def get_state(self, key: str, default: Any = None) -> Any:
-        """Return a value that was stored with `set_state`."""
+        """Return the value that was stored under the key with `set_state`, or `default`."""
         return self.state.get(key, default)
 
     def set_state(self, key: str, value: Any) -> None:
-        """Store a value; checkpoints contain it.
+        """Store a value for later runs of the function. Checkpoints contain the value.
 
         Raises:
-            ValueError: The key begins with an underscore, which is reserved for the engine.
+            ValueError: The key begins with an underscore. Such keys are reserved for the workflow engine.
         """
         if key.startswith("_"):
             raise ValueError(f"State key {key!r} begins with '_', which is reserved for framework state.")
         self.state[key] = value
 
     def is_streaming(self) -> bool:
-        """Return whether the caller reads events while the run continues."""
+        """Return whether the caller reads the run's events as a stream, so that partial outputs are useful."""
         return self._is_streaming
 
     def next_key(self, name: str) -> str:
-        """Return the key of the next call of a step: its name, numbered within the enclosing step."""
+        """Return the key under which the next call of the step `name` is recorded: the name and the number of the call.
+
+        Calls are numbered within the enclosing step.
+        """
         around = self._around()
         return self._numbered(name if around is None or self.is_flat else f"{around[1]}{name}")
 
     def skip(self, key: str) -> None:
-        """Assign ids to the requests of a finished step if a checkpoint of an earlier version has only their number.
+        """Assign ids to the requests of the finished step `key`, which is skipped, so that later requests get the same ids as before.
 
-        Later requests then get the same ids as before.
+        Has an effect only after restoring a checkpoint of an earlier version, which has the number of requests per step, but not their ids.
         """
         for number in range(self.asked.get(key, 0)):
             self._id_at(f"{key}/{_REQUESTS}::{number}")
 
     def within_step(self, key: str) -> tuple[RunContext, str, CallContext]:
-        """Return the value of `_inside` while the step `key` runs.
+        """Return the value of the context variable `_inside` for the step `key`: this run, the step's key, and a `CallContext`.
 
-        In a durable task, calls inside a step are numbered separately, because a finished step is skipped as a whole.
+        In a durable task (background call that resumes after a restart), tool calls inside a step are numbered separately, because a
+        finished step is skipped as a whole.
         """
         call, durable = self.call, self._call.ports.durable
         if durable is not None and durable.version > 1:
@@ -145,7 +163,7 @@ class RunContext:
         return around if around is not None and around[0] is self else None
 
     def _id_of(self, request_data: Any, response_type: Any, request_id: str | None) -> str:
-        """Return the id of a request, which is the same each time the function runs."""
+        """Return the id of a request of the function. The same request gets the same id each time the function runs again."""
         around = self._around()
         scope = "" if around is None else around[1]
         if self.is_flat:
@@ -156,7 +174,10 @@ class RunContext:
         return self._id_at(self._numbered(f"{scope}{_REQUESTS}/{asked}"))
 
     def _id_at(self, place: str, wanted: str = "") -> str:
-        """Return the id of the request at `place` (`places`). A new request gets the id `wanted`, unless another request has that id."""
+        """Return the id of the request with the key `place` in `places`.
+
+        A new request gets the id `wanted`, or a numbered id if `wanted` is empty or another request has this id.
+        """
         if place not in self.places:
             number, taken = len(self.places), self.places.values()
             name = wanted if wanted and wanted not in taken else f"{wanted or _REQUESTS}::{number}"
@@ -172,15 +193,19 @@ class RunContext:
 
 
 def get_run_context() -> RunContext | None:
-    """Return the run of a functional workflow in which this code is called; `None` outside a run."""
+    """Return the context of the functional workflow run in which this function is called, or `None` outside of a run."""
     return _running.get()
 
 
 class StepWrapper(Generic[ResultT]):
-    """An async function as a step. Each call records its result; if the workflow continues, the same call returns the recorded result."""
+    """Wraps an async function as a step of a functional workflow.
+
+    Each call records its result. When the workflow continues, its function runs again, and the same call returns the recorded result.
+    """
 
     def __init__(self, func: Callable[..., Awaitable[ResultT]], *, name: str | None = None) -> None:
-        """
+        """Wrap `func`. The default name of the step is that of the function.
+
         Raises:
             TypeError: The function is not async.
         """
@@ -195,11 +220,11 @@ class StepWrapper(Generic[ResultT]):
 
     @property
     def func(self) -> Callable[..., Awaitable[ResultT]]:
-        """The wrapped function."""
+        """The wrapped async function, whose calls are not recorded."""
         return self._func
 
     async def __call__(self, *args: Any, **kwargs: Any) -> ResultT:
-        """Call the function and record the result, or return the result that this call recorded before the workflow continued."""
+        """Return the recorded result of this call, or call the function and record its result. Outside of a run, only call the function."""
         ctx = _running.get()
         if ctx is None:
             return await self._func(*args, **kwargs)
@@ -225,7 +250,7 @@ class StepWrapper(Generic[ResultT]):
         return result
 
     def _with_context(self, ctx: RunContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[ResultT]:
-        """Call the function. If it takes a `RunContext` and the caller gave none, pass the current one."""
+        """Call the function. If it has a parameter for the `RunContext` and the arguments contain none, pass the current one."""
         name, position = self._context_name, self._position
         if name is None or any(isinstance(value, RunContext) for value in (*args, *kwargs.values())):
             return self._func(*args, **kwargs)
@@ -239,7 +264,10 @@ def step(func: Callable[..., Awaitable[ResultT]], /) -> StepWrapper[ResultT]: ..
 @overload
 def step(*, name: str | None = None) -> Callable[[Callable[..., Awaitable[Any]]], StepWrapper[Any]]: ...
 def step(func: Function | None = None, /, *, name: str | None = None) -> Any:
-    """Make a step of an async function: when the workflow continues, its finished calls do not run again. `@step`, or `@step(name=…)`."""
+    """Make a step of a functional workflow from an async function: use it as `@step`, or with a name as `@step(name=…)`.
+
+    When the workflow continues, finished calls of a step do not run again; they return their recorded results.
+    """
 
     def wrap(wrapped: Function) -> StepWrapper[Any]:
         return StepWrapper(wrapped, name=name)
@@ -249,7 +277,7 @@ def step(func: Function | None = None, /, *, name: str | None = None) -> Any:
 
 @contextmanager
 def within(ctx: RunContext) -> Generator[None]:
-    """Make `ctx` the current run (`get_run_context`) inside the `with` block."""
+    """Make `ctx` the current run, which `get_run_context` returns, inside the `with` block."""
     token = _running.set(ctx)
     try:
         yield
@@ -258,7 +286,7 @@ def within(ctx: RunContext) -> Generator[None]:
 
 
 def _digest(request_data: Any, response_type: Any) -> str:
-    """Return a digest of a request. For data that cannot be written to a checkpoint, only the type is used."""
+    """Return a digest of a request's data and response type. For data that cannot be encoded as JSON, only its type is used."""
     try:
         data = encode(request_data)
     except WorkflowCheckpointException:
@@ -267,7 +295,7 @@ def _digest(request_data: Any, response_type: Any) -> str:
 
 
 def context_parameter(func: Callable[..., Any]) -> str | None:
-    """Return the name of the parameter for the `RunContext`; `None` if the function has none."""
+    """Return the name of the function's parameter for the `RunContext`, or `None`: the parameter with this annotation or the name `ctx`."""
     hints = hints_of(func)
     return next((name for name in inspect.signature(func).parameters if hints.get(name) is RunContext or name == "ctx"), None)
 

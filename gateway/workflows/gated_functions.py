@@ -1,6 +1,6 @@
-"""Python functions that a workflow file names, each run behind the gate (`tools.context.ToolGuard`).
+"""Runs the Python functions that a workflow file names behind the gate (`ToolGuard`): with policy, approval and time limit like a tool.
 
-Used by `plan`, `steps` and `team`. Outside a gateway the functions run directly, without a gate.
+`plan`, `steps` and `team` use it. A call context outside a gateway has no gate; the functions are then called directly.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A Python function or workflow that a workflow file names, with its imported object."""
+    """A reference in a workflow file to a Python function or workflow, with the imported object."""
 
     written: str
-    """The text in the file: `package.module:name`."""
+    """The text of the reference in the file: `package.module:name`."""
     found: Callable[..., Any] | Runnable
-    """The imported object."""
+    """The imported object to which the reference leads."""
 
 
 def admit(file: WorkflowFile, reference: str, found: object, rules: FunctionRules | None) -> None:
-    """Check whether the configured rules for Python functions allow a function that the workflow file names.
+    """Check whether the configured rules for Python functions allow the imported object `found`, which a workflow file names `reference`.
 
     Raises:
-        WorkflowInvalid: Policy does not allow it; the text names the rule.
+        WorkflowInvalid: A rule forbids the function; the text names the rule.
     """
     verdict = rules.admit(f"workflow/{file.name}", reference, found) if rules is not None else None
     if verdict is not None:
@@ -45,10 +45,13 @@ def admit(file: WorkflowFile, reference: str, found: object, rules: FunctionRule
 
 
 async def run_gated(reference: Reference, tool: Tool, arguments: JsonObject, call: CallContext) -> Complete:
-    """Call `tool`, which runs the function of `reference`, through the gate (policy, approval, time limit) of the tool call `call`.
+    """Run a Python function of a workflow file through the gate, which applies policy, approval and time limit.
+
+    `tool` calls the function. `reference` is its name in the file, by which policy judges the call. `call` is the tool call that runs the
+    workflow; without a gate in `call`, the function runs directly.
 
     Raises:
-        ToolFailed: The call was refused by policy, not approved, or timed out.
+        ToolFailed: The function failed, or the gate refused the call, got no approval, or stopped it at the time limit.
     """
     guard = call.run.tool_guard
     behind = tool if guard is None else guard.function(reference.written, reference.found, tool)
@@ -61,10 +64,11 @@ async def run_gated(reference: Reference, tool: Tool, arguments: JsonObject, cal
 
 
 def gated_function(reference: Reference, call: CallContext, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Return the function of `reference`, wrapped so that each call passes the gate. Arguments and results may be any Python objects.
+    """Return a function of a workflow file, wrapped so that each call passes the gate (policy, approval, time limit).
 
-    The gate does not see the arguments, because orchestrations pass Python objects, which are not JSON. With `function`, the calls run
-    this function in place of the object of `reference`, by whose names policy judges the call.
+    Policy judges the calls by the name in `reference`, but does not see the arguments, which may be any Python objects and not only JSON.
+    With `function`, the wrapper calls this function instead of the object in `reference`. Without a gate in `call`, the tool call that runs
+    the workflow, the function is returned without a wrapper.
     """
     function = function or cast("Callable[..., Any]", reference.found)
     if call.run.tool_guard is None:
@@ -77,12 +81,12 @@ def gated_function(reference: Reference, call: CallContext, function: Callable[.
 
     try:
         return functools.wraps(function)(run)
-    except (AttributeError, TypeError):  # a callable object without a name
+    except (AttributeError, TypeError):  # `function` is a callable object without a name
         return run
 
 
 class _Work:
-    """Runs a coroutine function as a `Tool`, and keeps the returned Python object in `values`."""
+    """Wraps a coroutine function as a `Tool`. The tool result is empty; the returned Python object is stored in `values`."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[Any]]) -> None:
         self.definition = ToolDefinition(name, input_schema=NO_ARGUMENTS)
@@ -90,6 +94,6 @@ class _Work:
         self.values: Sequence[Any] = ()
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
-        """Run the function, and keep its result in `values`."""
+        """Run the function, and store its result in `values` as a tuple with one item."""
         self.values = (await self._work(),)
         return Complete({"content": []})

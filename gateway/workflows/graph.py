@@ -1,6 +1,6 @@
-"""`WorkflowGraph`: the executors and edges of a workflow, and the state of its runs. The base of `Workflow`.
+"""`WorkflowGraph`: the executors and edges of a workflow, and the state of its runs. Base class of `Workflow`, which adds `run`.
 
-`superstep_runner` and `snapshots` use it, so that they do not depend on how runs are started.
+`superstep_runner`, which does the runs, and `snapshots`, which makes checkpoints, depend on this class only.
 """
 
 from __future__ import annotations
@@ -21,30 +21,34 @@ from gateway.workflows.run_lock import RunLock
 from gateway.workflows.run_state import RunState
 
 DEFAULT_MAX_ITERATIONS = 100
-"""Rounds of one run. A graph that needs more is considered an endless loop."""
+"""Default maximum of supersteps in one run; a run with more is considered an endless loop. A superstep handles all waiting messages."""
 
 OutputKind = Literal["output", "intermediate"]
 
 
 @dataclass(frozen=True, slots=True)
 class OutputDesignation:
-    """Which executors yield outputs of the workflow, and which yield intermediate outputs. With `outputs=None`, all yield outputs."""
+    """Selects the executors, by id, whose outputs the caller of the workflow gets.
+
+    Outputs of the executors in `outputs` are outputs of the workflow; with `None`, those of all executors. Outputs of the executors in
+    `intermediates` are reported during the run, but are not part of the result. Outputs of other executors are not reported.
+    """
 
     outputs: frozenset[str] | None = None
     intermediates: frozenset[str] = frozenset()
 
     def classify(self, executor_id: str) -> OutputKind | None:
-        """Return how the caller gets the outputs of an executor: as `output` or `intermediate` events, or (`None`) not at all."""
+        """Return the event type that reports outputs of this executor: `output`, `intermediate`, or `None` if they are not reported."""
         if self.outputs is None or executor_id in self.outputs:
             return "output"
         return "intermediate" if executor_id in self.intermediates else None
 
 
 class WorkflowGraph:
-    """A validated graph. Its executors and its shared state are kept from one run to the next."""
+    """The validated executors and edges of a workflow. Executors and shared state persist from one run to the next."""
 
     status: WorkflowRunState
-    """The state of the current run, or of the last run."""
+    """The state of the current run, or of the last run if no run is in progress."""
 
     def __init__(
         self,
@@ -58,12 +62,13 @@ class WorkflowGraph:
         designation: OutputDesignation | None = None,
         checkpoint_storage: CheckpointStorage | None = None,
     ) -> None:
-        """User code calls `WorkflowBuilder` instead, which validates the graph.
+        """Create a graph without validation; user code should use `WorkflowBuilder`, which validates it.
 
-        Runs store checkpoints in `checkpoint_storage` by default.
+        `designation` selects the executors whose outputs are reported; by default all. Runs store checkpoints in `checkpoint_storage`
+        unless they name another storage.
         """
         self.id = name or str(uuid.uuid4())
-        """The name of the workflow, so that every build of it has the same id; random without a name."""
+        """Id of the workflow: its name, so that each build of the same workflow has the same id, or a random id without a name."""
         self.name = name
         self.description = description
         self.max_iterations = max_iterations
@@ -81,51 +86,53 @@ class WorkflowGraph:
                 self._outgoing.setdefault(source, []).append((index, group))
         signature = json.dumps(self._signature(), sort_keys=True, ensure_ascii=False)
         self.graph_signature_hash = hashlib.sha256(signature.encode()).hexdigest()
-        """Digest of executors and edges, the same for every build of the same graph. A checkpoint contains the digest of its graph."""
+        """Digest of executors and edges, equal for each build of the same graph.
+
+        Checkpoints contain it, so that a workflow restores only checkpoints of the same graph."""
 
     @property
     def input_types(self) -> list[Any]:
-        """Types of messages that the start executor handles."""
+        """Types of messages with which a run can begin: those that the start executor handles."""
         return self.get_start_executor().input_types
 
     @property
     def output_types(self) -> list[Any]:
-        """Types of outputs that the executors may yield, according to their annotations."""
+        """Types of outputs that any executor of the graph may yield, according to the annotations of its handlers."""
         return list(dict.fromkeys(kind for item in self.executors.values() for kind in item.workflow_output_types))
 
     @property
     def result_types(self) -> list[Any]:
-        """Types of the workflow's outputs, according to the annotations of the executors that yield them."""
+        """Types of the workflow's outputs: those that its output executors are annotated to yield."""
         return list(dict.fromkeys(kind for item in self.get_output_executors() for kind in item.workflow_output_types))
 
     @property
     def entry_id(self) -> str:
-        """The id of the start executor."""
+        """Id of the start executor, which receives the message of a run."""
         return self.start_executor_id
 
     @property
     def pending(self) -> Mapping[str, WorkflowEvent[Any]]:
-        """Requests without a response, by id."""
+        """Requests of the workflow to its caller that have no response yet, by request id."""
         return self.run_state.pending
 
     def takes(self, message: object) -> bool:
-        """Return whether a run may begin with this message."""
+        """Return whether a run may begin with this message: the start executor has a handler for it."""
         return self.get_start_executor().can_handle(WorkflowMessage(message, START_SOURCE))
 
     def get_start_executor(self) -> Executor:
-        """Return the executor that receives the run's message."""
+        """Return the start executor, which receives the message of a run."""
         return self.executors[self.start_executor_id]
 
     def get_executors_list(self) -> list[Executor]:
-        """Return all executors, in the order in which they were given."""
+        """Return all executors of the graph, in the order in which they were added."""
         return list(self.executors.values())
 
     def get_output_executors(self) -> list[Executor]:
-        """Return the executors whose outputs are outputs of the workflow."""
+        """Return the output executors: those whose outputs are outputs of the workflow."""
         return [item for item in self.executors.values() if self.is_terminal_executor(item.id)]
 
     def get_intermediate_executors(self) -> list[Executor]:
-        """Return the executors whose outputs are intermediate outputs of the workflow."""
+        """Return the executors whose outputs are intermediate outputs: reported during the run, but not part of the workflow's result."""
         return [item for item in self.executors.values() if self.is_intermediate_executor(item.id)]
 
     def is_terminal_executor(self, executor_id: str) -> bool:
@@ -133,19 +140,19 @@ class WorkflowGraph:
         return self.classify(executor_id) == "output"
 
     def is_intermediate_executor(self, executor_id: str) -> bool:
-        """Return whether the outputs of this executor are intermediate outputs of the workflow."""
+        """Return whether outputs of this executor are intermediate: reported during the run, but not part of the workflow's result."""
         return self.classify(executor_id) == "intermediate"
 
     def classify(self, executor_id: str) -> OutputKind | None:
-        """Return how the caller gets the outputs of an executor: as `output` or `intermediate` events, or (`None`) not at all."""
+        """Return the event type that reports outputs of this executor: `output`, `intermediate`, or `None` if they are not reported."""
         return self._designation.classify(executor_id)
 
     def groups_of(self, source_id: str) -> list[tuple[int, EdgeGroup]]:
-        """Return the edge groups that an executor sends to, each with its index in `edge_groups`."""
+        """Return the edge groups that carry messages of this executor, each with its index in `edge_groups`."""
         return self._outgoing.get(source_id, [])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the graph as JSON-compatible data."""
+        """Return the graph as JSON-compatible data: name, limits, executors, edge groups and selected outputs."""
         data: dict[str, Any] = {"name": self.name, "id": self.id, "start_executor_id": self.start_executor_id}
         if self.description is not None:
             data["description"] = self.description
@@ -158,7 +165,7 @@ class WorkflowGraph:
         return data
 
     def to_json(self) -> str:
-        """Return `to_dict` as JSON text."""
+        """Return the result of `to_dict` as JSON text."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     def _signature(self) -> dict[str, Any]:

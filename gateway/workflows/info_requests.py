@@ -1,7 +1,7 @@
-"""Runs a workflow to its end for one tool call, and asks the caller of that tool call the requests of the workflow (`request_info`).
+"""Runs a workflow to its end for one tool call, and gets the responses to the workflow's requests (`request_info`) from a person.
 
-A request becomes a form with the fields of its response type. `CallContext.ask` decides how the form is shown: as an elicitation, as
-`input_required`, or with a task.
+A request becomes a form with the fields of its response type. `CallContext.ask` sends the form to the client of the tool call: as an MCP
+elicitation, as a result `input_required`, or through an MCP task.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from gateway.workflows.task_checkpoints import TaskCheckpoints
 from gateway.workflows.type_hints import members, name_of, resolved
 
 MAX_ASK_ROUNDS = 100
-"""Rounds of questions in one call. A workflow that asks more often is considered stuck."""
+"""Maximum number of times that a workflow may stop to ask a person in one call. A workflow that stops more often is ended as stuck."""
 
 _ANSWER = "answer"
 _KINDS: dict[Any, JsonObject] = {
@@ -56,14 +56,16 @@ _KINDS: dict[Any, JsonObject] = {
 async def run_to_end(
     workflow: Runnable, message: Any, ctx: CallContext, hear: OnEvent, *, person: CallContext | None = None
 ) -> WorkflowRunResult:
-    """Run a workflow with a message until no request is open.
+    """Run a workflow with `message`, ask a person its requests, and continue it until it has no open requests. Return the result.
 
-    `person` is the call context through which the person is asked; the default is `ctx`.
+    `ctx` is the tool call that the workflow serves, and `hear` receives each event of the run. `person` is the call context through which a
+    person is asked; the default is `ctx`. In a durable task (background call that resumes after a restart), the run continues from the
+    latest checkpoint that is stored with the task.
 
     Raises:
-        WorkflowFailed: An executor failed; the text names it and its error.
-        AskUnavailable: The caller cannot be asked.
-        ToolFailed: The caller declined.
+        WorkflowFailed: An executor failed (the text names the executor and its error), or the workflow asked too often.
+        AskUnavailable: The client cannot ask a person.
+        ToolFailed: The person declined to answer.
     """
     events: list[WorkflowEvent[Any]] = []
     storage = TaskCheckpoints(ctx.ports.durable, events) if ctx.ports.durable is not None else None
@@ -74,7 +76,7 @@ async def run_to_end(
     for _ in range(MAX_ASK_ROUNDS):
         try:
             await workflow.perform(request, EventLog(events, hear))
-        except Exception as error:  # executors may raise anything; the failure names the executor
+        except Exception as error:  # executors are user code and may raise any exception
             raise _failure(error) from error
         pending = list(workflow.pending.values())
         if not pending:
@@ -84,10 +86,10 @@ async def run_to_end(
 
 
 async def _ask_all(pending: Sequence[WorkflowEvent[Any]], ctx: CallContext) -> dict[str, Any]:
-    """Ask all open requests concurrently, so that a client may show them together, and return the answers by request id.
+    """Ask a person all open requests of the workflow concurrently, so that a client may show them together. Return responses by request id.
 
-    The answers are sorted by the name of the question (`WorkflowEvent.question`). A resumed task therefore delivers them in the same
-    order, and names its steps as before.
+    The responses are sorted by the name of the request (`WorkflowEvent.question`). A task that resumes after a restart therefore delivers
+    them in the same order, so that its steps get the same names as before.
     """
     answers: dict[str, Any] = {}
 
@@ -112,11 +114,11 @@ def _failure(error: Exception) -> WorkflowFailed:
 
 
 async def ask(event: WorkflowEvent[Any], ctx: CallContext) -> Any:
-    """Ask the caller of the tool call one request of the workflow, and return the response.
+    """Ask a person one request of the workflow (`event`) through the client of the tool call `ctx`, and return the response.
 
     Raises:
-        ToolFailed: The caller declined.
-        AnswerRefused: The caller answered wrongly too often.
+        ToolFailed: The person declined to answer.
+        AnswerRefused: Too many answers did not have the required form.
     """
     data, key = event.data, ctx.question(event.question)
     if isinstance(data, Content) and is_request(data):
@@ -139,13 +141,15 @@ async def ask(event: WorkflowEvent[Any], ctx: CallContext) -> Any:
 async def _put(
     question: str, form: JsonObject, ctx: CallContext, key: str, read: Callable[[JsonObject], Any], *, judges: bool = False
 ) -> Any:
-    """Ask until `read` accepts the content of an answer, and return what `read` returns.
+    """Ask a person to fill in the form (a JSON Schema) until `read` accepts the answer. Return the result of `read`.
 
-    `judges` tells a durable task that `read` may refuse an answer which fits the form (`ask_until_usable`).
+    `read` converts the content of the answer, and raises an exception to reject it. `key` identifies the question in a durable task
+    (background call that resumes after a restart). `judges` means that `read` may reject an answer which fits the form; the durable task
+    then records whether each answer was accepted.
 
     Raises:
-        ToolFailed: The caller declined.
-        AnswerRefused: The caller answered wrongly too often.
+        ToolFailed: The person declined to answer.
+        AnswerRefused: Too many answers were rejected.
     """
     params: JsonObject = {"mode": "form", "message": question, "requestedSchema": form}
     request: JsonObject = {"method": "elicitation/create", "params": params}
@@ -167,12 +171,12 @@ async def _put(
 
 
 def _read(kind: Any, value: Any) -> Any:
-    """Convert the value of a form to the type that the request expects.
+    """Convert the value from a form to the response type `kind` of the request.
 
-    Lists and objects may be JSON text, because forms have no fields for them.
+    Lists and objects may be given as JSON text, because MCP forms have no fields for lists and objects.
 
     Raises:
-        ValidationError: The value does not fit.
+        ValidationError: The value cannot be converted to the type.
     """
     adapter = TypeAdapter[Any](kind)
     try:
@@ -186,7 +190,7 @@ def _read(kind: Any, value: Any) -> Any:
 
 
 def _parsed(value: JsonValue) -> JsonValue:
-    """Return a list or an object from its JSON text; any other value unchanged."""
+    """Parse a string that contains a JSON list or object, and return the list or object. Return any other value unchanged."""
     if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
         return value
     try:
@@ -196,7 +200,7 @@ def _parsed(value: JsonValue) -> JsonValue:
 
 
 async def _ask_question(data: Question, ctx: CallContext, key: str) -> JsonValue:
-    """Ask the question of a workflow file. The answer is an object with the declared fields, or one text."""
+    """Ask a person a question from a workflow file. Return an object with the fields that the file declares, otherwise a text."""
     fields = data.fields or {_ANSWER: _KINDS[str]}
 
     def read(content: JsonObject) -> JsonValue:
@@ -224,13 +228,15 @@ _READERS: dict[Any, tuple[JsonObject, Callable[[str], Any]]] = {
         lambda text: MagenticPlanReviewResponse(_as_messages(text)),
     ),
 }
-"""Response type that orchestrations request → the form's only field, and the function that converts its text to a response."""
+"""Response types of requests that orchestrations make, for which a person enters one text instead of the fields of the type.
+
+Response type → JSON Schema of the text field, and the function that converts the text to a response."""
 
 
 async def _ask_approval(request: Content, ctx: CallContext, key: str) -> Content:
-    """Ask for the approval that an agent requests.
+    """Ask a person to approve the tool call for which an agent of the workflow requests approval. Return the approval response.
 
-    In a gateway, its configuration decides who may approve; elsewhere the caller of the workflow approves.
+    In a gateway, the configuration decides who may approve. Outside of a gateway, the caller of the workflow is asked.
     """
     call = request.function_call or Content("function_call")
     arguments = read_arguments(call.arguments)
@@ -247,7 +253,10 @@ async def _ask_approval(request: Content, ctx: CallContext, key: str) -> Content
 
 
 def question_of(data: Any) -> str:
-    """Return the text to show for a request: its field `prompt`, `question`, `message` or `text`, followed by its other fields."""
+    """Return the text that a person sees for the data of a workflow's request.
+
+    For an object with fields, it is the first of the fields `prompt`, `question`, `message` and `text`, followed by the other fields.
+    """
     if isinstance(data, str):
         return data
     if isinstance(data, HandoffAgentUserRequest | AgentExecutorResponse):
@@ -276,9 +285,10 @@ def _shown(value: Any) -> str:
 
 
 def form_of(kind: Any) -> tuple[JsonObject, bool]:
-    """Return the form (JSON Schema) for a response type, and whether its fields are those of the type.
+    """Return the form (JSON Schema) with which a person enters a value of the response type `kind`, and whether it has the type's fields.
 
-    Otherwise the form has the one field `answer`, because elicitation allows only forms with single values.
+    For a dataclass or pydantic model the form has one field per field of the type, and the second value is true. For other types it has the
+    single field `answer`.
     """
     alternatives = [item for item in members(kind) if item is not NoneType]
     is_optional = len(alternatives) < len(members(kind))
@@ -304,7 +314,7 @@ def _object(fields: Mapping[str, tuple[Any, bool]]) -> JsonObject:
 
 
 def _limits(field: FieldInfo) -> JsonObject:
-    """Return the constraints of a pydantic field that a form can express, so that wrong answers are refused early."""
+    """Return the constraints of a pydantic field, such as `minimum`, as JSON Schema keywords, so that the form rejects wrong answers."""
     kind = field.annotation
     plain = [item for item in members(kind) if item is not NoneType]
     if plain not in ([int], [float], [str]):

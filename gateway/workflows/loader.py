@@ -1,6 +1,7 @@
-"""Reads `<name>.workflow.yaml`, and reports every mistake with its line and key. Used by `source` and `file_report`.
+"""Reads workflow files (`<name>.workflow.yaml`), and reports every mistake with its line and key. Used by `source` and `file_report`.
 
-Uses the shared YAML reader, the models of `definition` and the rules of `file_rules`. Imports nothing that a file names.
+It parses the file with the shared YAML reader and the models of `definition`, and applies the checks of `file_rules`. It does not import
+Python modules that a file names.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from gateway.workflows.definition import KINDS, STEP_MODELS, Step, WorkflowFile,
 from gateway.workflows.file_rules import check_workflow
 
 FindingCode = Literal["unreadable", "yaml", "format", "graph"]
-"""Kinds of mistakes: in the file, in its YAML, in a key or value, or in the graph."""
+"""Kinds of mistakes in a workflow file: it cannot be read, is not valid YAML, has a wrong key or value, or describes an invalid graph."""
 
 SUFFIXES = (".workflow.yaml", ".workflow.yml")
-"""Suffixes of workflow files."""
+"""File name suffixes by which workflow files are recognized. The first is the usual one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One mistake in a file."""
+    """One mistake in a workflow file."""
 
     line: int | None
-    """Line number, from 1."""
+    """Line number of the mistake, from 1; `None` if the mistake concerns the whole file."""
     code: FindingCode
     text: str
-    """The key in the file, and the mistake in its value."""
+    """Description of the mistake, with the key in the file if there is one."""
 
 
 def load_workflow(path: Path) -> WorkflowFile:
-    """Read a file. Blocking.
+    """Read, parse and check the workflow file at `path`. Blocking.
 
     Raises:
         WorkflowInvalid: Every mistake in the file, one per line: `FILE:LINE: KEY: MISTAKE`.
@@ -52,7 +53,10 @@ def load_workflow(path: Path) -> WorkflowFile:
 
 
 def examine(path: Path) -> tuple[WorkflowFile | None, list[Finding]]:
-    """Read a workflow file. Return the parsed file, or every mistake in it, sorted by line. Blocking."""
+    """Read, parse and check the workflow file at `path`. Blocking.
+
+    Return the parsed file and an empty list, or `None` and every mistake in the file, sorted by line.
+    """
     try:
         if path.stat().st_size > MAX_DOCUMENT_BYTES:
             return None, [Finding(None, "unreadable", f"larger than {MAX_DOCUMENT_BYTES} bytes.")]
@@ -116,7 +120,10 @@ def _read_step(name: str, raw: JsonValue, problems: list[Problem]) -> Step | Non
 
 
 def _locator(text: str) -> Callable[[str], int]:
-    """Return a function that maps a path such as `edges[2].to` to its line, or to the line of the nearest enclosing key."""
+    """Return a function that returns the line, from 1, of a key path such as `edges[2].to` in the YAML text.
+
+    For a key that the text does not contain, it returns the line of the nearest enclosing key.
+    """
     import yaml
 
     lines: dict[str, int] = {"": 1}

@@ -1,6 +1,6 @@
-"""`WorkflowMessage`: what executors send to each other.
+"""`WorkflowMessage`: the message that one executor of a workflow sends to another.
 
-Checkpoints on disk name the classes of this module, so they must not be renamed or moved.
+Stored checkpoints contain the names of the classes in this module, so they must not be renamed or moved.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
 START_SOURCE = "Workflow"
-"""Source id of a run's first message."""
+"""Source id of the message with which a workflow run begins. It marks that the message comes from the caller and not from an executor."""
 
 
 class MessageType(StrEnum):
-    """Kinds of messages."""
+    """Kinds of workflow messages: sent by an executor (`STANDARD`), or the response to an executor's request (`RESPONSE`)."""
 
     STANDARD = "standard"
     RESPONSE = "response"
@@ -27,14 +27,17 @@ class MessageType(StrEnum):
 
 @dataclass(slots=True)
 class WorkflowMessage:
-    """A message to deliver in the next round."""
+    """A message between two executors of a workflow.
+
+    A run is a sequence of supersteps (rounds). A message is delivered in the superstep after the one in which it was sent.
+    """
 
     data: Any
     source_id: str
     target_id: str | None = None
-    """The only executor that may receive the message, if the sender chose one."""
+    """Id of the only executor that may receive the message; `None` sends it along every edge of the sender."""
     type: MessageType = MessageType.STANDARD
     original_request_info_event: WorkflowEvent[Any] | None = None
-    """The request that a response answers."""
+    """For a response: the `request_info` event of the request that it answers."""
     sent_in: tuple[SpanContext, ...] = ()
-    """The trace spans in which the message was sent, if telemetry is on. Valid in this process only."""
+    """Contexts of the OpenTelemetry spans in which the message was sent, if telemetry is enabled. Valid in this process only."""

@@ -1,6 +1,7 @@
-"""`WorkflowPlan`: a workflow file with its imported Python objects. Each call builds a new graph from the plan.
+"""`WorkflowPlan`: a parsed workflow file with the imported Python objects that it names. Each call builds a new graph from the plan.
 
-A plan says which tools a file needs, but not where they come from. `source` makes plans, `WorkflowTool` uses them.
+A plan contains the names of the tools that the workflow needs, but not the tools. `source` creates plans when it loads files, and
+`WorkflowTool` uses them for calls.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gateway.workflows.definition import AgentStep, PythonStep, ToolStep, Workfl
 from gateway.workflows.gated_functions import admit
 from gateway.workflows.step_templates import Template
 
-if TYPE_CHECKING:  # the engine is imported only when a workflow runs (`file_graph`)
+if TYPE_CHECKING:  # at run time, these modules are imported only when a workflow runs, so that a gateway starts faster
     from gateway.workflows.file_graph import Code
     from gateway.workflows.runnable import Runnable
     from gateway.workflows.team import TeamPlan
@@ -31,21 +32,30 @@ if TYPE_CHECKING:  # the engine is imported only when a workflow runs (`file_gra
 
 @dataclass(frozen=True, slots=True)
 class WorkflowPlan:
-    """A workflow file with its imported objects, from which the graph of each call is built. Concurrent calls share the plan."""
+    """A parsed workflow file with the Python objects that it names, imported. Each call of the workflow builds a graph from it.
+
+    Concurrent calls share the plan.
+    """
 
     file: WorkflowFile
     functions: Mapping[str, FunctionTool[..., Any]] = field(default_factory=dict[str, FunctionTool[..., Any]])
-    """Id of each executor that calls a Python function → that function."""
+    """Id of each executor that calls a Python function → this function."""
     code: Code | None = None
-    """The workflow written in Python: a graph, a functional workflow, or a function that makes either for each call."""
+    """The object that the key `python` names: a graph, a `@workflow` function, or a function that returns one of these for each call.
+
+    `None` if the file has no such key."""
     team: TeamPlan | None = None
-    """The orchestration, if the file has one."""
+    """The file's orchestration of agents with its imported functions, or `None` if the file has no orchestration."""
     sample: Runnable | None = None
-    """A workflow made by `code`, for its input and output types. It does not run if each call makes a workflow of its own."""
+    """A workflow from `code`, from which the input and output types of the workflow's tool are read; `None` without `code`.
+
+    It runs only if `code` is a graph, which all calls share."""
 
     @classmethod
     async def prepare(cls, file: WorkflowFile, *, base_dir: Path, rules: FunctionRules | None = None) -> WorkflowPlan:
-        """Import the Python objects that the file names, first from `base_dir`. `rules` say which Python functions the file may run.
+        """Import the Python objects that the file names, first from `base_dir`, and return the plan.
+
+        `rules` decide which Python functions the file may run.
 
         Raises:
             WorkflowInvalid: An object cannot be imported, may not run or has the wrong type; one problem per line.
@@ -76,12 +86,12 @@ class WorkflowPlan:
 
     @classmethod
     def unloaded(cls, file: WorkflowFile) -> WorkflowPlan:
-        """Return the plan of a file whose functions cannot be imported, which still says what tools the file needs."""
+        """Return an incomplete plan for a file whose Python objects cannot be imported. It only has the names of the needed tools."""
         return cls(file, team=TeamPlan(file, file.team, {}) if file.team is not None else None)
 
     @property
     def patterns(self) -> dict[str, str]:
-        """The tool that each executor needs, as `source/tool`, by executor id."""
+        """Id of each executor that needs a tool → the tool's name as `source/tool`. Agents and other workflows are also tools."""
         needed: dict[str, str] = dict(self.team.patterns) if self.team is not None else {}
         for name, step in self.file.steps.items():
             if isinstance(step, AgentStep):
@@ -94,7 +104,7 @@ class WorkflowPlan:
 
     @property
     def is_one_graph(self) -> bool:
-        """Whether all calls share one graph object written in Python, so that the calls must run one after the other."""
+        """Whether all calls share one graph object, because the file names a graph in Python. Such calls must run one after the other."""
         if self.code is None:
             return False
         from gateway.workflows.workflow import Workflow
@@ -102,7 +112,10 @@ class WorkflowPlan:
         return isinstance(self.code, Workflow)
 
     def prompt(self, arguments: JsonMapping) -> str:
-        """Return the message that begins an orchestration, for these arguments."""
+        """Return the message with which an orchestration begins: the file's `prompt` filled in with the tool call's arguments.
+
+        Without a `prompt`, it is the arguments as text.
+        """
         if self.file.prompt is not None:
             return Template.parse(self.file.prompt).text(arguments)
 
@@ -111,12 +124,12 @@ class WorkflowPlan:
         return incoming_text([dict(arguments)])
 
     async def build(self, tools: Mapping[str, Tool], call: CallContext) -> Runnable:
-        """Build a workflow for one run that serves `call`. `tools` are the tools of `patterns`, by executor id.
+        """Build a workflow for one run that serves the tool call `call`. `tools` are the tools that `patterns` names, by executor id.
 
         Raises:
-            WorkflowInvalid: The function that makes the workflow in code failed.
-            PolicyDenied: Policy does not allow that function.
-            ToolFailed: An agent has no text argument, or the function was refused.
+            WorkflowInvalid: The Python function that should return the workflow failed.
+            PolicyDenied: Policy forbids this function.
+            ToolFailed: A tool that is used as an agent has no text argument, or the call of the function was not approved.
         """
         if self.code is not None:
             from gateway.workflows.file_graph import made_by

@@ -1,6 +1,7 @@
-"""Functions over the edges of a graph: which executors are reachable, which run before which, which are in a loop.
+"""Functions on the edges of a workflow graph: they find repeated edges, unreachable executors, loops, and the order of executors.
 
-Used by `WorkflowBuilder` and by the rules for workflow files, so that both refuse the same graphs.
+The validation of graphs (`validation`) and the checks of workflow files (`file_rules`, `file_report`, `source`) use them, so that both
+reject the same graphs.
 """
 
 from __future__ import annotations
@@ -8,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 Pair = tuple[str, str]
-"""Source and target of an edge."""
+"""An edge of a graph, as a pair of ids: source and target."""
 
 
 def repeated(pairs: Sequence[Pair]) -> list[int]:
-    """Return the indexes of edges that repeat an earlier edge."""
+    """Return the indexes in `pairs` of edges that have the same source and target as an earlier edge."""
     return [index for index, pair in enumerate(pairs) if pair in pairs[:index]]
 
 
 def reachable(start: str, pairs: Iterable[Pair]) -> set[str]:
-    """Return `start` and every id that edges lead to from it."""
+    """Return `start` and every id that can be reached from `start` along the edges in `pairs`."""
     following: dict[str, list[str]] = {}
     for source, target in pairs:
         following.setdefault(source, []).append(target)
@@ -31,10 +32,10 @@ def reachable(start: str, pairs: Iterable[Pair]) -> set[str]:
 
 
 def runs_before(name: str, other: str, pairs: Sequence[Pair]) -> bool:
-    """Return whether `name` may have run when `other` runs: a path of at least one edge leads there."""
+    """Return whether the executor `name` may run before `other`: a path of at least one edge leads from `name` to `other`."""
     return any(other in reachable(target, pairs) for source, target in pairs if source == name)
 
 
 def on_a_loop(pairs: Sequence[Pair]) -> list[str]:
-    """Return the ids from which edges lead back to themselves, in the order of the edges."""
+    """Return the ids that are part of a loop: edges lead from the id back to the same id. The result has the order of the edges."""
     return [name for name in dict.fromkeys(source for source, _ in pairs) if runs_before(name, name, pairs)]

@@ -1,4 +1,4 @@
-"""`RunLock`: limits a workflow object to one run at a time. Used by `workflow` and `functional`."""
+"""`RunLock`: limits a workflow object to one run at a time. Used by graph workflows (`graph`) and functional workflows (`functional`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import weakref
 
 
 class RunSlot:
-    """The permission for one run, as a context manager. If a run is dropped before it starts, the slot becomes free."""
+    """Permission for one run of a workflow, as a context manager around the run.
+
+    While the object exists and the context has not been left, no other run can begin. A run that is dropped before it starts therefore does
+    not block others.
+    """
 
     __slots__ = ("__weakref__", "is_over")
 
@@ -21,13 +25,13 @@ class RunSlot:
 
 
 class RunLock:
-    """Permits one run at a time: each run holds a `RunSlot`."""
+    """Permits one run of a workflow at a time. It holds a weak reference to the `RunSlot` of the current run."""
 
     def __init__(self) -> None:
         self._current: weakref.ref[RunSlot] | None = None
 
     def begin(self, name: str) -> RunSlot:
-        """Return the slot for a run of the workflow `name`.
+        """Return the slot (permission) for a run of this workflow, whose name `name` is used in the error text.
 
         Raises:
             RuntimeError: Another run has not ended.

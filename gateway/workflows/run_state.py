@@ -1,4 +1,7 @@
-"""`RunState`: the state of a workflow between rounds and runs, which checkpoints contain."""
+"""`RunState` and `State`: the state of a workflow between supersteps and between runs. Checkpoints contain it.
+
+A superstep is the step of a run in which all waiting messages are handled concurrently.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ from gateway.workflows.events import WorkflowEvent
 from gateway.workflows.messages import WorkflowMessage
 
 RUN_KWARGS_KEY = "_workflow_run_kwargs"
-"""Key in the shared state of the keyword arguments that a run passes to its agents."""
+"""Key, in the state that executors share, of the keyword arguments that a run passes to its agents."""
 
 
 class State:
-    """Values that the executors of a workflow share.
+    """Key-value store that the executors of a workflow share.
 
-    A write is visible to all executors at once, and is undone if the round in which it was made fails.
+    A write is visible to all executors immediately. It is undone if the superstep (concurrent handling of all waiting messages) in which it
+    was made fails.
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
@@ -24,56 +28,58 @@ class State:
         self._pending: dict[str, Any] = {}
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value that was last written under the key, also in this round."""
+        """Return the value that was last written under the key, or `default`. Includes writes that are not committed yet."""
         return self._pending[key] if key in self._pending else self._committed.get(key, default)
 
     def get_committed(self, key: str) -> Any:
-        """Return the value that the key had at the start of the round; `None` if it had none."""
+        """Return the value that the key had when the current superstep (round of the run) began; `None` if it had no value."""
         return self._committed.get(key)
 
     def set(self, key: str, value: Any) -> None:
-        """Write a value. The write is undone if the round fails."""
+        """Write a value under the key. The write is undone if the current superstep (round of the run) fails."""
         self._pending[key] = value
 
     def has(self, key: str) -> bool:
-        """Return whether the key has a value."""
+        """Return whether the key has a value, committed or not."""
         return key in self._pending or key in self._committed
 
     def delete(self, key: str) -> None:
-        """Remove a value if there is one. Unlike `set`, this is not undone if the round fails."""
+        """Remove the value of the key, if it has one. Unlike `set`, this is not undone if the current round of the run fails."""
         self._pending.pop(key, None)
         self._committed.pop(key, None)
 
     def commit(self) -> None:
-        """Make the writes since the last commit permanent."""
+        """Make all writes since the last commit permanent. The engine calls this at the end of each superstep (round of the run)."""
         self._committed.update(self._pending)
         self._pending.clear()
 
     def discard(self) -> None:
-        """Undo the writes since the last commit."""
+        """Undo all writes since the last commit. The engine calls this when a superstep (round of the run) failed or was cancelled."""
         self._pending.clear()
 
     def export_state(self) -> dict[str, Any]:
-        """Return a copy of the committed values."""
+        """Return a shallow copy of the committed values, for a checkpoint."""
         return dict(self._committed)
 
 
 @dataclass(slots=True)
 class RunState:
-    """The state of one workflow: everything that it carries from round to round."""
+    """The state of one workflow: everything that it carries from one superstep to the next, and from one run to the next."""
 
     shared: State = field(default_factory=State)
     messages: list[WorkflowMessage] = field(default_factory=list[WorkflowMessage])
-    """Messages for the next round, in the order in which they were sent."""
+    """Messages to deliver in the next superstep (round of the run), in the order in which they were sent."""
     pending: dict[str, WorkflowEvent[Any]] = field(default_factory=dict[str, WorkflowEvent[Any]])
-    """Requests without a response, by id."""
+    """Requests of the workflow to its caller that have no response yet, by request id."""
     waiting: dict[int, dict[str, list[Any]]] = field(default_factory=dict[int, dict[str, list[Any]]])
-    """Messages that fan-ins have collected so far: index of the edge group → source → data of its messages."""
+    """Messages that each fan-in (edges from several executors to one) has collected, until all its sources have sent one.
+
+    Index of the fan-in in the graph's edge groups → id of the sender → data of its messages."""
     traversals: dict[int, int] = field(default_factory=dict[int, int])
-    """Index of the edge group → number of messages that its edge has carried. Only for edges with `max_traversals`."""
+    """Number of messages that each edge with a limit (`max_traversals`) has carried in this run, by index of its edge group."""
     iteration: int = 0
 
     def discard_round(self) -> None:
-        """Undo the writes of a failed or cancelled round, and drop its messages."""
+        """Undo the uncommitted writes of a failed or cancelled superstep (round of the run), and drop all undelivered messages."""
         self.shared.discard()
         self.messages.clear()

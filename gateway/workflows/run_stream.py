@@ -1,11 +1,11 @@
-"""`stream_run`: the events of a run as an async generator that yields them while the run continues.
+"""`stream_run`: an async generator that does a workflow run and yields the run's events while the run continues.
 
-Decided: the run is a task of its own, made with plain asyncio (the file is exempt from "anyio only"). Because: the consumer may stop
-anywhere, and close the generator from another task. A task group held open across the `yield`s of a generator breaks the consumer's
-cancel scopes. Instead of: yielding the events of each round together. Revisit when: anyio has tasks that belong to an object.
+Decided: the run is a separate asyncio task (this file is exempt from the rule "anyio only"). Because: the consumer may stop at any event,
+and close the generator from another task. A task group that is open across the `yield`s of a generator breaks the consumer's cancel scopes.
+Instead of: yielding the events of each superstep together. Revisit when: anyio has tasks that belong to an object.
 
 The task lives as long as the generator: closing or dropping the generator, or cancelling its consumer, cancels the run and waits for its
-end. Events are not buffered: a run waits until its event is consumed, so a consumer that stops also stops the run.
+end. Events are not buffered: the run waits until each event is consumed, so a consumer that pauses also pauses the run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EventStream = ResponseStream[WorkflowEvent[Any], WorkflowRunResult]
 
 
 class _EventChannel:
-    """Passes events from the run to its consumer without a buffer."""
+    """Passes events from the task of a workflow run to the consumer of its event stream. `send` waits until the event is received."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -35,23 +35,23 @@ class _EventChannel:
         self._ready: asyncio.Future[None] | None = None
 
     async def send(self, event: WorkflowEvent[Any]) -> None:
-        """Hand an event to the consumer, and return when the consumer has received it."""
+        """Send an event to the consumer, and return when the consumer has received it."""
         taken: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append((event, taken))
         self.wake()
         await taken
 
     def wake(self, _: object = None) -> None:
-        """Wake the consumer, because an event or the end of the run has arrived."""
+        """Wake the consumer that waits in `receive`, because an event was sent or the run has ended."""
         if self._ready is not None and not self._ready.done():
             self._ready.set_result(None)
 
     async def receive(self, task: asyncio.Task[None]) -> WorkflowEvent[Any] | None:
-        """Return the next event, or `None` when `task`, the run, has ended."""
+        """Wait for the next event and return it; return `None` when `task`, which does the run, has ended."""
         while True:
             while self._waiting:
                 event, taken = self._waiting.popleft()
-                if not taken.done():  # it is done if the sender was cancelled
+                if not taken.done():  # `taken` is done already if the sender was cancelled
                     taken.set_result(None)
                     return event
             if task.done():
@@ -63,7 +63,10 @@ class _EventChannel:
 async def stream_run(
     workflow: Runnable, request: RunRequest, log: EventLog, *, slot: RunSlot | None = None
 ) -> AsyncGenerator[WorkflowEvent[Any], None]:
-    """Do a run and yield its events, which are also added to `log`; then raise what the run raised."""
+    """Do a run of the workflow and yield its events, which are also added to `log`. At the end, raise the exception of the run, if any.
+
+    `slot` is the permission for the run, if the caller already has one.
+    """
     channel = _EventChannel()
     log.emit = channel.send
     task = asyncio.create_task(workflow.perform(request, log, is_streaming=True, slot=slot))
@@ -78,15 +81,15 @@ async def stream_run(
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # marks it as retrieved, so that asyncio does not log it
+            task.exception()  # marks the exception as retrieved, so that asyncio does not log "exception was never retrieved"
 
 
 def start_run(
     workflow: Runnable, request: RunRequest, slot: RunSlot, *, stream: bool, include_status_events: bool
 ) -> Awaitable[WorkflowRunResult] | EventStream:
-    """Return the awaitable result of a run that holds `slot`; with `stream`, a stream of its events.
+    """Return an awaitable with the result of a workflow run, or a stream of the run's events if `stream` is true.
 
-    The run begins with the first await.
+    The run begins when the result is first awaited. `slot` is the permission for the run.
     """
     log = EventLog()
 

@@ -1,6 +1,7 @@
 """`Runnable`: the common interface of graph workflows (`workflow`) and functional workflows (`functional`).
 
-Used by the modules that run a workflow for a tool call or as an agent: `info_requests`, `tool`, `workflow_schemas` and the two agents.
+The modules that run a workflow for a tool call (`info_requests`, `tool`, `workflow_schemas`) or as an agent (`workflow_agent`,
+`functional_agent`) use it.
 """
 
 from __future__ import annotations
@@ -15,34 +16,34 @@ from gateway.workflows.run_request import RunRequest
 
 
 class Runnable(Protocol):
-    """A graph workflow or a functional workflow. A workflow keeps its state between runs, so it does one run at a time."""
+    """Interface of workflows: graphs of executors, and async functions. A workflow has state between runs, so it does one run at a time."""
 
     name: str
     description: str | None
 
     @property
     def status(self) -> WorkflowRunState:
-        """The state of the current run, or of the last run."""
+        """The state of the current run, or of the last run if no run is in progress."""
         ...
 
     @property
     def entry_id(self) -> str:
-        """Id of the executor that receives the message of a run, or the name of the function."""
+        """Id of the executor that receives the message of a run; for a functional workflow, its name."""
         ...
 
     @property
     def input_types(self) -> list[Any]:
-        """Types of messages that can begin a run."""
+        """Types of messages with which a run can begin."""
         ...
 
     @property
     def result_types(self) -> list[Any]:
-        """Types of the outputs, according to the annotations; empty if these do not say."""
+        """Types of the workflow's outputs, according to the annotations of its functions; empty without annotations."""
         ...
 
     @property
     def pending(self) -> Mapping[str, WorkflowEvent[Any]]:
-        """Requests without a response, by id."""
+        """Requests of the workflow to its caller that have no response yet, by request id."""
         ...
 
     def takes(self, message: object) -> bool:
@@ -50,13 +51,17 @@ class Runnable(Protocol):
         ...
 
     def book(self) -> TypeBook:
-        """Return the classes that checkpoints of this workflow may contain."""
+        """Return the set of classes that may be decoded from checkpoints of this workflow."""
         ...
 
     def reset(self) -> None:
-        """Forget the state of earlier runs."""
+        """Drop the state of earlier runs, such as messages, requests and shared values."""
         ...
 
     async def perform(self, request: RunRequest, log: EventLog, *, is_streaming: bool = False, slot: RunSlot | None = None) -> None:
-        """Do one run, and add every event to `log`. `slot` is the permission for the run, if the caller already has one."""
+        """Do one run with the input `request`, and add every event to `log`.
+
+        `is_streaming` means that the events are read while the run continues. `slot` is the permission for the run, if the caller already
+        has one. Exceptions of the run are raised.
+        """
         ...

@@ -1,4 +1,7 @@
-"""Makes checkpoints of a workflow's state, and restores them. Also used for a sub-workflow inside its parent's checkpoint."""
+"""Functions that make a checkpoint of a graph workflow's state, and restore the state from a checkpoint.
+
+A sub-workflow's checkpoint, which is part of its parent's checkpoint, is made with the same functions.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,22 @@ from gateway.workflows.run_state import State
 from gateway.workflows.type_hints import types_in
 
 EXECUTOR_STATE_KEY = "_executor_state"
-"""Key of the executors' own state in a checkpoint's state."""
+"""Key, in the state of a checkpoint, of the results of `on_checkpoint_save` of the executors, by executor id."""
 
 ENGINE_KEY = "_engine_state"
-"""Key, in a checkpoint's state, of the state of the engine: messages that fan-ins collected, uses of edges with a limit, and the order
-of messages if it cannot be derived from their senders."""
+"""Key, in the state of a checkpoint, of the state of the workflow engine.
+
+It contains the messages that fan-ins (edges that wait for messages of several executors) have collected, the number of uses of edges with
+a limit, and the order of the messages if it cannot be derived from their senders."""
 
 
 async def take_snapshot(graph: WorkflowGraph, *, previous: CheckpointID | None = None) -> WorkflowCheckpoint:
-    """Return a checkpoint of everything that the next round needs.
+    """Return a checkpoint of the workflow's state. `previous` is the id of the run's previous checkpoint.
+
+    Call it between two supersteps (steps of a run in which all waiting messages are handled).
 
     Raises:
-        WorkflowCheckpointException: An executor failed to save its state.
+        WorkflowCheckpointException: The method `on_checkpoint_save` of an executor failed.
     """
     run = graph.run_state
     own: dict[str, Any] = {}
@@ -60,11 +67,11 @@ async def take_snapshot(graph: WorkflowGraph, *, previous: CheckpointID | None =
 
 
 async def restore_snapshot(graph: WorkflowGraph, checkpoint: WorkflowCheckpoint) -> None:
-    """Replace the state of a workflow by that of a checkpoint.
+    """Replace the state of the workflow by the state in the checkpoint.
 
     Raises:
-        WorkflowCheckpointException: The checkpoint belongs to another graph, contains values of unknown classes, or an executor failed
-            to restore its state.
+        WorkflowCheckpointException: The checkpoint was made by another graph, contains values of classes that may not be decoded, or the
+            method `on_checkpoint_restore` of an executor failed.
     """
     if checkpoint.graph_signature_hash != graph.graph_signature_hash:
         raise WorkflowCheckpointException(
@@ -102,15 +109,16 @@ def _executor_errors(failed: str) -> Generator[None]:
 
 
 def _is_by_sender(messages: Sequence[WorkflowMessage]) -> bool:
-    """Whether the messages of each sender are adjacent, as they are in a checkpoint."""
+    """Return whether the messages of each sender are adjacent. Their order is then preserved in a checkpoint, which groups by sender."""
     senders = [sender for sender, _ in groupby(message.source_id for message in messages)]
     return len(senders) == len(set(senders))
 
 
 def _in_order(batches: Mapping[str, Sequence[WorkflowMessage]], order: Sequence[str]) -> list[WorkflowMessage]:
-    """Return the messages of a checkpoint, which groups them by sender, in the order in which they were sent.
+    """Return the messages of a checkpoint in the order in which they were sent.
 
-    `order` names the sender of each message; if it is empty, the grouped order is the order of sending.
+    `batches` are the messages by id of their sender. `order` has the sender of each message; if it is empty, the messages were sent in the
+    order of `batches`.
     """
     if not order:
         return [message for batch in batches.values() for message in batch]
@@ -119,7 +127,10 @@ def _in_order(batches: Mapping[str, Sequence[WorkflowMessage]], order: Sequence[
 
 
 def book_of(graph: WorkflowGraph) -> TypeBook:
-    """Return the classes that checkpoints of the graph may contain: those in the annotations of its handlers, and in their modules."""
+    """Return the set of classes that may be decoded from checkpoints of this graph.
+
+    It contains the classes in the annotations of the executors' handlers, and all classes in the modules of these classes and executors.
+    """
     classes: set[type] = set()
     modules: set[str] = set()
     for executor in graph.executors.values():

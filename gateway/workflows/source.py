@@ -1,7 +1,7 @@
-"""`WorkflowSource`: serves the `*.workflow.yaml` files of some folders as tools.
+"""`WorkflowSource`: a source of tools that serves each `*.workflow.yaml` file of the configured folders as a tool.
 
-The source reads the files when its context is entered. A file that cannot be loaded is listed in `problems`. When files change, `app` makes
-a new source, which takes over the tools of unchanged files and the last good version of files that no longer load.
+The source reads the files when its context is entered. A file that cannot be loaded is listed in `problems`. When files change, the package
+`app` creates a new source, which reuses the tools of unchanged files and the last good version of files that can no longer be loaded.
 """
 
 from __future__ import annotations
@@ -35,22 +35,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkflow:
-    """One workflow file that is served as a tool."""
+    """A workflow file that is served as a tool, with the tool and the file's version."""
 
     plan: WorkflowPlan
     tool: WorkflowTool
     signature: Signature
     generation: int
-    """Number of times that the imported Python modules had been reloaded when this file was loaded (`OwnModules.generation`)."""
+    """Number of reloads of the user's Python modules before this file was loaded. If it is smaller than the current number
+    (`OwnModules.generation`), the imported objects may be outdated."""
 
     @property
     def file(self) -> WorkflowFile:
-        """The content of the file."""
+        """The parsed content of the workflow file."""
         return self.plan.file
 
 
 class WorkflowSource:
-    """Serves the workflows in the given folders and files as tools, sorted by file name."""
+    """A source of tools: serves each workflow file in the given folders as a tool. The tools are sorted by file name."""
 
     def __init__(
         self,
@@ -61,12 +62,12 @@ class WorkflowSource:
         forms: Forms | None = None,
         rules: FunctionRules | None = None,
     ) -> None:
-        """Relative `paths`, and modules that files name, are resolved in `base_dir`.
+        """Create a source for workflow files in `paths`, which are folders and files. No file is read before the context is entered.
 
-        `forms` puts questions on the pending list for people whose client cannot show them.
-
-        `rules` say which Python functions files may run. If `toolbox` is also a `ToolGuards`, each call of a function passes the gate.
-        No file is read before the context of the source is entered.
+        Relative `paths`, and Python modules that files name, are resolved in `base_dir`. `toolbox` finds the tools that workflows call. If
+        it is also a `ToolGuards`, calls of Python functions are subject to policy, approval and time limit like calls of tools. `forms`
+        puts questions on a list that a person answers at the command line, for clients that cannot show them. `rules` decide which Python
+        functions the files may run.
         """
         self._paths = [base_dir / path for path in paths]
         self._toolbox = toolbox
@@ -75,38 +76,42 @@ class WorkflowSource:
         self._rules = rules
         self._base_dir = base_dir
         self.loaded: dict[Path, LoadedWorkflow] = {}
-        """File → workflow that is served from it."""
+        """Path of each workflow file that is served → the loaded workflow."""
         self._unloaded: dict[Path, WorkflowPlan] = {}
-        """Plans of files whose functions cannot be imported, by file."""
+        """Incomplete plans of files whose Python objects cannot be imported, by file path. They have the names of the needed tools."""
         self._previous: dict[Path, LoadedWorkflow] = {}
         self._failed: list[Path] = []
         self._signatures: dict[Path, Signature] = {}
         self._refusal: Callable[[RunEntry], str | None] = lambda entry: None
         self.is_waiting = False
-        """Whether a workflow is not served because a person must accept its file first."""
+        """Whether some workflow is not served yet, because a person must first accept the Python objects that its file names."""
         self.modules: set[str] = set()
-        """Every Python object that the files name, as `module:name`."""
+        """The Python functions and workflows that the files name, as `module:name`."""
         self.problems: list[SourceProblem] = []
-        """Files that did not load; shown by `moongate doctor`."""
+        """Mistakes in the workflow files, which `moongate doctor` shows. Empty if all files could be loaded."""
 
     def judge_files(self, refusal: Callable[[RunEntry], str | None]) -> None:
-        """Do not import the Python objects of a file for which `refusal` returns a reason. Call this before the context is entered.
+        """Set the function that decides whether the Python objects of a workflow file may be imported.
 
-        `refusal` may block.
+        A file for which `refusal` returns a reason is not imported and not served. `refusal` may block. Call this method before the context
+        is entered.
         """
         self._refusal = refusal
 
     @property
     def id(self) -> str:
-        """The name of the source, always `workflow`."""
+        """The name of this source of tools, always `workflow`."""
         return "workflow"
 
     def go_on_from(self, previous: WorkflowSource) -> None:
-        """Take over the tools of unchanged files, and the last good version of broken files, from an earlier source."""
+        """Reuse the tools of an earlier source for unchanged files, and for files that can no longer be loaded.
+
+        Call this method before the context is entered.
+        """
         self._previous = dict(previous.loaded)
 
     async def __aenter__(self) -> WorkflowSource:
-        """Read and check every file, and import what the files name."""
+        """Read and check every workflow file, import the Python objects that the files name, and create the tools."""
         found: dict[str, tuple[Path, WorkflowFile]] = {}
         paths = await anyio.to_thread.run_sync(partial(find_files, self._paths))
         for path in paths:
@@ -134,7 +139,7 @@ class WorkflowSource:
         return self
 
     async def _load(self, path: Path, file: WorkflowFile) -> None:
-        """Make the tool of one file, or add the reason why this is not possible to `problems`."""
+        """Create the tool of one workflow file and add it to `loaded`, or add the reason why this is not possible to `problems`."""
         if (same := self._unchanged(path)) is not None:
             self.loaded[path] = same
             return
@@ -154,14 +159,14 @@ class WorkflowSource:
         self.loaded[path] = LoadedWorkflow(plan, tool, self._signatures[path], _generation())
 
     def _unchanged(self, path: Path) -> LoadedWorkflow | None:
-        """Return the earlier tool of this file if neither the file nor its imported modules have changed."""
+        """Return the workflow that an earlier source loaded from this file, or `None` if the file or a module that it names has changed."""
         known = self._previous.get(path)
         if known is None or known.signature is None or known.signature != self._signatures[path]:
             return None
         return known if not known.file.python_references or known.generation == _generation() else None
 
     def _fail(self, path: Path, text: str) -> None:
-        """Add the reason why a file cannot be loaded to `problems`, and keep serving its last good version, if there is one."""
+        """Add the reason why a file cannot be loaded to `problems`. The last good version of the file is still served, if there is one."""
         if path in self._previous:
             self._failed.append(path)
             text = still_served(text)
@@ -175,18 +180,21 @@ class WorkflowSource:
         return [loaded.tool for loaded in self.loaded.values()]
 
     def needs(self) -> dict[str, list[str]]:
-        """Return the tools that each file needs, as `source/tool`, by the file's path.
+        """Return the names of the tools that each workflow file calls, as `source/tool`, by file path.
 
-        Agents and workflows count as tools. Files whose Python functions cannot be imported are included.
+        Agents and other workflows are also tools. Files whose Python functions cannot be imported are included.
         """
         plans = {path: loaded.plan for path, loaded in self.loaded.items()} | self._unloaded
         return {str(path): list(dict.fromkeys(plan.patterns.values())) for path, plan in plans.items()}
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Do nothing: a source does not change, because `app` makes a new one."""
+        """Do nothing: the list of tools never changes, because `app` creates a new source when files change."""
 
     def _refuse_circles(self, found: dict[str, tuple[Path, WorkflowFile]]) -> None:
-        """Leave out workflows that call each other in a circle, because every run of them would fail."""
+        """Remove workflows that call each other in a circle from `found`, and add them to `problems`, because each run would fail.
+
+        `found` is the path and content of each file, by workflow name.
+        """
         pairs = [(name, other) for name, (_, file) in found.items() for other in workflows_in(file)]
         circle = on_a_loop(pairs)
         for name in circle:
@@ -194,7 +202,7 @@ class WorkflowSource:
             self._fail(path, f"{path}: workflow {name!r} calls itself through {', '.join(map(repr, circle))}.")
 
     def _note(self, text: str) -> None:
-        """Log problems and add them to `problems`. `text` has one per line, as `FILE: MISTAKE` or `FILE:LINE: MISTAKE`."""
+        """Log the mistakes in `text` and add them to `problems`. Each line is one mistake, as `FILE: MISTAKE` or `FILE:LINE: MISTAKE`."""
         for line in text.splitlines():
             logger.warning("workflow file problem %s", line)
             where, _, message = line.partition(": ")
@@ -207,7 +215,7 @@ def _generation() -> int:
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the workflow files of the paths, each once, sorted by name. Subfolders are not searched."""
+    """Return the workflow files in `paths` (folders and files), each once, sorted by file name. Subfolders are not searched."""
     files = [file for path in paths for file in _files_of(path)]
     return sorted(dict.fromkeys(files), key=lambda file: (file.name, str(file)))
 

@@ -1,6 +1,6 @@
-"""`SqlCheckpointStorage`: stores checkpoints in SQLite or PostgreSQL, in the gateway's own tables.
+"""`SqlCheckpointStorage`: stores workflow checkpoints in SQLite or PostgreSQL, in the tables of the gateway's database schema.
 
-The JSON is the same as in files (`checkpoints`). Several processes may use one database.
+The checkpoints are stored as JSON, in the format of `FileCheckpointStorage`. Several processes may use one database.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ if TYPE_CHECKING:
     from gateway.storage.checkpoint_rows import Checkpoints
 
 MAX_PER_WORKFLOW = 1_000
-"""Maximum stored checkpoints of one workflow; the oldest are deleted. A run stores one per round, and has at most 100 rounds by default."""
+"""Default maximum number of stored checkpoints per workflow; the oldest are deleted.
+
+A run stores a checkpoint after each superstep (step in which all waiting messages are handled), of which it has at most 100 by default."""
 
 
 class SqlCheckpointStorage:
-    """Implements `CheckpointStorage`. Opens the database on first use, and a connection per statement, so it needs no `close`."""
+    """Stores workflow checkpoints in SQLite or PostgreSQL; an implementation of `CheckpointStorage`.
+
+    The database is opened on first use, and each statement has its own connection, so the storage needs no `close`.
+    """
 
     def __init__(
         self,
@@ -33,10 +38,11 @@ class SqlCheckpointStorage:
         allowed_checkpoint_types: Sequence[str] | None = None,
         max_per_workflow: int = MAX_PER_WORKFLOW,
     ) -> None:
-        """`url` is `postgresql://…` (with the extra `postgres`), `sqlite:///…` or a file's path; by default the user's own `gateway.db`.
+        """Use the database at `url`: `postgresql://…` (with the extra `postgres`), `sqlite:///…` or a file path.
 
-        `owner` separates users: only the owner of a checkpoint can find it by its id. `allowed_checkpoint_types` are additional classes, as
-        `module:qualname`, that checkpoints may contain.
+        The default is the file `gateway.db` of the current user. `owner` separates users of one database: checkpoints are only visible to
+        the `owner` that stored them. `allowed_checkpoint_types` are additional classes, as `module:qualname`, that are decoded when a
+        workflow continues from a checkpoint. `max_per_workflow` is the number of newest checkpoints that are not deleted, per workflow.
 
         Raises:
             ValueError: `max_per_workflow` is less than 1.
@@ -49,7 +55,7 @@ class SqlCheckpointStorage:
         self._book = TypeBook(allowed=allowed_checkpoint_types or ())
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> CheckpointID:
-        """Store a checkpoint; it is committed when this returns.
+        """Store a checkpoint and return its id. The transaction is committed when the method returns.
 
         Raises:
             WorkflowCheckpointException: A value cannot be written as JSON, or the checkpoint is too large.
@@ -83,7 +89,11 @@ class SqlCheckpointStorage:
         return from_json(text, self._book)
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
-        """Return the checkpoints of a workflow, oldest first. Skips unreadable ones. Raises `StorageError`."""
+        """Return the checkpoints of a workflow, oldest first. Checkpoints that cannot be read are skipped.
+
+        Raises:
+            StorageError: The database cannot be used.
+        """
         found: list[WorkflowCheckpoint] = []
         for text in await (await self._rows()).texts(self.owner, workflow_name):
             try:
@@ -93,7 +103,11 @@ class SqlCheckpointStorage:
         return found
 
     async def delete(self, checkpoint_id: CheckpointID) -> bool:
-        """Delete a checkpoint. Return whether it existed. Raises `StorageError`."""
+        """Delete a checkpoint. Return whether it existed.
+
+        Raises:
+            StorageError: The database cannot be used.
+        """
         return await (await self._rows()).delete(self.owner, checkpoint_id)
 
     async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
@@ -107,7 +121,11 @@ class SqlCheckpointStorage:
         return from_json(text, self._book) if text is not None else None
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[CheckpointID]:
-        """Return the ids of a workflow's checkpoints, oldest first. Raises `StorageError`."""
+        """Return the ids of a workflow's checkpoints, oldest first.
+
+        Raises:
+            StorageError: The database cannot be used.
+        """
         return await (await self._rows()).ids(self.owner, workflow_name)
 
     async def _rows(self) -> Checkpoints:

@@ -1,7 +1,7 @@
-"""`{{name}}` templates of workflow files: text and JSON values with references to inputs and executors' outputs.
+"""`{{name}}` templates of workflow files: texts and JSON values with references to the workflow's inputs and the outputs of executors.
 
-A reference is a name, then fields or list positions separated by dots: `{{topic}}`, `{{review.notes}}`, `{{search.hits.0.title}}`. There
-are no expressions, filters or escapes. Inserted values are never parsed as templates.
+A reference is a name, followed by fields or list positions after dots: `{{topic}}`, `{{review.notes}}`, `{{search.hits.0.title}}`.
+Expressions, filters and escapes do not exist. Inserted values are never parsed as templates.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _BRACES = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _REFERENCE = re.compile(r"^\s*([A-Za-z_][A-Za-z0-9_-]*)((?:\.[A-Za-z0-9_$-]+)*)\s*$")
 
 _SHOWN = 60
-"""Characters of a malformed reference that an error quotes."""
+"""Maximum number of characters of a malformed reference that an error message quotes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One reference, such as `{{name.field.0}}`."""
+    """One reference of a template, such as `{{name.field.0}}`: the name of an input or executor, and a path inside its value."""
 
     name: str
     path: tuple[str, ...] = ()
@@ -32,10 +32,10 @@ class Reference:
         return "{{" + ".".join((self.name, *self.path)) + "}}"
 
     def resolve(self, scope: JsonMapping) -> JsonValue:
-        """Return the value to which the reference leads; `None` if the name has no value yet.
+        """Return the value to which the reference leads; `None` if the name has no value yet. `scope` has the values by name.
 
         Raises:
-            ToolFailed: The value has no such field or position.
+            ToolFailed: The value of the name does not have the field or list position in the reference.
         """
         value: JsonValue = scope.get(self.name)
         for index, part in enumerate(self.path):
@@ -51,13 +51,13 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A parsed text with `{{…}}` references."""
+    """A parsed text with `{{…}}` references: a sequence of strings and references."""
 
     parts: tuple[str | Reference, ...]
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        """Parse a text with `{{…}}` references.
+        """Parse a text that may contain `{{…}}` references.
 
         Raises:
             WorkflowInvalid: A text between double braces is not a reference.
@@ -79,22 +79,28 @@ class Template:
 
     @property
     def references(self) -> list[Reference]:
-        """The references, in order."""
+        """The references in the template, in the order of the text."""
         return [part for part in self.parts if isinstance(part, Reference)]
 
     def value(self, scope: JsonMapping) -> JsonValue:
-        """Return the filled-in text. A template that is a single reference returns its value, with its JSON type."""
+        """Return the text with references replaced by their values from `scope`.
+
+        If the template is a single reference and nothing else, return the referenced value with its JSON type.
+        """
         if len(self.parts) == 1 and isinstance(self.parts[0], Reference):
             return self.parts[0].resolve(scope)
         return self.text(scope)
 
     def text(self, scope: JsonMapping) -> str:
-        """Return the filled-in text: strings unchanged, an empty text for a missing value, other values as JSON."""
+        """Return the text with references replaced by their values from `scope`.
+
+        Strings are inserted unchanged, a missing value as an empty text, other values as JSON.
+        """
         return "".join(part if isinstance(part, str) else as_text(part.resolve(scope)) for part in self.parts)
 
 
 def texts(value: JsonValue) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield every string in a JSON value with its path. Keys are not templates."""
+    """Yield every string inside a JSON value as a pair: its path (keys and list positions) and the string. Keys are not included."""
     if isinstance(value, str):
         yield (), value
     elif isinstance(value, Mapping):
@@ -106,13 +112,16 @@ def texts(value: JsonValue) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 
 def constants(value: JsonValue) -> frozenset[tuple[str, str]]:
-    """Return the strings in a JSON value that contain no `{{…}}` reference, each with its key. Strings in lists are left out."""
+    """Return the constant strings (without `{{…}}` references) inside a JSON value, as pairs of the string's key and the string.
+
+    Strings that are items of lists are left out.
+    """
     found = ((path[-1], text) for path, text in texts(value) if path and not Template.parse(text).references)
     return frozenset((key, text) for key, text in found if isinstance(key, str))
 
 
 def fill(value: JsonValue, scope: JsonMapping) -> JsonValue:
-    """Return a JSON value with the templates in its strings filled in. Keys do not change."""
+    """Return a copy of a JSON value in which the `{{…}}` references in strings are replaced by values from `scope`. Keys do not change."""
     if isinstance(value, str):
         return Template.parse(value).value(scope)
     if isinstance(value, Mapping):

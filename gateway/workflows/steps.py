@@ -1,7 +1,8 @@
-"""Executors of workflow files: they ask an agent, call a tool, a workflow or a function, or ask a person.
+"""The executors (graph nodes) of workflow files: they ask an agent, call a tool, another workflow or a function, or ask a person.
 
-`file_graph` makes them. Checkpoints on disk name the classes of this module, so they must not be renamed or moved. Progress of inner calls
-is passed on with the executor's id; results are reduced to the value that templates and edges use.
+`file_graph` creates them. Stored checkpoints contain the names of the classes in this module, so they must not be renamed or moved.
+Progress of the calls that an executor makes is passed to the client with the executor's id. Tool results are reduced to the value that
+templates and edges use.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from gateway.workflows.step_templates import Template, constants, fill
 from gateway.workflows.workflow_context import WorkflowContext
 
 INPUT_KEY = "input"
-"""Key in the shared state of the arguments of the run. The output of an executor has the key `output:<id>`."""
+"""Key, in the state that executors share, of the run's arguments. The output of each executor has the key `output:<id>`."""
 
 MAX_ANSWERS = 2
-"""How often an agent is asked for an answer with the declared fields. The second question contains the problem of the first answer."""
+"""Maximum number of times that an agent is asked for an answer with the fields that the file declares.
+
+Each repeated question contains the problem of the last answer."""
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
 _TASK_NAMES = ("task", "prompt", "message", "input", "query")
@@ -42,48 +45,66 @@ StepContext = WorkflowContext[JsonValue, Complete]
 
 
 class StepExecutor(Executor):
-    """Base of the executors of workflow files.
+    """Base class of the executors of workflow files, each of which performs one step: an agent, a tool, a function or a question.
 
-    All messages that arrive in one round start the step once, because templates read outputs of executors and not messages.
+    All messages that arrive in one superstep (round of the run) start the step once, because templates read outputs of executors and not
+    messages.
     """
 
     joins = True
 
     def __init__(self, id: str, names: Sequence[str]) -> None:
-        """`names` are the ids of all executors of the graph, to which templates can refer."""
+        """Create the executor `id`. `names` are the ids of all executors of the graph, to which templates can refer."""
         super().__init__(id)
         self._names = names
 
     @handler
     async def step(self, messages: list[Any], ctx: StepContext) -> None:
-        """Perform the step and publish its output."""
+        """Handle all messages of one superstep (round of the run): perform the step once, and publish its output.
+
+        The message of the run, if it is among them, is stored as the input to which templates refer.
+        """
         if ctx.source_executor_ids == [START_SOURCE]:
             ctx.set_state(INPUT_KEY, messages[0])
-        # Outputs of earlier rounds only, so that the speed of other executors in this round does not matter.
+        # Only outputs of earlier supersteps, so that the result does not depend on the speed of other executors in this superstep.
         scope: JsonObject = dict(ctx.get_state(INPUT_KEY))
         scope.update((name, ctx.state.get_committed(f"output:{name}")) for name in self._names)
         await self.act(scope, messages, ctx)
 
     async def act(self, scope: JsonMapping, messages: list[JsonValue], ctx: StepContext) -> None:
-        """Perform the step and publish its output. A subclass that asks a person publishes the output after the answer."""
+        """Perform the step and publish its output. `scope` has the values to which templates refer, by name.
+
+        The subclass that asks a person overrides this method, because it publishes the output only after the answer.
+        """
         await self.give(*await self.perform(scope, messages, inner_context(ctx.call, self.id)), ctx)
 
     async def give(self, value: JsonValue, result: Complete, ctx: StepContext) -> None:
-        """Publish the output: `value` for templates and along the edges, `result` to the caller of the workflow."""
+        """Publish the output of the step.
+
+        `value` is stored for templates and sent along the edges. `result`, the same output as a tool result, is yielded to the caller of
+        the workflow.
+        """
         ctx.set_state(f"output:{self.id}", value)
         await ctx.send_message(value)
         await ctx.yield_output(result)
 
     async def perform(self, scope: JsonMapping, messages: list[JsonValue], call: CallContext) -> tuple[JsonValue, Complete]:
-        """Run the step. Return its value for templates and edges, and its tool result for the caller of the workflow."""
+        """Run the step, and return its output twice: as a value for templates and edges, and as a tool result for the workflow's caller.
+
+        `scope` has the values to which templates refer, by name; `call` is the context for tool calls.
+        """
         raise NotImplementedError
 
 
 class AskAgent(StepExecutor):
-    """Asks an agent, and demands the fields that the file declares."""
+    """Executor of a workflow file that asks an agent. If the file declares output fields, the answer must be an object with them."""
 
     def __init__(self, id: str, step: AgentStep, tool: Tool, names: Sequence[str]) -> None:
-        """`tool` is the agent as a tool. Its text argument gets the prompt."""
+        """Create the executor for `step`. `tool` is the agent as a tool, whose text argument gets the prompt. `names` are all executor ids.
+
+        Raises:
+            ToolFailed: The tool has no text argument.
+        """
         super().__init__(id, names)
         self._prompt = Template.parse(step.prompt) if step.prompt is not None else None
         self._fields = step.output
@@ -91,7 +112,11 @@ class AskAgent(StepExecutor):
         self._argument = task_argument(tool)
 
     async def perform(self, scope: JsonMapping, messages: list[JsonValue], call: CallContext) -> tuple[JsonValue, Complete]:
-        """Ask the agent, and once more if its answer does not have the declared fields."""
+        """Ask the agent, and ask again if its answer does not have the declared fields. Return the answer as value and as tool result.
+
+        Raises:
+            ToolFailed: The agent failed, or the repeated answer does not have the declared fields either.
+        """
         prompt = self._prompt.text(scope) if self._prompt is not None else incoming_text(messages)
         if self._fields is None:
             result = await invoke(self._tool, {self._argument: prompt}, call)
@@ -109,17 +134,21 @@ class AskAgent(StepExecutor):
 
 
 class CallTool(StepExecutor):
-    """Calls a tool or a workflow."""
+    """Executor of a workflow file that calls a tool or another workflow."""
 
     def __init__(self, id: str, step: ToolStep | WorkflowStep, tool: Tool, names: Sequence[str]) -> None:
-        """`tool` is the tool that the step names."""
+        """Create the executor for `step`. `tool` is the tool or workflow that the step names, `names` are all executor ids."""
         super().__init__(id, names)
         self._step = step
         self._tool = tool
         self._constants = constants(step.arguments)
 
     async def perform(self, scope: JsonMapping, messages: list[JsonValue], call: CallContext) -> tuple[JsonValue, Complete]:
-        """Call the tool once."""
+        """Call the tool with the filled-in arguments. Return its output as value and as tool result.
+
+        Raises:
+            ToolFailed: The tool failed, or its result does not have the declared fields.
+        """
         arguments = cast("JsonObject", fill(self._step.arguments, scope))
         result = await invoke(self._tool, arguments, call.named_in_file(self._constants))
         if self._step.output is not None:
@@ -128,17 +157,23 @@ class CallTool(StepExecutor):
 
 
 class CallFunction(StepExecutor):
-    """Calls a Python function."""
+    """Executor of a workflow file that calls a Python function."""
 
     def __init__(self, id: str, step: PythonStep, function: FunctionTool[..., Any], names: Sequence[str]) -> None:
-        """`function` is the object that `step.python` names. Without `arguments` it has at most one parameter."""
+        """Create the executor for `step`. `function` is the imported object that `step.python` names, `names` are all executor ids.
+
+        If the step has no `arguments`, the function must have at most one parameter.
+        """
         super().__init__(id, names)
         self._step = step
         self._function = function
         self._reference = Reference(step.python, function)
 
     async def perform(self, scope: JsonMapping, messages: list[JsonValue], call: CallContext) -> tuple[JsonValue, Complete]:
-        """Call the function once. The published value has the JSON type that the function returned."""
+        """Call the function. Return its output as value, with the JSON type that the function returned, and as tool result.
+
+        Without `arguments` in the file, the only parameter gets the message, or a list of the messages if there are several.
+        """
         if self._step.arguments is not None:
             arguments = cast("JsonObject", fill(self._step.arguments, scope))
         else:
@@ -148,11 +183,11 @@ class CallFunction(StepExecutor):
         outcome = await run_gated(self._reference, run, arguments, call)
         if run.result is not None and outcome.content == run.result.content:
             return run.value, run.result
-        return value_of(outcome), outcome  # a limit of the workflow's policy shortened the result
+        return value_of(outcome), outcome  # the gate changed the result, because it exceeds a limit of the workflow's policy
 
 
 class _FunctionRun:
-    """One call of a Python function, as a `Tool`. `value` keeps the returned value with its JSON type, which a tool result may lose."""
+    """A `Tool` for one call of a Python function. `value` is the returned value with its JSON type, which a tool result may lose."""
 
     def __init__(self, function: FunctionTool[..., Any], output: dict[str, JsonObject] | None) -> None:
         self.definition = function.definition
@@ -162,7 +197,11 @@ class _FunctionRun:
         self.result: Complete | None = None
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
-        """Run the function. In a durable task, the call is a step that only a person may have repeated, because its effects are unknown."""
+        """Run the function, and store the returned value and the tool result in this object.
+
+        In a durable task (background call that resumes after a restart), the call is recorded as a step. If it is interrupted, only a
+        person may have it repeated, because the effects of the function are unknown.
+        """
         if ctx.ports.durable is not None:
             form = await ctx.ports.durable.step("python", lambda _: self._to_json(arguments, ctx), repeatable=False, ctx=ctx)
             self.value, self.result = form["value"], Complete(form["result"])
@@ -188,38 +227,40 @@ class _FunctionRun:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The request with which a workflow file asks a person a question."""
+    """A question that an executor of a workflow file asks a person: the data of the executor's request."""
 
     prompt: str
     fields: dict[str, JsonObject] | None = None
-    """Fields of the answer; `None` for a single text."""
+    """Fields of the answer, as name → JSON Schema; `None` if the answer is a single text."""
 
 
 class AskPerson(StepExecutor):
-    """Asks a person, and publishes the answer as its output."""
+    """Executor of a workflow file that asks a person, and publishes the answer as its output."""
 
     def __init__(self, id: str, step: AskStep, names: Sequence[str]) -> None:
-        """The answer has the fields of `step.output`, or is a text."""
+        """Create the executor for `step`. The answer has the fields of `step.output`, or is a text. `names` are all executor ids."""
         super().__init__(id, names)
         self._prompt = Template.parse(step.ask)
         self._fields = step.output
 
     async def act(self, scope: JsonMapping, messages: list[JsonValue], ctx: StepContext) -> None:
-        """Request the answer; the method `answered` handles the response."""
+        """Request the answer from the caller of the workflow. The method `answered` handles the response."""
         await ctx.request_info(Question(self._prompt.text(scope), self._fields), str if self._fields is None else dict)
 
     @response_handler
     async def answered(self, original_request: Question, response: object, ctx: StepContext) -> None:
-        """Publish the person's answer as the output."""
+        """Publish the person's answer as the output of the executor."""
         value = cast("JsonValue", response)
         await self.give(value, as_result(value), ctx)
 
 
 async def invoke(tool: Tool, arguments: JsonObject, call: CallContext) -> Complete:
-    """Call a tool until it completes. Return the result without its `_meta`, which is about this call and not about the workflow.
+    """Call a tool, answer its requests for input, and return its final result.
+
+    The result is returned without its `_meta`, which describes this call and not the call of the workflow.
 
     Raises:
-        ToolFailed: The result is an error, or the tool started a task.
+        ToolFailed: The result is an error, or the tool started a background task.
     """
     outcome = await drive(tool, arguments, call)
     if isinstance(outcome, TaskStarted):
@@ -230,27 +271,30 @@ async def invoke(tool: Tool, arguments: JsonObject, call: CallContext) -> Comple
 
 
 def inner_context(call: CallContext, label: str) -> CallContext:
-    """Return a context for tool calls of the executor `label`. Progress messages of these calls reach the client with `label` in front."""
+    """Return a context for the tool calls that the executor `label` of a workflow makes.
+
+    The calls have the client, rights and deadline of `call`. Their progress messages reach the client with `label` in front.
+    """
     caller = LabelledCaller(call.ports.caller, label)
     child = call.child().with_caller(caller)
     return child.with_facts(dataclasses.replace(child.facts, wants_progress=call.facts.wants_progress))
 
 
 def value_of(result: Complete) -> JsonValue:
-    """Return the value of a tool result for templates and edges: the structured content if there is any, otherwise the text."""
+    """Return the value of a tool result that templates and edges use: the structured content if there is any, otherwise the text."""
     return result.structured if result.structured is not None else result.as_text()
 
 
 def as_result(value: JsonValue) -> Complete:
-    """Return a JSON value as a tool result: as text, and an object also as structured content."""
+    """Convert a JSON value to a tool result. The value becomes text content; an object also becomes the structured content."""
     return Complete.text(as_text(value), structured=value if isinstance(value, dict) else None)
 
 
 def demand_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[JsonValue, Complete]:
-    """Return the fields of a tool result that the file declares, as a value and as a result.
+    """Extract the fields that the workflow file declares (name → JSON Schema) from a tool result. Return them as value and as tool result.
 
     Raises:
-        ToolFailed: Fields are missing or do not fit.
+        ToolFailed: A field is missing, or its value does not fit its schema.
     """
     value, problem = read_fields(result, fields)
     if value is None:
@@ -259,7 +303,11 @@ def demand_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[Json
 
 
 def read_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[JsonObject | None, str]:
-    """Return the fields of a tool result that the file declares, with defaults filled in; or `None` and the problem."""
+    """Extract the fields that the workflow file declares (name → JSON Schema) from a tool result.
+
+    The fields come from the structured content, or from a JSON object in the text. Missing fields get the `default` of their schema. Return
+    the fields and an empty string, or `None` and the problem if fields are missing or do not fit.
+    """
     structured = result.structured
     found = cast("JsonObject", structured) if isinstance(structured, dict) else find_object(result.as_text())
     if found is None:
@@ -271,10 +319,10 @@ def read_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[JsonOb
 
 
 def task_argument(tool: Tool) -> str:
-    """Return the name of the argument with which a tool (usually an agent) gets its task as text.
+    """Return the name of the argument that passes a task to a tool (usually an agent): `task`, `prompt` or the like, or a text argument.
 
     Raises:
-        ToolFailed: There is no text argument.
+        ToolFailed: The tool has no text argument.
     """
     schema = tool.definition.input_schema
     properties = cast("dict[str, JsonObject]", schema.get("properties") or {})
@@ -287,9 +335,9 @@ def task_argument(tool: Tool) -> str:
 
 
 def incoming_text(messages: Sequence[JsonValue]) -> str:
-    """Return the texts of earlier outputs as one prompt.
+    """Combine messages, which are outputs of earlier executors or the run's arguments, to one text that serves as a prompt.
 
-    Of an object with a single field, such as the arguments of a run, only the value is used.
+    Strings are used as they are, other values as JSON. An object with a single field is represented by the value of this field.
     """
     texts: list[str] = []
     for message in messages:
@@ -299,7 +347,10 @@ def incoming_text(messages: Sequence[JsonValue]) -> str:
 
 
 def find_object(text: str) -> JsonObject | None:
-    """Return the JSON object in a model's answer: the whole text, a fenced block, or the outermost braces."""
+    """Find the JSON object in a model's answer, and return it, or `None` if the answer does not contain one.
+
+    Tried are the whole text, the first fenced code block, and the text between the first and the last brace.
+    """
     candidates: list[Callable[[], str]] = [
         lambda: text,
         lambda: (_FENCE.search(text) or [text, text])[1],

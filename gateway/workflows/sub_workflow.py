@@ -1,7 +1,8 @@
-"""`WorkflowExecutor`: runs a workflow as an executor of another workflow, its parent. Names are agent-framework's.
+"""`WorkflowExecutor`: an executor that runs a workflow (the inner workflow) inside another workflow (the parent).
 
-Outputs of the inner workflow are sent on as messages, or yielded as the parent's outputs. Its requests go to an executor of the parent as
-messages, or to the parent's caller. The inner workflow handles one message at a time; concurrent messages wait for each other.
+Outputs of the inner workflow are sent to other executors of the parent as messages, or yielded as outputs of the parent. Requests of the
+inner workflow go to an executor of the parent as messages, or to the parent's caller. The inner workflow handles one message at a time;
+concurrent messages wait. Names are those of Microsoft's agent-framework.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gateway.workflows.workflow_context import WorkflowContext
 
 @dataclass
 class SubWorkflowResponseMessage:
-    """The response of an executor of the parent workflow to a request of the inner workflow."""
+    """The message with which an executor of a parent workflow responds to a request of its inner workflow."""
 
     data: Any
     source_event: WorkflowEvent[Any]
@@ -35,17 +36,17 @@ class SubWorkflowResponseMessage:
 
 @dataclass
 class SubWorkflowRequestMessage:
-    """A request of the inner workflow, sent to an executor of the parent workflow."""
+    """The message with which a request of an inner workflow reaches an executor of its parent workflow."""
 
     source_event: WorkflowEvent[Any]
     executor_id: str
-    """The executor to which the response must be sent."""
+    """Id of the executor of the parent workflow that runs the inner workflow. The response must be sent to this executor."""
 
     def create_response(self, data: Any) -> SubWorkflowResponseMessage:
-        """Make the response, to be sent to `executor_id`.
+        """Create the response message with the value `data`. Send it to the executor `executor_id`.
 
         Raises:
-            TypeError: `data` does not have the requested type.
+            TypeError: `data` does not have the response type that the request requires.
         """
         wanted = self.source_event.response_type
         if not is_instance_of(data, wanted):
@@ -57,15 +58,16 @@ class SubWorkflowRequestMessage:
 
 
 class WorkflowExecutor(Executor):
-    """Runs an inner workflow once for each message that it receives."""
+    """An executor that runs another workflow (the inner workflow) once for each message that it receives."""
 
     def __init__(
         self, workflow: Workflow, id: str | None = None, allow_direct_output: bool = False, propagate_request: bool = False
     ) -> None:
-        """The default id is that of the inner workflow.
+        """Create an executor that runs `workflow`. The default `id` is the id of that inner workflow.
 
-        `allow_direct_output` yields its outputs as outputs of the parent workflow. `propagate_request` sends its requests to the caller of
-        the parent, instead of to an executor of the parent.
+        With `allow_direct_output`, outputs of the inner workflow become outputs of the parent workflow instead of messages to other
+        executors. With `propagate_request`, requests of the inner workflow go to the caller of the parent instead of to an executor of the
+        parent.
 
         Raises:
             ValueError: The id is empty.
@@ -76,61 +78,61 @@ class WorkflowExecutor(Executor):
         self.propagate_request = propagate_request
         self._lock = anyio.Lock()
         self._open: dict[str, WorkflowEvent[Any]] = {}
-        """Requests of the inner workflow without a response, by id."""
+        """Requests of the inner workflow that have no response yet, by request id."""
         self._answers: dict[str, Any] = {}
-        """Responses, by request id, which wait until every open request of the inner workflow has a response."""
+        """Responses to requests of the inner workflow, by request id. They are collected until each open request has a response."""
 
     @property
     def input_types(self) -> list[Any]:
-        """Types that the inner workflow takes, and responses to its requests."""
+        """Types of messages that this executor accepts: those with which the inner workflow can begin, and responses to its requests."""
         return [*self.workflow.input_types, SubWorkflowResponseMessage]
 
     @property
     def output_types(self) -> list[Any]:
-        """Types that the inner workflow yields, and its requests if it can make any."""
+        """Types of messages that this executor may send: outputs of the inner workflow, and its requests if it can make any."""
         asks = any(item.is_request_response_capable for item in self.workflow.executors.values())
         return [*self.workflow.output_types, *([SubWorkflowRequestMessage] if asks else [])]
 
     @property
     def workflow_output_types(self) -> list[Any]:
-        """Types that are yielded as outputs of the parent workflow.
+        """Types of outputs of the parent workflow that this executor may yield: those of the inner workflow with `allow_direct_output`.
 
-        Without `allow_direct_output`, this is `Any`, so that a builder may still select this executor's outputs.
+        Without `allow_direct_output`, the list is `[Any]`, so that a builder does not reject the selection of this executor's outputs.
         """
         return list(self.workflow.output_types) if self.allow_direct_output else [Any]
 
     def can_handle(self, message: WorkflowMessage) -> bool:
-        """Return whether the message fits the inner workflow, or is a response to one of its requests."""
+        """Return whether the inner workflow can begin with this message, or the message is a response to one of its requests."""
         if message.type is MessageType.RESPONSE or isinstance(message.data, SubWorkflowResponseMessage):
             return True
         return any(is_instance_of(message.data, kind) for kind in self.workflow.input_types)
 
     @handler
     async def handle_response_message(self, response: SubWorkflowResponseMessage, ctx: WorkflowContext[Any, Any]) -> None:
-        """Pass the response of an executor of the parent to the inner workflow."""
+        """Handle a response of an executor of the parent workflow: pass it to the inner workflow."""
         await self._answered(response.source_event.request_id, response.data, ctx)
 
     @handler
     async def process_workflow(self, input_data: object, ctx: WorkflowContext[Any, Any]) -> None:
-        """Run the inner workflow with a message."""
+        """Handle a message: run the inner workflow with it."""
         await self._run(RunRequest(input_data, run_kwargs=ctx.get_state(RUN_KWARGS_KEY), ctx=ctx.call), ctx)
 
     @response_handler
     async def handle_propagated_response(self, original_request: object, response: object, ctx: WorkflowContext[Any, Any]) -> None:
-        """Pass the response of the parent's caller to the inner workflow."""
+        """Handle a response of the parent workflow's caller: pass it to the inner workflow."""
         await self._answered(ctx.request_id or "", response, ctx)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return id, class name and the inner workflow as JSON-compatible data."""
+        """Return the executor as JSON-compatible data: id, class name and the graph of the inner workflow."""
         return {**super().to_dict(), "workflow": self.workflow.to_dict()}
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """Return the open requests and responses, and a checkpoint of the inner workflow."""
+        """Return the state for the parent's checkpoint: a checkpoint of the inner workflow, its open requests, and collected responses."""
         inner = await take_snapshot(self.workflow)
         return {"inner": inner, "open": dict(self._open), "answers": dict(self._answers)}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the state of the inner workflow."""
+        """Restore the inner workflow, its open requests and the collected responses from the result of `on_checkpoint_save`."""
         inner: WorkflowCheckpoint = state["inner"]
         await restore_snapshot(self.workflow, inner)
         self._open = dict(state["open"])

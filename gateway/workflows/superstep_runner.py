@@ -1,7 +1,7 @@
-"""`SuperstepRunner`: one run of a graph, in rounds (supersteps) until no messages are left.
+"""`SuperstepRunner`: does one run of a graph workflow, in supersteps (rounds) until no messages are left.
 
-A round delivers every waiting message. Messages with the same sender, edge group and target form a lane and are delivered in order; the
-lanes run concurrently. At the end of the round the shared state is committed and a checkpoint is saved.
+A superstep delivers every waiting message. Messages with the same sender, edge group and target form a lane and are delivered one after the
+other; the lanes run concurrently. At the end of the superstep, the state that executors share is committed and a checkpoint is saved.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message on its way to one executor in one round."""
+    """A message to deliver to one executor in the current round of the run. `source_ids` are its senders, several for a fan-in."""
 
     message: WorkflowMessage
     source_ids: list[str]
 
 
 Lane = tuple[Executor, list[Delivery]]
-"""An executor, and the messages that it receives one after the other in one round."""
+"""A pair: an executor, and the messages that it receives one after the other in one superstep (round). Lanes run concurrently."""
 
 
 class SuperstepRunner:
-    """Does one run of a graph; call `run` once."""
+    """Does one run of a graph workflow. Create an object for each run, and call its method `run` once."""
 
     def __init__(
         self, graph: WorkflowGraph, emit: OnEvent, call: CallContext, *, is_streaming: bool, storage: CheckpointStorage | None
@@ -59,7 +59,7 @@ class SuperstepRunner:
         self._is_restored = False
         self._reported_pending = False
         self._sent_in: dict[int, tuple[SpanContext, ...]] = {}
-        """Index of the edge group of a fan-in → trace spans in which the messages that it has collected were sent."""
+        """OpenTelemetry contexts of the messages that each fan-in (edges from several executors) has collected, by index of its group."""
         self._scope = RunScope(
             self._state.shared,
             self._state.pending,
@@ -71,18 +71,18 @@ class SuperstepRunner:
         )
 
     async def run(self, begin: Callable[[], Awaitable[None]]) -> None:
-        """Await `begin`, which queues or delivers the first messages; then do rounds until no messages are left.
+        """Do the run: await `begin`, which queues or delivers the first messages, then do supersteps (rounds) until no messages are left.
 
         Raises:
-            WorkflowConvergenceException: There were too many rounds.
-            Exception: Whatever an executor raised, after the events that report it.
+            WorkflowConvergenceException: Messages were left after the maximum number of supersteps.
+            Exception: Any exception that an executor raised. It is raised after the events that report it.
         """
         await self._emit(WorkflowEvent[Any].started())
         await self._set_status(WorkflowRunState.IN_PROGRESS)
         try:
             await begin()
             await self._rounds()
-        except Exception as error:  # executors may raise anything
+        except Exception as error:  # executors are user code and may raise any exception
             cause = only_cause(error)
             self._state.discard_round()
             details = WorkflowErrorDetails.from_exception(cause, executor_id=failed_executor(cause))
@@ -91,10 +91,10 @@ class SuperstepRunner:
             raise cause from cause.__cause__
         await self._set_status(WorkflowRunState.IDLE_WITH_PENDING_REQUESTS if self._state.pending else WorkflowRunState.IDLE)
 
-    # -- ways to begin -----------------------------------------------------------------------------------------
+    # -- start of a run ----------------------------------------------------------------------------------------
 
     async def deliver_first(self, message: Any) -> None:
-        """Have the start executor handle the message of the run, before the first round."""
+        """Deliver the message of a new run to the start executor, before the first superstep. Pass this method to `run` in `begin`."""
         self._state.iteration = 0
         self._state.traversals.clear()
         data = message.data if isinstance(message, WorkflowMessage) else message
@@ -108,24 +108,24 @@ class SuperstepRunner:
             await self._checkpoint()
 
     async def repeat_requests(self) -> None:
-        """Report the requests of a restored checkpoint again, so that the caller learns what to answer."""
+        """Emit the open requests of a restored checkpoint again, so that the caller gets the requests to answer."""
         self._is_restored = True
         for event in list(self._state.pending.values()):
             await self._report(event)
 
     def respond(self, responses: dict[str, Any]) -> None:
-        """Queue responses to requests. The caller has checked their ids and types."""
+        """Queue responses to open requests, given by request id, for the next round of the run. Ids and types must have been checked."""
         for request_id, response in responses.items():
             event = self._state.pending.pop(request_id)
             source, target = internal_source(event.source_executor_id), event.source_executor_id
             self._state.messages.append(WorkflowMessage(response, source, target, MessageType.RESPONSE, event))
 
-    # -- rounds ------------------------------------------------------------------------------------------------
+    # -- supersteps --------------------------------------------------------------------------------------------
 
     async def _rounds(self) -> None:
         state, limit = self._state, self._graph.max_iterations
         if self._is_restored and not state.messages:
-            return  # an empty round would change the numbers of later rounds, which are part of the names of recorded steps
+            return  # an empty superstep would change the numbers of later supersteps, which are part of the names of recorded steps
         while True:
             if state.iteration >= limit:
                 if state.messages:
@@ -145,7 +145,10 @@ class SuperstepRunner:
                 return
 
     async def _route(self, messages: Sequence[WorkflowMessage]) -> list[Lane]:
-        """Return the lanes (target with its messages) of a round, ordered by messages, then by edges."""
+        """Decide which executors receive the messages of a superstep. Return lanes: each target executor with its messages.
+
+        The lanes have the order of the messages, then of the edges. A message that no edge can carry is dropped.
+        """
         lanes: dict[tuple[Any, ...], Lane] = {}
         for message in messages:
             groups = self._graph.groups_of(message.source_id)
@@ -172,7 +175,7 @@ class SuperstepRunner:
         return await traced_delivery(group.type, group.id, message, decision, lambda: self._why_not(group, message))
 
     def _why_not(self, group: EdgeGroup, message: WorkflowMessage) -> str:
-        """Return the delivery status for traces of a message that an edge group did not deliver."""
+        """Return the reason, as a delivery status for traces, why an edge group did not deliver a message."""
         targets = [name for name in group.target_executor_ids if message.target_id in (None, name)]
         if not targets:
             return WRONG_TARGET
@@ -181,7 +184,7 @@ class SuperstepRunner:
         return CONDITION_FALSE if any(self._accepts(name, message) for name in targets) else WRONG_TYPE
 
     async def _decide(self, index: int, group: EdgeGroup, message: WorkflowMessage) -> list[tuple[str, Delivery]]:
-        """Return the pairs of target id and delivery that one edge group decides on for one message."""
+        """Return the deliveries of one message that one edge group decides on, as pairs of target id and delivery."""
         if message.target_id is not None and message.target_id not in group.target_executor_ids:
             return []
         if isinstance(group, FanInEdgeGroup):
@@ -212,9 +215,9 @@ class SuperstepRunner:
         return self._graph.executors[target_id].can_handle(WorkflowMessage([message.data], message.source_id))
 
     def _gather(self, index: int, group: FanInEdgeGroup, message: WorkflowMessage) -> list[tuple[str, Delivery]]:
-        """Collect a message for a fan-in.
+        """Collect a message for a fan-in, whose target receives one list when every source has sent a message.
 
-        Return its delivery, with the list of collected messages, as soon as every source has sent one.
+        Return the delivery of the list, as a pair with the target's id, or an empty list while messages of some source are missing.
         """
         target_id, sources = group.edges[0].target_id, group.source_executor_ids
         if not self._accepts_list(target_id, message):
@@ -231,7 +234,10 @@ class SuperstepRunner:
         return [(target_id, Delivery(joined, sources))]
 
     async def _deliver(self, lanes: list[Lane], number: int) -> None:
-        """Deliver the messages of round `number` (0 is the start). The first failure cancels the other lanes and is raised."""
+        """Deliver the messages of superstep `number` (0 is the delivery to the start executor), all lanes concurrently.
+
+        Messages that executors send are queued for the next superstep. The first failure cancels the other lanes and is raised.
+        """
         contexts: list[list[WorkflowContext[Any, Any]]] = [[] for _ in lanes]
         labels = self._labels(lanes, number)
         if len(lanes) == 1:
@@ -248,9 +254,9 @@ class SuperstepRunner:
                 self._state.messages += ctx.sent
 
     def _labels(self, lanes: list[Lane], number: int) -> list[list[str]]:
-        """Return a name for each delivery, made of executor, round and order.
+        """Return a name for each delivery of each lane: the executor's id, the number of the superstep, and a running number.
 
-        The names are the same when a resumed task repeats the round, so recorded steps are found again.
+        When a durable task resumes after a restart and repeats the superstep, the names are the same, so that recorded steps are found.
         """
         counts: dict[str, int] = {}
         if (durable := self._scope.call.ports.durable) is not None and durable.version == 1:
@@ -308,7 +314,7 @@ class SuperstepRunner:
 
 
 def _joined(lane: list[Delivery]) -> list[Delivery]:
-    """Return one delivery with the list of all ordinary messages of a lane, followed by the deliveries of its responses."""
+    """Combine all messages of a lane, except responses to requests, to one delivery of a list. Deliveries of responses follow unchanged."""
     standard = [item for item in lane if item.message.type is MessageType.STANDARD]
     responses = [item for item in lane if item.message.type is not MessageType.STANDARD]
     if not standard:
@@ -316,7 +322,7 @@ def _joined(lane: list[Delivery]) -> list[Delivery]:
     sources = [source for item in standard for source in item.source_ids]
     data: list[Any] = []
     for item in standard:
-        # The data of a fan-in is already a list.
+        # A message of a fan-in, which has several sources, already contains a list.
         data += item.message.data if len(item.source_ids) > 1 else [item.message.data]
     sent_in = tuple(context for item in standard for context in item.message.sent_in)
     return [Delivery(WorkflowMessage(data, sources[0], sent_in=sent_in), sources), *responses]

@@ -1,6 +1,7 @@
-"""`TaskCheckpoints`: keeps a run's latest checkpoint with its durable task, so that the workflow continues from its last round.
+"""`TaskCheckpoints`: stores a run's latest checkpoint with its durable task (background call that resumes after a restart).
 
-A checkpoint contains what remains to be done. The outputs so far are kept with it, so that the result is complete.
+A resumed task continues the workflow from this checkpoint. A checkpoint does not contain the outputs so far; they are stored with it, so
+that the result of the resumed task is complete.
 """
 
 from __future__ import annotations
@@ -23,27 +24,33 @@ _NAME = "checkpoint"
 
 
 class TaskCheckpoints:
-    """Implements `CheckpointStorage` for one run in a durable task. Only the latest checkpoint is kept."""
+    """Checkpoint storage for one workflow run in a durable task (background call that resumes after a restart).
+
+    It stores only the latest checkpoint, with the data of the task. An implementation of `CheckpointStorage`.
+    """
 
     def __init__(self, durable: DurablePort, events: Sequence[WorkflowEvent[Any]]) -> None:
-        """`events` is the list to which the run appends its events."""
+        """Store checkpoints in the task `durable`. `events` is the list to which the run appends its events; its outputs are stored too."""
         self._durable = durable
         self._events = events
 
     @property
     def _kept(self) -> JsonObject | None:
-        """The value that `save` last stored with the task: `checkpoint` and `outputs`. Earlier versions stored only the checkpoint."""
+        """The object that `save` last stored with the task, with the keys `checkpoint` and `outputs`; `None` if nothing is stored.
+
+        Earlier versions stored only the checkpoint.
+        """
         kept = cast("JsonObject | None", self._durable.kept(_NAME))
         return kept if kept is None or "checkpoint" in kept else {"checkpoint": kept, "outputs": []}
 
     @property
     def latest_id(self) -> CheckpointID | None:
-        """The id of the checkpoint to continue from; `None` at the first attempt."""
+        """Id of the stored checkpoint, from which a resumed task continues; `None` if the task has stored no checkpoint yet."""
         kept = self._kept
         return str(kept["checkpoint"]["checkpoint_id"]) if kept is not None else None
 
     def outputs(self, book: TypeBook) -> list[WorkflowEvent[Any]]:
-        """Return the outputs of the run up to the latest checkpoint.
+        """Return the outputs of the run up to the latest checkpoint, as `output` events. `book` is the set of classes to decode.
 
         Raises:
             WorkflowCheckpointException: An output has a class that `book` does not contain.
@@ -53,9 +60,10 @@ class TaskCheckpoints:
         return [WorkflowEvent("output", data, executor) for executor, data in given]
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> CheckpointID:
-        """Store a checkpoint with the task.
+        """Store a checkpoint and the run's outputs so far with the task, in place of the previous checkpoint. Return the checkpoint's id.
 
-        If the checkpoint cannot be written as JSON, a resumed task starts again, with the results of its recorded steps.
+        A checkpoint that cannot be written as JSON is not stored, and a warning is logged. A resumed task then continues from the previous
+        checkpoint or, without one, from the start; recorded steps do not run again.
         """
         try:
             form = json.loads(to_json(checkpoint))
@@ -67,22 +75,22 @@ class TaskCheckpoints:
         return checkpoint.checkpoint_id
 
     async def load(self, checkpoint_id: CheckpointID) -> WorkflowCheckpoint:
-        """Return the latest checkpoint."""
+        """Return the latest checkpoint. It must exist; `checkpoint_id` is ignored, because only one checkpoint is stored."""
         kept = cast("JsonObject", self._kept)
         return from_json(json.dumps(kept["checkpoint"]), TypeBook())
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
-        """Return a list with the latest checkpoint, or an empty list."""
+        """Return a list with the latest checkpoint, or an empty list if no checkpoint is stored."""
         return [await self.load(self.latest_id)] if self.latest_id is not None else []
 
     async def delete(self, checkpoint_id: CheckpointID) -> bool:
-        """Do nothing: the checkpoint is deleted with the task."""
+        """Do nothing and return false, because the checkpoint is deleted together with the task."""
         return False
 
     async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
-        """Return the latest checkpoint, or `None`."""
+        """Return the latest checkpoint, or `None` if no checkpoint is stored."""
         return await self.load(self.latest_id) if self.latest_id is not None else None
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[CheckpointID]:
-        """Return a list with the latest id, or an empty list."""
+        """Return a list with the id of the latest checkpoint, or an empty list if no checkpoint is stored."""
         return [self.latest_id] if self.latest_id is not None else []

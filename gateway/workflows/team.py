@@ -1,4 +1,4 @@
-"""`TeamPlan`: an orchestration of a workflow file, built with the builders of `orchestrations`."""
+"""`TeamPlan`: builds the graph of a workflow file that defines an orchestration of agents, with the builders of `orchestrations`."""
 
 from __future__ import annotations
 
@@ -38,21 +38,26 @@ from gateway.workflows.tool_agent import ToolAgent
 from gateway.workflows.workflow import Workflow
 
 Functions = Mapping[str, Callable[..., Any]]
-"""Key in the file (such as `aggregator`) → function to call in one run."""
+"""Key of the orchestration in the file (such as `aggregator`) → Python function that this key names, ready to be called in one run."""
 
 
 @dataclass(frozen=True, slots=True)
 class TeamPlan:
-    """An orchestration with its imported functions, from which the graph of each call is built. Concurrent calls share the plan."""
+    """An orchestration (agents that work together by a predefined pattern) of a workflow file, with the imported functions that it names.
+
+    The graph of each call is built from it. Concurrent calls share the plan.
+    """
 
     file: WorkflowFile
     team: Team
     functions: Mapping[str, Reference] = field(default_factory=dict[str, Reference])
-    """Key in the file (such as `aggregator`) → imported function."""
+    """Key of the orchestration in the file (such as `aggregator`) → imported Python function that this key names."""
 
     @classmethod
     async def prepare(cls, file: WorkflowFile, team: Team, *, base_dir: Path, rules: FunctionRules | None = None) -> TeamPlan:
-        """Import the functions that the file names. `rules` say which Python functions the file may run.
+        """Import the Python functions that the orchestration names, first from `base_dir`, and return the plan.
+
+        `rules` decide which Python functions the file may run.
 
         Raises:
             WorkflowInvalid: An object cannot be imported, may not run, or is not a function; one problem per line.
@@ -80,7 +85,7 @@ class TeamPlan:
 
     @property
     def patterns(self) -> dict[str, str]:
-        """Id of each participant, orchestrator and manager → the tool that answers for it, as `source/tool`."""
+        """Id of each participant, orchestrator and manager → name of the tool, as `source/tool`, whose results are its answers."""
         needed = {id_of(item): pattern_of(item) for item in self.team.participants}
         leader = self._leader
         return {**needed, leader: f"agent/{leader}"} if leader is not None else needed
@@ -92,10 +97,10 @@ class TeamPlan:
         return self.team.manager if isinstance(self.team, MagenticTeam) else None
 
     def build(self, tools: Mapping[str, Tool], call: CallContext) -> Workflow:
-        """Build a workflow for one run that serves `call`. `tools` are the tools of `patterns`, by id.
+        """Build a workflow for one run that serves the tool call `call`. `tools` are the tools that `patterns` names, by the same ids.
 
         Raises:
-            ToolFailed: A participant has no text argument.
+            ToolFailed: The tool of a participant has no text argument.
         """
         agents = [
             ToolAgent(tools[id_of(item)], name=id_of(item), has_judgement=pattern_of(item).startswith("agent/"))
@@ -109,7 +114,7 @@ class TeamPlan:
     def _build(self, agents: list[ToolAgent], tools: Mapping[str, Tool], functions: Functions) -> Workflow:
         team, outputs, others = self.team, as_selection(self.file.output_from), as_selection(self.file.intermediate_output_from)
         if outputs is None and isinstance(others, str):
-            # Builders read a word without `output_from` as "no outputs"; in a file the result stays the orchestration's.
+            # For a builder, `all` or `all_other` without `output_from` means no outputs; in a file it does not change the outputs.
             if isinstance(team, SequentialTeam):
                 outputs, others = [id_of(team.participants[-1])], "all_other"
             elif isinstance(team, HandoffTeam):
@@ -159,10 +164,10 @@ class TeamPlan:
 
 
 class _Manager(StandardMagenticManager):
-    """A manager whose agent makes its calls as part of the tool call that the workflow serves."""
+    """The manager of a magentic orchestration. Its agent acts on behalf of the tool call which runs the workflow."""
 
     def serve(self, call: CallContext) -> None:
-        """Set the tool call of the workflow that the next runs of the agent belong to."""
+        """Set the tool call on whose behalf the manager's agent makes its next runs. The workflow runs as part of this call."""
         serve_call(self._agent, call)
 
 
@@ -173,6 +178,6 @@ def _reviewed(builder: Any, review: bool | tuple[str, ...]) -> Any:
 
 
 def _in_turn(state: GroupChatState) -> str:
-    """Return the next participant in the order of the list (round-robin)."""
+    """Return the name of the next speaker of a group chat: the participants speak in the order of the list (`round-robin`)."""
     names = list(state.participants)
     return names[state.current_round % len(names)]

@@ -1,4 +1,4 @@
-"""The rules for orchestrations in workflow files. Used by `file_rules`."""
+"""Checks of the orchestrations in workflow files: participants exist, and keys can be combined. Used by `file_rules`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ Named = Iterator[tuple[str, str]]
 
 
 def team_key(file: WorkflowFile) -> str:
-    """Return the key of the file that contains its orchestration, such as `group-chat`."""
+    """Return the key under which the workflow file defines its orchestration, such as `group-chat`. The file must have one."""
     return next(key for key in file.model_fields_set if getattr(file, key) is file.team).replace("_", "-")
 
 
 def check_team(file: WorkflowFile, team: Team, keys: Sequence[str]) -> list[Problem]:
-    """Return every problem. `keys` are the keys of the file that cannot be combined with an orchestration."""
+    """Check the orchestration `team` of a workflow file and return every problem.
+
+    `keys` are those keys in the file that cannot be combined with an orchestration. The key of the orchestration itself is ignored.
+    """
     own = team_key(file)
     problems = [Problem(key, f"cannot be combined with `{own}`: a file is one graph or one orchestration") for key in keys if key != own]
     ids = [id_of(item) for item in team.participants]
@@ -51,7 +54,7 @@ def _named(own: str, team: Team) -> Named:
 
 
 def selected_names(file: WorkflowFile) -> Named:
-    """Yield the names in the output selections of a file, each with the path of its key."""
+    """Yield the names in `output-from` and `intermediate-output-from` of a workflow file, as pairs of key path and name."""
     for key, names in (("output-from", file.output_from), ("intermediate-output-from", file.intermediate_output_from)):
         if names is not None and not isinstance(names, str):
             yield from ((f"{key}[{number}]", name) for number, name in enumerate(names))

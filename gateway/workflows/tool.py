@@ -1,7 +1,7 @@
-"""`WorkflowTool`: a workflow file as a tool.
+"""`WorkflowTool`: a tool that runs the workflow of a workflow file. `source` creates these tools.
 
-Each call is one run: the arguments begin it, its outputs are the result, and progress messages report executors and intermediate outputs.
-`source` makes the tools. The gate turns exceptions into error results.
+Each call does one run: the arguments are its input, its outputs are the tool result, and progress notifications report its executors and
+intermediate outputs. The gate, through which each tool call passes, converts exceptions to error results.
 """
 
 from __future__ import annotations
@@ -29,22 +29,27 @@ if TYPE_CHECKING:
     from gateway.workflows.events import WorkflowEvent
 
 MAX_OUTPUT_CHARS = 4_000
-"""Maximum characters of an intermediate output in a progress message. Clients show such messages in a line or two."""
+"""Maximum characters of an intermediate output in a progress message. Clients usually show at most two lines of such messages."""
 
 
 class WorkflowTool:
-    """Does one run per call. Calls run concurrently, unless the file names a single graph object in code."""
+    """A tool that runs the workflow of a workflow file, once per call.
+
+    Calls run concurrently, unless the file names a graph object in Python, which can do only one run at a time.
+    """
 
     records_steps = True
-    """In a durable task, a workflow records its rounds and functions as steps itself, and so do the tools that it calls."""
+    """Declares that the workflow, and the tools that it calls, record their steps in a durable task (background call that resumes).
+
+    A call of this tool that was interrupted by a restart can therefore run again without asking a person."""
 
     def __init__(
         self, plan: WorkflowPlan, *, toolbox: ToolBox, forms: Forms | None = None, guards: ToolGuards | None = None
     ) -> None:
-        """`toolbox` finds the tools of executors at each call.
+        """Create the tool for the workflow file in `plan`. `toolbox` finds the tools that its executors call, at each call of this tool.
 
-        `forms` puts questions on the pending list if the client cannot show them. `guards` makes the functions of the file and the tools of
-        its agents pass the gate.
+        `forms` puts questions on a list that a person answers at the command line, for clients that cannot show them. With `guards`, Python
+        functions of the file and tools of its agents are subject to policy, approval and time limit.
         """
         self._guards = guards
         self._forms = forms
@@ -59,7 +64,7 @@ class WorkflowTool:
 
         Raises:
             WorkflowFailed: An executor failed, or its tool is not available; the text names the executor.
-            WorkflowInvalid: The function that makes a workflow in code failed.
+            WorkflowInvalid: The Python function that should return the workflow failed.
         """
         await load("gateway.workflows.info_requests", "gateway.workflows.file_graph", "gateway.workflows.workflow_schemas")
         from gateway.workflows.info_requests import run_to_end
@@ -83,7 +88,11 @@ class WorkflowTool:
         return to_result(outputs[-1:] if is_last_only else outputs, is_structured=self.definition.output_schema is not None)
 
     async def _find_tools(self) -> Mapping[str, Tool]:
-        """Return every tool that the graph may need, by executor id, before anything runs."""
+        """Return the tools that the executors need, by executor id. They are looked up before the workflow runs.
+
+        Raises:
+            WorkflowFailed: A tool is not available.
+        """
         found: dict[str, Tool] = {}
         for name, pattern in self._plan.patterns.items():
             tools = await self._toolbox.tools([pattern])
@@ -95,7 +104,10 @@ class WorkflowTool:
 
 
 def define(plan: WorkflowPlan) -> ToolDefinition:
-    """Return the definition of a workflow file's tool."""
+    """Return the definition of a workflow's tool: name, description, input schema and output schema.
+
+    The schemas come from the workflow file, or from the type annotations of a workflow in Python if the file declares no `input`.
+    """
     file = plan.file
     input_schema, output_schema = object_schema(file.input, is_closed=True), None
     if plan.sample is not None:
@@ -124,17 +136,21 @@ def define(plan: WorkflowPlan) -> ToolDefinition:
 
 
 class RunNarrator(PassingCaller):
-    """Sends the events of a run to the client as progress. It numbers the messages itself, because MCP requires growing progress values."""
+    """Reports the events of a workflow run to the client as progress notifications.
+
+    It is also the `Caller` (port from a tool call to its client) of the calls that the workflow makes. All progress values come from one
+    counter, because MCP requires increasing values.
+    """
 
     def __init__(self, caller: Caller) -> None:
         super().__init__(caller)
         self._count = 0
         self._lines = NewLines()
         self._streamed: dict[str | None, Sentences] = {}
-        """Text of answers that arrive in parts, by executor id."""
+        """Text of answers that arrive in parts and has not been reported yet, by executor id."""
 
     async def report(self, event: WorkflowEvent[Any]) -> None:
-        """Report when an executor starts and finishes, and its intermediate outputs."""
+        """Send a progress message if the event is the start or end of an executor, or an intermediate output. Ignore other events."""
         if event.type == "intermediate" and isinstance(event.data, AgentResponseUpdate):
             if text := self._streamed.setdefault(event.executor_id, Sentences()).add(event.data.text):
                 await self.progress(0, None, f"{event.executor_id}: {text}")
@@ -150,6 +166,9 @@ class RunNarrator(PassingCaller):
                 await self.progress(0, None, text)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Send the message with the next number as its progress value. If the message repeats the last one, send only the number."""
+        """Send a progress notification with the next number as its value; `progress` and `total` are ignored.
+
+        If the message equals the last one, the notification has no message.
+        """
         self._count += 1
         await self._caller.progress(float(self._count), None, self._lines.take(message))

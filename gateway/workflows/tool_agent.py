@@ -1,7 +1,8 @@
-"""`ToolAgent`: a tool of the gateway (an agent by name, a workflow, a remote tool) as a participant of an orchestration.
+"""`ToolAgent`: an agent whose answers are the results of a tool, as a participant of an orchestration in a workflow file.
 
-A chat client that calls the tool takes the place of a model, so that sessions, handoffs and recorded runs work as for other agents. Calls
-pass the gate, because the tools come from the toolbox. `team` makes new agents for each run.
+The tool is any tool of the gateway: an agent, a workflow or a remote tool. A chat client that calls the tool replaces the model, so that
+sessions, handoffs and recorded runs work as for other agents. The calls are subject to policy, because the tools come from the gateway's
+toolbox. `team` creates new agents for each run.
 """
 
 from __future__ import annotations
@@ -29,19 +30,23 @@ Instead of answering you can hand the conversation over. To do so answer with on
 
 
 class ToolChatClient(BaseChatClient):
-    """A chat client that calls a tool instead of a model: its answers are the results of the tool."""
+    """A chat client that calls a tool instead of a model. The results of the tool are its answers."""
 
     def __init__(self, tool: Tool, *, name: str, has_judgement: bool) -> None:
-        """`has_judgement` says that the tool is an agent: it gets the whole conversation, and may hand the conversation over.
+        """Create a client that calls `tool`. `name` is the participant's name.
 
-        Other tools get only the last message.
+        `has_judgement` means that the tool is an agent: it gets the whole conversation, and may hand it over to another participant. Other
+        tools get only the last message.
+
+        Raises:
+            ToolFailed: The tool has no text argument.
         """
         super().__init__(name)
         self._tool = tool
         self._argument = task_argument(tool)
         self._has_judgement = has_judgement
         self.call: CallContext | None = None
-        """The tool call that the run serves; set before each run."""
+        """The tool call that the workflow serves. It must be set before each run."""
 
     async def _updates(
         self, messages: Sequence[Message], *, stream: bool, options: ChatOptions
@@ -76,10 +81,11 @@ class ToolChatClient(BaseChatClient):
 
 
 class ToolAgent(Agent):
-    """An agent whose answers are the results of a tool. Call `serve` before each run."""
+    """An agent whose answers are the results of a tool, for orchestrations. Call `serve` before each run."""
 
     def __init__(self, tool: Tool, *, name: str, has_judgement: bool) -> None:
-        """
+        """Create an agent for `tool`. `has_judgement` means that the tool is an agent, which gets the whole conversation.
+
         Raises:
             ToolFailed: The tool has no text argument.
         """
@@ -87,5 +93,5 @@ class ToolAgent(Agent):
         super().__init__(self._answers, id=name, name=name, description=tool.definition.description)
 
     def serve(self, call: CallContext) -> None:
-        """Set the tool call of the workflow that the next runs belong to."""
+        """Set the tool call on whose behalf this agent makes its next runs. The workflow runs as part of this call."""
         self._answers.call = call

@@ -1,8 +1,9 @@
-"""OpenTelemetry spans of workflow runs, under agent-framework's names. Called only if instrumentation is on.
+"""Functions that record OpenTelemetry spans of workflow runs. They are called only if instrumentation is enabled.
 
-`workflow.run` contains an `executor.process` for each message that an executor handles, an `edge_group.process` for each decision of an
-edge group, and a `message.send` inside the executor that sends. Spans that a message caused are linked to its `message.send`, not nested
-in it. Errors are recorded by class only, because their text may contain user data. `builder` makes the `workflow.build` span.
+The span `workflow.run` contains a span `executor.process` for each message that an executor handles, `edge_group.process` for each decision
+of an edge group, and `message.send` inside the span of the sending executor. The spans for handling a message are linked to its
+`message.send`, not nested in it. Of exceptions, only the class is recorded, because their text may contain user data. The span
+`workflow.build` is recorded in `builder`. Names are those of Microsoft's agent-framework.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ResultT = TypeVar("ResultT")
 
 
 async def traced_run(name: str, description: str | None, workflow_id: str | None, run: Awaitable[ResultT]) -> ResultT:
-    """Await `run` inside a span `workflow.run`."""
+    """Await `run`, a workflow run, inside a span `workflow.run`, and return its result. The run's duration is recorded as a metric."""
     labels = {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": name}
     named = {"workflow.name": name, "workflow.description": description, "workflow.id": workflow_id}
     operation = Operation("workflow.run", {**labels, **{key: value for key, value in named.items() if value}}, metric=DURATION)
@@ -45,7 +46,7 @@ async def traced_run(name: str, description: str | None, workflow_id: str | None
 
 
 def traced_start(source_id: str, executor_id: str) -> None:
-    """Record the delivery of the run's message to the start executor."""
+    """Record a span for the delivery of the first message of a workflow run to the start executor."""
     facts = {"edge_group.type": "InternalEdgeGroup", "message.source_id": source_id, "message.target_id": executor_id}
     operation = Operation("edge_group.process InternalEdgeGroup", facts)
     operation.add({"edge_group.delivered": True, "edge_group.delivery_status": DELIVERED})
@@ -53,7 +54,7 @@ def traced_start(source_id: str, executor_id: str) -> None:
 
 
 async def traced_step(executor_id: str, kind: str, message: WorkflowMessage, step: Awaitable[object]) -> None:
-    """Await `step`, in which an executor handles one message, inside a span of the executor."""
+    """Await `step`, in which a workflow executor handles `message`, inside a span. `kind` is the executor's class name."""
     facts = {"executor.id": executor_id, "executor.type": kind, "message.type": message.type.value}
     facts["message.payload_type"] = type(message.data).__name__
     operation = Operation(f"executor.process {executor_id}", facts, links=message.sent_in)
@@ -62,7 +63,10 @@ async def traced_step(executor_id: str, kind: str, message: WorkflowMessage, ste
 
 
 def traced_send(message: Any, target_id: str | None) -> tuple[SpanContext, ...]:
-    """Record that an executor sends a message. Return the context of the span, to which the spans that the message causes are linked."""
+    """Record a span for a message that a workflow executor sends, and return the span's context in a tuple.
+
+    Store the context with the message, so that the spans for handling the message can be linked to this span.
+    """
     facts = {"message.type": type(message).__name__, **({"message.destination_executor_id": target_id} if target_id else {})}
     operation = Operation("message.send", facts, kind="producer")
     operation.end()
@@ -72,7 +76,10 @@ def traced_send(message: Any, target_id: str | None) -> tuple[SpanContext, ...]:
 async def traced_delivery(
     group_type: str, group_id: str, message: WorkflowMessage, decide: Awaitable[Sequence[ResultT]], why_not: Callable[[], str]
 ) -> Sequence[ResultT]:
-    """Await the decision of an edge group inside a span of the group. `why_not` returns the delivery status of an undelivered message."""
+    """Await `decide`, in which an edge group decides which executors get `message`, inside a span, and return the deliveries.
+
+    `why_not` returns the delivery status to record if the list of deliveries is empty.
+    """
     facts = {"edge_group.type": group_type, "edge_group.id": group_id, "message.source_id": message.source_id}
     if message.target_id is not None:
         facts["message.target_id"] = message.target_id

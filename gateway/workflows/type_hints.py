@@ -1,7 +1,7 @@
-"""Functions over type annotations of handlers: which values fit, which edges are possible, which classes they mention.
+"""Functions on type annotations: whether a value fits a type, whether two types are compatible, and which classes a type mentions.
 
-Used by executors, edges, checkpoints and the builder's validation. Type arguments of containers count (`list[str]` is not `list[int]`), as
-in agent-framework.
+Executors select handlers with them, the validation of graphs checks edges, and checkpoints determine the classes to decode. Type arguments
+of containers are compared (`list[str]` is not `list[int]`), as in Microsoft's agent-framework.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _UNIONS = (Union, types.UnionType)
 
 
 def is_instance_of(value: object, annotation: Any) -> bool:
-    """Return whether a value has an annotated type, including its items. An annotation that cannot be checked fits every value."""
+    """Return whether a value has the annotated type. The items of containers are checked too.
+
+    An annotation that cannot be checked, such as a type variable, fits every value.
+    """
     if annotation is Any or annotation is object or isinstance(annotation, TypeVar):
         return True
     if annotation is None:
@@ -48,7 +51,10 @@ def is_instance_of(value: object, annotation: Any) -> bool:
 
 
 def is_compatible(source: Any, target: Any) -> bool:
-    """Return whether a value of type `source` may fit `target`. A missing type argument fits every type."""
+    """Return whether a value of the annotated type `source` may be used where the type `target` is expected.
+
+    A container without type arguments, such as `list`, is compatible with every item type.
+    """
     if Any in (source, target) or target is object or source == target or isinstance(source, TypeVar) or isinstance(target, TypeVar):
         return True
     if get_origin(source) in _UNIONS:
@@ -71,7 +77,10 @@ def is_compatible(source: Any, target: Any) -> bool:
 
 
 def coerced(value: object, annotation: Any) -> Any:
-    """Return `value` converted from its JSON form to a dataclass, pydantic model or float; unchanged if that is not possible."""
+    """Convert a JSON value to the class `annotation`: a dataclass, a pydantic model, a class with `from_dict`, or float.
+
+    Return the value unchanged if it already has the type or cannot be converted.
+    """
     if is_instance_of(value, annotation) or not isinstance(annotation, type):
         return value
     if annotation is float and isinstance(value, int):
@@ -92,10 +101,10 @@ def coerced(value: object, annotation: Any) -> Any:
 
 
 def checked_response(request_id: str, response: object, wanted: Any) -> Any:
-    """Return a response to `request_info`, converted to the requested type.
+    """Return the response to a workflow's request, converted to the type `wanted` that the request requires.
 
     Raises:
-        ValueError: The response has another type.
+        ValueError: The response does not have this type and cannot be converted to it.
     """
     answer = coerced(response, wanted)
     if not is_instance_of(answer, wanted):
@@ -105,7 +114,7 @@ def checked_response(request_id: str, response: object, wanted: Any) -> Any:
 
 
 def members(annotation: Any) -> list[Any]:
-    """Return the members of a union type, or a list with the type itself; an empty list for the annotations `None` and `Never`."""
+    """Return the member types of a union as a list; for another type, a list with this type; for `None` and `Never`, an empty list."""
     if annotation is None or annotation is Never:
         return []
     if get_origin(annotation) in _UNIONS:
@@ -114,7 +123,7 @@ def members(annotation: Any) -> list[Any]:
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function. An annotation that cannot be resolved is `Any`."""
+    """Return the annotations of a function by parameter name (`return` for the result). An annotation that cannot be resolved is `Any`."""
     target: Any = inspect.unwrap(function if inspect.isroutine(function) else type(function).__call__)
     found: dict[str, Any] = {}
     for name, annotation in getattr(target, "__annotations__", {}).items():
@@ -123,7 +132,10 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def resolved(annotation: Any, function: Any) -> Any:
-    """Return the type that an annotation given as text names in the scope of the function; `Any` if the name is unknown."""
+    """Evaluate an annotation that is given as text, in the scope of `function`, and return the type; `Any` if this is not possible.
+
+    An annotation that is not a text is returned unchanged.
+    """
     if not isinstance(annotation, str):
         return annotation
     names: dict[str, Any] = dict(getattr(function, "__globals__", {}))
@@ -137,25 +149,28 @@ def resolved(annotation: Any, function: Any) -> Any:
 
 
 def _names_around() -> dict[str, Any]:
-    """Return the local names of the user code that is running now: a decorated local function may use them in its annotations."""
+    """Return the local variables of the innermost running function outside of this package, and of class bodies inside that function.
+
+    The annotations of a decorated local function may refer to these variables.
+    """
     names: dict[str, Any] = {}
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] != "gateway" and frame.f_code.co_name != "<module>":
             names = {**frame.f_locals, **names}
-            if not ("__qualname__" in frame.f_locals and "__module__" in frame.f_locals):  # it is not a class body
+            if not ("__qualname__" in frame.f_locals and "__module__" in frame.f_locals):  # the frame is not that of a class body
                 return names
         frame = frame.f_back
     return names
 
 
 def name_of(annotation: Any) -> str:
-    """Return the name of a type for error messages."""
+    """Return the name of a type annotation for error messages, such as `int` or `list[str]`."""
     return annotation.__name__ if isinstance(annotation, type) and get_origin(annotation) is None else str(annotation)
 
 
 def types_in(annotations: Iterable[Any]) -> set[type]:
-    """Return every class that the annotations mention, also inside containers and unions."""
+    """Return all classes that occur in the type annotations, also as arguments of containers and as members of unions."""
     found: set[type] = set()
     for annotation in annotations:
         if isinstance(annotation, type):

@@ -1,6 +1,6 @@
-"""Validates graphs before they run: duplicate edges, types, reachability, output selections.
+"""Validates workflow graphs when they are built: duplicate edges, types of messages, reachability, output selections.
 
-Used by the builder. An error's text contains every problem; its class is that of the first problem.
+`builder` uses it. The raised exception contains the text of every problem, and has the class of the first problem.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class ValidationTypeEnum(StrEnum):
-    """Names of the checks that can refuse a graph."""
+    """Names of the checks that can reject a workflow graph."""
 
     EDGE_DUPLICATION = "EDGE_DUPLICATION"
     EXECUTOR_DUPLICATION = "EXECUTOR_DUPLICATION"
@@ -31,7 +31,7 @@ class ValidationTypeEnum(StrEnum):
 
 
 class WorkflowValidationError(WorkflowInvalid):
-    """The graph is invalid. `validation_type` is the first check that failed."""
+    """Raised if a workflow graph is invalid. `validation_type` is the first check that failed, `message` has every problem."""
 
     def __init__(self, message: str, validation_type: ValidationTypeEnum) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class WorkflowValidationError(WorkflowInvalid):
 
 
 class EdgeDuplicationError(WorkflowValidationError):
-    """Two edges connect the same two executors."""
+    """Raised if two edges of a workflow graph have the same source and target."""
 
     def __init__(self, edge_id: str) -> None:
         source, _, target = edge_id.partition("->")
@@ -50,12 +50,12 @@ class EdgeDuplicationError(WorkflowValidationError):
 
 
 class TypeCompatibilityError(WorkflowValidationError):
-    """An edge can never carry a message, because its target handles none of the types that its source sends."""
+    """Raised if an edge of a workflow graph can never deliver a message: its target has no handler for any type that its source sends."""
 
     def __init__(
         self, source_executor_id: str, target_executor_id: str, source_types: Sequence[Any], target_types: Sequence[Any]
     ) -> None:
-        """`source_types` are the types that the edge would carry, `target_types` those that its target takes."""
+        """Create the error for one edge. Its source sends messages of `source_types`, its target handles messages of `target_types`."""
         gives, takes = ", ".join(map(name_of, source_types)), ", ".join(map(name_of, target_types))
         where = f"Type incompatibility on the edge {source_executor_id!r} -> {target_executor_id!r}"
         text = f"{where}: {source_executor_id!r} sends {gives}, and {target_executor_id!r} takes {takes}."
@@ -67,14 +67,14 @@ class TypeCompatibilityError(WorkflowValidationError):
 
 
 class GraphConnectivityError(WorkflowValidationError):
-    """An executor cannot be reached from the start."""
+    """Raised if an executor of a workflow graph cannot be reached from the start executor, or if an edge names an unknown executor."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ValidationTypeEnum.GRAPH_CONNECTIVITY)
 
 
 def check_graph(start_id: str, executors: Mapping[str, Executor], groups: Sequence[EdgeGroup]) -> list[WorkflowValidationError]:
-    """Return the problems of a graph's edges."""
+    """Check the edges of a workflow graph. Return duplicate edges, edges between incompatible types, and unreachable executors."""
     groups = [group for group in groups if not isinstance(group, InternalEdgeGroup)]
     pairs = [(edge.source_id, edge.target_id) for group in groups for edge in group.edges]
     problems: list[WorkflowValidationError] = []
@@ -110,7 +110,10 @@ def _check_types(group: EdgeGroup, executors: Mapping[str, Executor]) -> list[Wo
 def check_outputs(
     executors: Mapping[str, Executor], outputs: list[str] | None, intermediates: list[str] | None
 ) -> list[WorkflowValidationError]:
-    """Return the problems of an output selection; `None` means that nothing was selected."""
+    """Check the selection of output executors and intermediate output executors, and return its problems.
+
+    `None` means that the caller made no selection.
+    """
     if outputs is None and intermediates is None:
         return []
     problems: list[str] = []
@@ -126,7 +129,7 @@ def check_outputs(
 
 
 def check_yields(executors: Mapping[str, Executor], names: Sequence[str]) -> list[WorkflowValidationError]:
-    """Return a problem for each selected executor whose annotations say that it yields no outputs."""
+    """Return a problem for each executor in `names`, selected for its outputs, whose handlers are not annotated to yield any output."""
     mute = [name for name in dict.fromkeys(names) if name in executors and not executors[name].workflow_output_types]
     return [
         WorkflowValidationError(
@@ -144,10 +147,12 @@ def validate_workflow_graph(
     output_executors: Sequence[str],
     intermediate_executors: Sequence[str] | None = None,
 ) -> None:
-    """Check a graph that was built without `WorkflowBuilder`. Without output executors, all outputs count.
+    """Check a workflow graph that was built without `WorkflowBuilder`, which checks its graphs itself.
+
+    If no output executor and no intermediate executor is given, the outputs of all executors are outputs of the workflow.
 
     Raises:
-        WorkflowValidationError: Every problem of the graph, one per line. The class is that of the first problem.
+        WorkflowValidationError: The graph is invalid. The text has every problem, one per line; the subclass fits the first problem.
     """
     outputs, others = list(output_executors), list(intermediate_executors or ())
     named = [start_executor.id, *(name for group in edge_groups for edge in group.edges for name in (edge.source_id, edge.target_id))]
@@ -159,15 +164,15 @@ def validate_workflow_graph(
 
 
 def unknown_id(name: str, executors: Mapping[str, Executor]) -> str:
-    """Return the error text for an unknown executor id."""
+    """Return the error text for an executor id that the graph does not contain, with the most similar id as a suggestion."""
     return f"No executor has the id {name!r}; it is not present in the workflow graph. {did_you_mean(name, executors)}".rstrip()
 
 
 def raise_all(problems: Sequence[WorkflowValidationError]) -> None:
-    """Raise the first problem with the text of all, if there are any.
+    """Raise the first problem of the list, with the texts of all problems. Do nothing if the list is empty.
 
     Raises:
-        WorkflowValidationError: There is a problem.
+        WorkflowValidationError: The list is not empty.
     """
     if not problems:
         return

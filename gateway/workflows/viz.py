@@ -1,7 +1,7 @@
-"""`WorkflowViz`: draws a graph as Mermaid text, Graphviz text or SVG. Names are agent-framework's.
+"""`WorkflowViz`: draws the graph of a workflow as Mermaid text, Graphviz text or SVG. Names are those of Microsoft's agent-framework.
 
-All formats come from one `Drawing`. They show the start, conditions and limits of edges, a node for each fan-in, and a frame for each
-sub-workflow. The SVG layout is computed here, so that nothing has to be installed.
+All formats are made from the same `Drawing`. It has the start executor, conditions and limits of edges, a node for each fan-in, and a frame
+for each sub-workflow. The SVG layout is computed in this module, so that Graphviz need not be installed.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _FILLS = {"start": "#c8e6c9", "executor": "#e3f2fd", "fan-in": "#fff3cd"}
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A box in the drawing."""
+    """A box in the drawing of a workflow: an executor or a fan-in."""
 
     id: str
-    """An id, unique in the whole drawing."""
+    """Id of the box, unique in the whole drawing, including drawings of sub-workflows."""
     label: str
     kind: Kind
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An arrow in the drawing."""
+    """An arrow in the drawing of a workflow, from one box to another: an edge of the graph."""
 
     source: str
     target: str
@@ -49,16 +49,16 @@ class Line:
 
 @dataclass(slots=True)
 class Drawing:
-    """The boxes and arrows of a workflow."""
+    """The boxes and arrows that represent a workflow, without positions."""
 
     nodes: list[Node] = field(default_factory=list[Node])
     lines: list[Line] = field(default_factory=list[Line])
     inner: list[tuple[str, Drawing]] = field(default_factory=lambda: list[tuple[str, "Drawing"]]())
-    """Drawings of sub-workflows, each with the name of the executor that runs it."""
+    """Drawings of sub-workflows, as pairs: id of the executor that runs the sub-workflow, and its drawing."""
 
     @classmethod
     def of(cls, workflow: Workflow, prefix: str = "") -> Drawing:
-        """Make the drawing of a graph. Every id starts with `prefix`."""
+        """Create the drawing of a workflow. The ids of all boxes start with `prefix`."""
         made = cls()
         for name, executor in workflow.executors.items():
             kind: Kind = "start" if name == workflow.start_executor_id else "executor"
@@ -89,13 +89,13 @@ class Drawing:
 
 
 def _condition(function: object) -> str:
-    """Return the name of a condition. A condition of a workflow file has its text as name; other conditions are called `conditional`."""
+    """Return the label of an edge for its condition function: `conditional`, or for a condition of a workflow file its text."""
     name = getattr(function, "__name__", "")
     return name if ": " in name else "conditional"
 
 
 def _cases(group: SwitchCaseEdgeGroup) -> dict[str, str]:
-    """Return the label of each target of a switch."""
+    """Return the label of each target of a switch, by target id: the texts of its cases, joined by `or`."""
     words: dict[str, list[str]] = {}
     for case in group.cases:
         word = "default" if isinstance(case, SwitchCaseEdgeGroupDefault) else _condition(case.condition)
@@ -105,26 +105,26 @@ def _cases(group: SwitchCaseEdgeGroup) -> dict[str, str]:
 
 
 class WorkflowViz:
-    """Draws a workflow."""
+    """Draws the graph of a workflow as Mermaid text, Graphviz text or SVG."""
 
     def __init__(self, workflow: Workflow) -> None:
         self._drawing = Drawing.of(workflow)
 
     def to_mermaid(self) -> str:
-        """Return a Mermaid flow chart, top down."""
+        """Return the workflow as the text of a Mermaid flow chart, from top to bottom."""
         lines = ["flowchart TD"]
         _mermaid(self._drawing, lines, "  ", _MermaidIds())
         return "\n".join(lines)
 
     def to_digraph(self) -> str:
-        """Return a Graphviz digraph, top down."""
+        """Return the workflow as the text of a Graphviz digraph, from top to bottom."""
         lines = ["digraph Workflow {", "  rankdir=TD;", "  node [shape=box, style=filled, fillcolor=lightblue];"]
         lines.append("  edge [color=black, arrowhead=vee];")
         _digraph(self._drawing, lines, "  ")
         return "\n".join([*lines, "}"])
 
     def to_svg(self) -> str:
-        """Return an SVG picture."""
+        """Return the workflow as the text of an SVG picture."""
         body, width, height = _svg(self._drawing)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
@@ -135,7 +135,7 @@ class WorkflowViz:
         )
 
     def export(self, format: Format = "svg", filename: str | Path | None = None) -> str:
-        """Write a file and return its name. The default is a new file in the temporary folder. Blocking.
+        """Write the drawing to a file and return the file's path. The default is a file in a new temporary folder. Blocking.
 
         Raises:
             ValueError: The format is not supported.
@@ -148,19 +148,22 @@ class WorkflowViz:
         return str(filename)
 
     def save_svg(self, filename: str | Path) -> str:
-        """Write an SVG file and return its name. Blocking."""
+        """Write the drawing to an SVG file and return the file's path. Blocking."""
         return self.export("svg", filename)
 
 
 class _MermaidIds:
-    """Makes Mermaid ids: a name with only letters, digits and underscores, with a digest if another name has the same id."""
+    """Converts names to unique Mermaid ids, which have only letters, digits and underscores.
+
+    If two names would have the same id, the id of the second ends with a digest.
+    """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        """Id → the name for which it was made."""
+        """Mermaid id → the name to which it was assigned."""
 
     def of(self, name: str) -> str:
-        """Return the Mermaid id of a name; the same id at every call."""
+        """Return the Mermaid id of a name. Repeated calls with a name return the same id."""
         plain = re.sub(r"[^0-9A-Za-z_]", "_", name)
         word = plain if plain[:1].isalpha() and plain.lower() not in ("end", "graph", "subgraph") else f"n_{plain}"
         if self._names.setdefault(word, name) == name:
@@ -209,7 +212,7 @@ def _digraph(drawing: Drawing, lines: list[str], indent: str) -> None:
 
 
 def _layers(drawing: Drawing) -> list[list[Node]]:
-    """Return the nodes in layers, by their distance from the start. Edges that lead back do not change the distance."""
+    """Return the boxes of a drawing in rows for the SVG layout. The row is the length of the shortest path from the start executor."""
     outgoing: dict[str, list[str]] = {}
     for line in drawing.lines:
         outgoing.setdefault(line.source, []).append(line.target)

@@ -1,7 +1,7 @@
-"""`Workflow`: runs a graph, and returns its result or a stream of its events.
+"""`Workflow`: a graph of executors that can be run. A run returns its result or a stream of its events.
 
-`WorkflowBuilder` makes it. User code and `WorkflowTool` run it; it can also run as an agent (`workflow_agent`) or inside another workflow
-(`sub_workflow`). `superstep_runner` does the rounds.
+`WorkflowBuilder` builds workflows. User code and `WorkflowTool` run them; a workflow can also run as an agent (`workflow_agent`) or inside
+another workflow (`sub_workflow`). `superstep_runner` executes the runs.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 class Workflow(WorkflowGraph, FormerMethods):
-    """A graph that can be run, one run at a time."""
+    """A graph of executors that can be run, one run at a time. Create it with `WorkflowBuilder`."""
 
     def book(self) -> TypeBook:
-        """Return the classes that checkpoints of this graph may contain."""
+        """Return the set of classes that may be decoded from checkpoints of this workflow."""
         return book_of(self)
 
     def as_agent(
@@ -46,10 +46,10 @@ class Workflow(WorkflowGraph, FormerMethods):
         description: str | None = None,
         context_providers: Sequence[ContextProvider] | None = None,
     ) -> WorkflowAgent:
-        """Return an agent that runs this workflow.
+        """Return an agent that runs this workflow. Name and description default to those of the workflow.
 
         Raises:
-            ValueError: The start executor does not handle a list of messages.
+            ValueError: The start executor has no handler for `list[Message]`.
         """
         return WorkflowAgent(self, name=name or self.name, description=description or self.description, context_providers=context_providers)
 
@@ -64,17 +64,18 @@ class Workflow(WorkflowGraph, FormerMethods):
     def run(
         self, message: Any = None, *, stream: bool = False, include_status_events: bool = False, **options: Unpack[GraphOptions]
     ) -> Awaitable[WorkflowRunResult] | EventStream:
-        """Run until no messages are left. Await the result, or iterate the events with `stream=True`.
+        """Run the workflow until no messages are left. Await the result, or iterate the events of the run with `stream=True`.
 
-        Begin with a `message`, or continue with `responses` to open requests, with a checkpoint, or with both. The two `…_kwargs` are
-        passed to the agents of the graph: to all, or by executor id. `ctx` is the tool call that the run serves.
+        Begin with a `message`, or continue with `responses` to open requests (by request id), with a checkpoint, or with both.
+        `function_invocation_kwargs` and `client_kwargs` are passed to the agents of the graph: to all agents, or by executor id. `ctx` is
+        the tool call that the run serves.
 
         Raises:
-            ValueError: The arguments do not go together, or a response has an unknown id or the wrong type.
-            RuntimeError: Another run has not ended (raised at once), or no request is open (raised when the run begins, like the rest).
-            WorkflowCheckpointException: The checkpoint does not exist, or belongs to another graph.
-            WorkflowConvergenceException: The run needs more than `max_iterations` rounds.
-            Exception: Whatever an executor raised.
+            ValueError: The arguments cannot be combined, or a response has an unknown id or the wrong type.
+            RuntimeError: Another run has not ended (raised by the call itself), or `responses` are given but no request is open.
+            WorkflowCheckpointException: The checkpoint does not exist, or was made by another graph.
+            WorkflowConvergenceException: Messages were left after `max_iterations` supersteps.
+            Exception: Any exception that an executor raised.
         """
         request = RunRequest.of_graph(message, **options)
         request.check()
@@ -82,7 +83,11 @@ class Workflow(WorkflowGraph, FormerMethods):
         return start_run(self, request, slot, stream=stream, include_status_events=include_status_events)
 
     async def perform(self, request: RunRequest, log: EventLog, *, is_streaming: bool = False, slot: RunSlot | None = None) -> None:
-        """Do one run, and add every event to `log`. Raises what `run` raises."""
+        """Do one run with the input `request`, and add every event to `log`. Raises the exceptions that `run` documents.
+
+        `is_streaming` means that the events are read while the run continues. `slot` is the permission for the run, if the caller already
+        has one.
+        """
         storage = request.checkpoint_storage or self._storage
         with slot or self._run_lock.begin(self.name):
             responses = await self._prepare(request, storage)
@@ -108,14 +113,14 @@ class Workflow(WorkflowGraph, FormerMethods):
                 raise
 
     def reset(self) -> None:
-        """Forget shared state, messages and requests of earlier runs. The executors keep their own state."""
+        """Drop the shared state, messages and requests of earlier runs. The state inside executor objects does not change."""
         self.run_state = RunState()
         self.status = WorkflowRunState.IDLE
 
     async def _prepare(self, request: RunRequest, storage: CheckpointStorage | None) -> dict[str, Any]:
-        """Restore the checkpoint, if one is named, and store the run's keyword arguments.
+        """Prepare a run: restore the checkpoint, if the request names one, and store the keyword arguments for agents.
 
-        Return the caller's responses to pending requests, each converted to the type that its request expects.
+        Return the responses in the request, by request id, each converted to the type that the workflow's request requires.
         """
         if request.checkpoint_id is not None:
             if storage is None:

@@ -1,7 +1,7 @@
-"""`WorkflowAgent`: runs a workflow as an agent. Names are agent-framework's.
+"""`WorkflowAgent`: an agent that runs a workflow. Names are those of Microsoft's agent-framework.
 
-The workflow gets the agent's messages. Its outputs become messages of the response, its requests become function calls. The workflow keeps
-its state between runs, so one agent holds one conversation at a time.
+The workflow gets the agent's input messages. Its outputs become messages of the agent's response, its requests become function calls in the
+response. The workflow object has state between runs, so an agent can have only one conversation at a time.
 """
 
 from __future__ import annotations
@@ -41,11 +41,13 @@ Input = str | Message | Sequence[str | Message]
 
 
 class WorkflowAgent(BaseAgent):
-    """An agent that does one run of its workflow for each run."""
+    """An agent that runs a workflow: each run of the agent is one run of the workflow."""
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
     RequestInfoFunctionArgs = RequestInfoFunctionArgs
-    """Class of the arguments of the function call that represents a request; a name in agent-framework."""
+    """Class of the arguments of the function call that represents a request of the workflow.
+
+    An alias for programs that were written for Microsoft's agent-framework."""
 
     def __init__(
         self,
@@ -56,9 +58,10 @@ class WorkflowAgent(BaseAgent):
         description: str | None = None,
         context_providers: Sequence[ContextProvider] | None = None,
     ) -> None:
-        """
+        """Create an agent that runs `workflow`. The default id is random.
+
         Raises:
-            ValueError: The workflow does not take a list of messages.
+            ValueError: A run of the workflow cannot begin with a `list[Message]`.
         """
         if not any(is_compatible(list[Message], kind) for kind in workflow.input_types):
             raise ValueError(
@@ -75,14 +78,17 @@ class WorkflowAgent(BaseAgent):
 
     @property
     def pending_requests(self) -> Mapping[str, WorkflowEvent[Any]]:
-        """Requests without a response, by id."""
+        """Requests of the workflow that have no response yet, by request id."""
         return self._workflow.pending
 
     @staticmethod
     def merge_updates(updates: Sequence[AgentResponseUpdate], response_id: str) -> AgentResponse:
-        """Make one response of interleaved updates of several agents: one answer after the other, in the order in which they began."""
+        """Combine the interleaved updates of several agents to one response.
+
+        The response has the answers one after the other, in the order of their first updates.
+        """
         answers = list(dict.fromkeys(answer_of(update) for update in updates))
-        answers.sort(key=lambda answer: answer is None)  # updates that belong to no answer come last
+        answers.sort(key=lambda answer: answer is None)  # updates that do not belong to an answer come last
         response = AgentResponse.from_updates([update for answer in answers for update in updates if answer_of(update) == answer])
         response.messages = in_call_order(response.messages)
         response.response_id = response_id
@@ -104,14 +110,14 @@ class WorkflowAgent(BaseAgent):
     def run(
         self, messages: Input | None = None, *, stream: bool = False, session: AgentSession | None = None, **options: Unpack[AgentOptions]
     ) -> Awaitable[AgentResponse] | AgentStream:
-        """Run the workflow with the messages. If it waits for responses, continue it with the responses in the messages.
+        """Run the workflow with the messages as its input. Return the response, or a stream of updates with `stream=True`.
 
-        Responses are `function_result` contents with the request's id as call id, or approval responses. With a checkpoint the workflow
-        is restored first.
+        If the workflow has open requests, it continues with the responses that the messages must contain: `function_result` contents with
+        the request's id as call id, or approval responses. With a checkpoint, the workflow is restored first.
 
         Raises:
-            AgentError: The workflow waits for responses, and the messages contain none.
-            Exception: Whatever an executor raised.
+            AgentError: The workflow has open requests, but the messages contain no response, or other contents.
+            Exception: Any exception that an executor of the workflow raised.
         """
         given = to_messages(messages) if messages is not None else []
         base = RunRequest.of_graph(None, **options)
@@ -122,7 +128,10 @@ class WorkflowAgent(BaseAgent):
         return updates if stream else updates.get_final_response()
 
     def _finish(self, updates: Sequence[AgentResponseUpdate], *, response_id: str | None) -> AgentResponse:
-        """Return the whole response. `response_id` is its id if the run is not streamed; `None` takes the id from the updates."""
+        """Combine the updates of a run to the agent's response.
+
+        `response_id` is the id of the response if the run is not streamed; with `None`, the id comes from the updates.
+        """
         ids = [update.message_id for update in updates]
         in_parts = response_id is None or None in ids or len(set(ids)) < len(ids)
         response = AgentResponse.from_updates(updates) if in_parts else whole_response(updates)
@@ -155,7 +164,10 @@ class WorkflowAgent(BaseAgent):
     async def _events(
         self, messages: list[Message], given: list[Message], base: RunRequest, *, is_streaming: bool
     ) -> AsyncGenerator[WorkflowEvent[Any], None]:
-        """Yield the events of the run: while the run continues if `is_streaming`, otherwise after its end."""
+        """Run or continue the workflow, and yield its events: while the run continues if `is_streaming`, otherwise after its end.
+
+        `messages` is the input of a new run, including earlier messages of the session; `given` are the messages of this call only.
+        """
         request = base
         if base.checkpoint_id is not None and given:
             await self._workflow.perform(base, EventLog())

@@ -1,7 +1,7 @@
-"""`WorkflowContext`: how an executor sends, yields, asks and shares state while it handles one message.
+"""`WorkflowContext`: the object through which an executor sends messages, yields outputs, makes requests and shares state.
 
-`superstep_runner` makes a context for each message that is delivered to an executor. Sent messages are delivered in the next round, in
-an order that does not depend on the speed of the executors. Outputs, requests and events are reported at once.
+`superstep_runner` creates a context for each message that is delivered to an executor. Sent messages are delivered in the next superstep,
+in an order that does not depend on the speed of the executors. Outputs, requests and events are reported immediately.
 """
 
 from __future__ import annotations
@@ -30,27 +30,34 @@ _SIMPLE = (str, int, float, bool, bytes, type(None))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunScope:
-    """State and functions of a run that all its `WorkflowContext` objects share."""
+    """State and functions of a workflow run that the `WorkflowContext` objects of all its executors share."""
 
     state: State
     pending: dict[str, WorkflowEvent[Any]]
-    """Requests without a response, by id."""
+    """Requests of the workflow to its caller that have no response yet, by request id."""
     executor_ids: Set[str]
     call: CallContext
     _: dataclasses.KW_ONLY
     is_streaming: bool
     emit: OnEvent
     yield_output: Callable[[str, Any], Awaitable[None]]
-    """Reports an output of the executor with this id, if the workflow selects it."""
+    """Async function (executor id, output) that reports an output to the caller, if the workflow selects outputs of this executor."""
 
 
 class WorkflowContext(Generic[OutT, W_OutT]):
-    """What an executor uses while it handles one message. `OutT` is the type of sent messages, `W_OutT` the type of yielded outputs."""
+    """The context in which an executor handles one message: it sends messages, yields outputs, makes requests and shares state.
+
+    `OutT` is the type of sent messages, `W_OutT` the type of yielded outputs.
+    """
 
     def __init__(
         self, executor_id: str, source_executor_ids: list[str], scope: RunScope, *, label: str = "", request_id: str | None = None
     ) -> None:
-        """`label` names this delivery of a message within the run. The label is the same at every attempt of a durable task."""
+        """Create the context for one message that is delivered to the executor `executor_id`.
+
+        `label` is the name of this delivery within the run. If the run is part of a durable task, which resumes after a restart, the label
+        is the same when the delivery is repeated. `request_id` is the id of the answered request, if the message is a response.
+        """
         self._executor_id = executor_id
         self._source_executor_ids = source_executor_ids
         self._scope = scope
@@ -64,22 +71,22 @@ class WorkflowContext(Generic[OutT, W_OutT]):
 
     @property
     def executor_id(self) -> str:
-        """The id of the executor that handles the message."""
+        """Id of the executor that handles the message."""
         return self._executor_id
 
     @property
     def request_id(self) -> str | None:
-        """In a response handler, the id of the request that the message answers."""
+        """In a response handler, the id of the request that the response answers; otherwise `None`."""
         return self._request_id
 
     @property
     def call(self) -> CallContext:
-        """The tool call that this run serves. Use `call.child()` for calls of tools."""
+        """The context of the tool call that this run serves. Use `call.child()` for calls of other tools."""
         return self._call
 
     @property
     def state(self) -> State:
-        """The state that all executors of the workflow share."""
+        """The key-value store that all executors of the workflow share. `get_state` and `set_state` access it, too."""
         return self._scope.state
 
     @property
@@ -91,57 +98,66 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         """Return the id of the executor that sent the message.
 
         Raises:
-            RuntimeError: Several executors sent it.
+            RuntimeError: The message is a list that several executors sent.
         """
         if len(self._source_executor_ids) > 1:
             raise RuntimeError("The message has several sources; read source_executor_ids.")
         return self._source_executor_ids[0]
 
     async def send_message(self, message: OutT, target_id: str | None = None) -> None:
-        """Send a message along every outgoing edge, or only to the executor `target_id`. The message is delivered in the next round."""
+        """Send a message along every outgoing edge of this executor, or only to the executor `target_id`.
+
+        The message is delivered in the next superstep, which begins when all executors have handled their current messages.
+        """
         sent = WorkflowMessage(message, self._executor_id, target_id)
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
             sent.sent_in = traced_send(message, target_id)
         self._sent.append(sent)
 
     async def yield_output(self, output: W_OutT) -> None:
-        """Yield an output of the workflow. The caller gets it if the workflow selects this executor's outputs."""
+        """Yield an output of the workflow. The caller of the workflow gets the output if the workflow selects outputs of this executor."""
         self._yielded.append(copied(output))
         await self._scope.yield_output(self._executor_id, output)
 
     async def add_event(self, event: WorkflowEvent[Any]) -> None:
-        """Report an event. A type that only the engine may report becomes a warning."""
+        """Report an event to the caller of the run. An event whose type only the engine may report is replaced by a `warning` event."""
         if event.type in RESERVED_TYPES and event.origin is WorkflowEventSource.EXECUTOR:
             text = f"Executor {self._executor_id!r} reported {event.type!r}, which only the engine may report; the event was dropped."
             event = WorkflowEvent.warning(text)
         await self._scope.emit(event)
 
     async def report_intermediate(self, output: Any) -> None:
-        """Report an intermediate output, even if the workflow does not select this executor. For executors that run another workflow."""
+        """Report an intermediate output: a value that the caller gets during the run and that is not part of the workflow's result.
+
+        It is reported even if the workflow does not select outputs of this executor. For executors that run another workflow.
+        """
         await self._scope.emit(WorkflowEvent[Any]("intermediate", output, self._executor_id, origin=WorkflowEventSource.FRAMEWORK))
 
     async def request_info(self, request_data: Any, response_type: Any, *, request_id: str | None = None) -> None:
-        """Ask the caller of the workflow. A method marked `@response_handler` gets the response in a later round.
+        """Request a response of type `response_type` from the caller of the workflow. Return without waiting for the response.
 
-        `request_id` must be new in this run.
+        When the caller continues the workflow with the response, the executor's method marked `@response_handler` for these types gets it.
+        `request_id` must be unique in this run; by default it is random.
         """
         self._request_count += 1
         question = f"{self._label}.{self._request_count}"
         await self._add_request(request_id or str(uuid.uuid4()), request_data, response_type, question)
 
     def free_request_id(self, request_id: str) -> str:
-        """Return `request_id`, or another id if a request of another executor with this id is pending.
+        """Return an id for a new request: `request_id`, or a longer id if another executor has an open request with this id.
 
-        Ids of an agent's requests are unique only in its conversation, and ids of an inner workflow's requests only in that workflow.
+        Use it for requests of agents, whose ids are unique only in the agent's conversation, and of inner workflows, whose ids are unique
+        only in that workflow.
         """
         event = self._scope.pending.get(request_id)
         is_free = event is None or event.source_executor_id == self._executor_id
         return request_id if is_free else f"{self._executor_id}:{request_id}"
 
     async def pass_request(self, event: WorkflowEvent[Any], *, request_id: str, data: Any) -> None:
-        """Make a request of a workflow that runs inside this executor a request of this run.
+        """Forward a request of an inner workflow, which this executor runs, to the caller of this workflow.
 
-        The name of its question in a durable task starts with the label of this delivery.
+        `event` is the event of the inner workflow. `request_id` and `data` are the id and the data of the request in this workflow. In a
+        durable task (background call that resumes after a restart), the name of the question starts with the label of this delivery.
         """
         await self._add_request(request_id, data, event.response_type, f"{self._label}/{event.question}")
 
@@ -151,40 +167,46 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         await self._scope.emit(event)
 
     def get_state(self, key: str, default: Any = None) -> Any:
-        """Return the shared value that was last written under the key, also in this round."""
+        """Return the value that was last written under the key by any executor, or `default`. Writes are visible immediately."""
         return self._scope.state.get(key, default)
 
     def set_state(self, key: str, value: Any) -> None:
-        """Write a shared value. The write is undone if the round fails; checkpoints contain it."""
+        """Write a value that all executors of the workflow can read. Checkpoints contain it.
+
+        The write is undone if the current superstep (round of the run) fails.
+        """
         self._scope.state.set(key, value)
 
     def get_sent_messages(self) -> list[Any]:
-        """Return the data of the messages that were sent so far."""
+        """Return the data of the messages that the executor has sent through this context so far."""
         return [message.data for message in self._sent]
 
     def get_yielded_outputs(self) -> list[Any]:
-        """Return the outputs that were yielded so far."""
+        """Return copies of the outputs that the executor has yielded through this context so far."""
         return list(self._yielded)
 
     def are_by_executor(self, values: Mapping[str, Any]) -> bool:
-        """Return whether keyword arguments for agents are given by executor id: some key is the id of an executor."""
+        """Return whether `values`, keyword arguments for agents, are grouped by executor id: at least one key is the id of an executor."""
         return bool(self._scope.executor_ids & values.keys())
 
     def is_streaming(self) -> bool:
-        """Return whether the caller reads events while the run continues, so that partial outputs are useful."""
+        """Return whether the caller reads the run's events as a stream, so that partial outputs are useful."""
         return self._scope.is_streaming
 
     @property
     def sent(self) -> list[WorkflowMessage]:
-        """Messages that were sent, for delivery in the next round. `superstep_runner` reads them."""
+        """The messages that the executor has sent through this context. The engine delivers them in the next superstep of the run."""
         return self._sent
 
 
 def copied(value: Any) -> Any:
-    """Return a copy for an event, so that later changes of the value do not change the event."""
+    """Return a deep copy of a value for an event, so that later changes of the value do not change the event.
+
+    A value that cannot be copied is returned itself.
+    """
     if isinstance(value, _SIMPLE):
         return value
     try:
         return deepcopy(value)
-    except Exception:  # a value that cannot be copied is reported itself
+    except Exception:  # `deepcopy` calls methods of user classes, which may raise any exception
         return value

@@ -1,7 +1,8 @@
-"""Input and output schemas of a workflow in code or an orchestration as a tool, and conversion of its values. Used by `tool`.
+"""Derives the schemas of a workflow's tool from the types of the workflow, and converts arguments and outputs. Used by `tool`.
 
-The arguments of a tool are an object. If the start executor takes one class with fields, the fields are the arguments. If it takes
-messages of a conversation, the argument is the text `message`. Otherwise the argument is `input`.
+For workflows in Python and orchestrations. The arguments of a tool are a JSON object. If the start executor takes a single class with
+fields, the fields are the arguments. If it takes messages of a conversation, the only argument is the text `message`. Otherwise the only
+argument is `input`.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from gateway.workflows.steps import as_result
 from gateway.workflows.type_hints import is_instance_of, members, name_of
 
 INPUT = "input"
-"""The argument if the start executor takes neither one class with fields nor messages."""
+"""Name of the tool's only argument if the workflow takes neither a single class with fields nor messages of a conversation."""
 
 MESSAGE = "message"
-"""The argument if the start executor takes messages of a conversation."""
+"""Name of the tool's only argument, a text, if the workflow takes messages of a conversation."""
 
 MESSAGE_SCHEMA: JsonObject = {"type": "string", "minLength": 1, "description": "What the workflow is to do or to answer."}
 
 
 def input_schema_of(workflow: Runnable) -> JsonObject:
-    """Return the input schema of the tool."""
+    """Return the JSON Schema of the arguments of a workflow's tool, derived from the types of messages with which a run can begin."""
     kinds = _kinds_of(workflow)
     if _takes_messages(kinds):
         return {"type": "object", "properties": {MESSAGE: MESSAGE_SCHEMA}, "required": [MESSAGE], "additionalProperties": False}
@@ -53,7 +54,7 @@ def input_schema_of(workflow: Runnable) -> JsonObject:
 
 
 def output_schema_of(workflow: Runnable) -> JsonObject | None:
-    """Return the output schema if all outputs have one class with fields; otherwise `None`."""
+    """Return the JSON Schema of a workflow's output if its only output type is a class with fields; otherwise `None`."""
     kinds = workflow.result_types
     if len(kinds) != 1 or _is_spoken(kinds[0]):
         return None
@@ -62,12 +63,13 @@ def output_schema_of(workflow: Runnable) -> JsonObject | None:
 
 
 def message_of(workflow: Runnable, arguments: JsonObject, *, is_derived: bool) -> Any:
-    """Return the message that begins a run.
+    """Convert the arguments of a workflow's tool to the message with which the run begins.
 
-    `is_derived` says that the arguments have the schema of `input_schema_of`, instead of the `input` that the file declares.
+    `is_derived` means that the arguments have the schema that `input_schema_of` derives from the workflow's types, instead of the `input`
+    that the workflow file declares.
 
     Raises:
-        WorkflowFailed: The start executor does not take the arguments.
+        WorkflowFailed: The arguments cannot be converted to a type that the start executor handles.
     """
     kinds = _kinds_of(workflow)
     if _takes_messages(kinds) and isinstance(arguments.get(MESSAGE), str) and len(arguments) == 1:
@@ -93,7 +95,7 @@ def message_of(workflow: Runnable, arguments: JsonObject, *, is_derived: bool) -
 
 
 def schema_of_type(kind: Any, *, is_output: bool = False) -> JsonObject | None:
-    """Return the JSON Schema of a type; `None` if it has none."""
+    """Return the JSON Schema of a Python type as pydantic generates it; `None` if this is not possible."""
     if kind is Any or kind is object:
         return None
     try:
@@ -103,10 +105,10 @@ def schema_of_type(kind: Any, *, is_output: bool = False) -> JsonObject | None:
 
 
 def to_result(outputs: Sequence[Any], *, is_structured: bool = False) -> Complete:
-    """Return the outputs of a run as one result: content blocks for each, and an object as structured content.
+    """Combine the outputs of a workflow run to one tool result, with content blocks for each output.
 
-    With `is_structured`, the structured content is the last output. Without it, several outputs of which one is an object become a
-    list of all outputs.
+    A single output that is an object is also the structured content. With several outputs, the structured content is the last output if
+    `is_structured`; otherwise it is an object with the list `outputs`, if any output is an object.
 
     Raises:
         ToolFailed: An output cannot be written as JSON.
@@ -127,7 +129,7 @@ def to_result(outputs: Sequence[Any], *, is_structured: bool = False) -> Complet
 
 
 def text_of(output: Any) -> str:
-    """Return an output as text."""
+    """Return an output of a workflow as text: the text of a result or message, a string itself, other values as JSON."""
     if isinstance(output, Complete):
         return output.as_text()
     if isinstance(output, AgentResponse | AgentResponseUpdate | Message):
@@ -139,7 +141,10 @@ def text_of(output: Any) -> str:
 
 
 def _result_of(output: Any) -> Complete | None:
-    """Return one output as a tool result; `None` if the output has nothing to show, such as an answer that only calls a handoff tool."""
+    """Convert one output of a workflow to a tool result.
+
+    Return `None` if the output has no content to show, such as an answer that only calls a handoff tool.
+    """
     if isinstance(output, Complete):
         return output
     if isinstance(output, Message):
@@ -157,7 +162,7 @@ def _result_of(output: Any) -> Complete | None:
 
 
 def _kinds_of(workflow: Runnable) -> list[Any]:
-    """Return the types of messages that can begin a run, without types of this package, which only executors send."""
+    """Return the types of messages with which a run can begin. Types of this package are left out, because only executors send them."""
     kinds = [kind for item in workflow.input_types for kind in members(item) if kind is not NoneType]
     own = [kind for kind in kinds if not str(getattr(kind, "__module__", "")).startswith("gateway.") or kind is Message]
     return own or kinds
@@ -174,13 +179,13 @@ def _is_spoken(kind: Any) -> bool:
 
 
 def _fields_of(kinds: Sequence[Any]) -> JsonObject | None:
-    """Return the JSON Schema of the type, if `kinds` is a single type with named fields; otherwise `None`."""
+    """Return the JSON Schema of the type in `kinds` if the list has a single type, which has named fields; otherwise `None`."""
     schema = schema_of_type(kinds[0]) if len(kinds) == 1 else None
     return schema if schema is not None and schema.get("type") == "object" and schema.get("properties") else None
 
 
 def _validated(kinds: Sequence[Any], value: JsonValue) -> Any:
-    wanted: Any = Union[tuple(kinds)]  # noqa: UP007  # made of values, not written
+    wanted: Any = Union[tuple(kinds)]  # noqa: UP007  # the types are known only at run time
     return TypeAdapter[Any](wanted).validate_json(json.dumps(value))
 
 

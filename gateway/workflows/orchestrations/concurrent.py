@@ -1,4 +1,4 @@
-"""`ConcurrentBuilder`: participants get the same message at once, and their answers are combined."""
+"""`ConcurrentBuilder`: builds workflows in which participants run concurrently with the same message, and their answers are combined."""
 
 from __future__ import annotations
 
@@ -17,36 +17,40 @@ from gateway.workflows.workflow import Workflow
 from gateway.workflows.workflow_context import WorkflowContext
 
 Aggregator = Executor | Callable[..., Any]
-"""Combines the answers: an executor that accepts `list[AgentExecutorResponse]`, or a function of this list (and optionally of the
-context)."""
+"""Type of an aggregator, which combines the answers of the participants.
+
+It is an executor that handles `list[AgentExecutorResponse]`, or a function of this list and optionally a `WorkflowContext`."""
 
 
 class Dispatcher(Executor):
-    """The start executor: sends the message of the run to every participant."""
+    """The start executor of a concurrent orchestration: sends the message of the run to every participant."""
 
     @handler
     async def from_request(self, request: AgentExecutorRequest, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Send a request for agents to every participant."""
+        """Send an `AgentExecutorRequest` (messages for an agent) to every participant unchanged."""
         await ctx.send_message(request)
 
     @handler
     async def from_messages(self, given: str | Message | list[str | Message], ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Send messages to every participant; a text becomes a user message."""
+        """Send the message or messages of the run to every participant. A text becomes a user message."""
         await ctx.send_message(AgentExecutorRequest(as_messages(given)))
 
 
 class JoinAnswers(Executor):
-    """The default aggregator: combines the last answer of each agent, in the order of the participants."""
+    """The default aggregator of a concurrent orchestration: yields one response with the last answer of each agent.
+
+    The answers have the order of the participants.
+    """
 
     @handler
     async def aggregate(self, results: list[AgentExecutorResponse], ctx: WorkflowContext[Never, AgentResponse]) -> None:
-        """Yield the answers as one response."""
+        """Yield one response with the last assistant message of each participant as an output of the workflow."""
         answers = [next((m for m in reversed(item.agent_response.messages) if m.role == "assistant"), None) for item in results]
         await ctx.yield_output(AgentResponse([answer for answer in answers if answer is not None]))
 
 
 class CallAggregator(Executor):
-    """An aggregator that calls a function with the list of answers, and yields the result as the output."""
+    """An aggregator of a concurrent orchestration that calls a function with the participants' answers, and yields its result."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         name = getattr(function, "__name__", "")
@@ -56,14 +60,14 @@ class CallAggregator(Executor):
 
     @handler
     async def aggregate(self, results: list[AgentExecutorResponse], ctx: WorkflowContext[Any, Any]) -> None:
-        """Call the function, and yield its result unless it is `None`."""
+        """Call the function with the list of answers, and yield its result as an output of the workflow, unless it is `None`."""
         value = await run_function(self._function, [results, ctx] if self._wants_context else [results], {})
         if value is not None:
             await ctx.yield_output(value)
 
 
 class ConcurrentBuilder(ReviewBuilder):
-    """Builds a graph that sends the message to all participants and collects their answers. An aggregator makes the output of them."""
+    """Builds a workflow that sends its message to all participants, which run concurrently. An aggregator combines their answers."""
 
     def __init__(
         self,
@@ -74,15 +78,19 @@ class ConcurrentBuilder(ReviewBuilder):
         output_from: OutputFrom | None = None,
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
-        """Without an aggregator the output is one response with the last answer of each agent."""
+        """Begin a workflow with these participants, which are agents or executors. A run stores checkpoints in `checkpoint_storage`.
+
+        The output is one response with the last answer of each agent, unless `with_aggregator` is called. `output_from` and
+        `intermediate_output_from` select participants whose answers are also outputs or intermediate outputs.
+        """
         super().__init__(participants, output_from, intermediate_output_from, name=name or "Concurrent", storage=checkpoint_storage)
         self._aggregator: Executor | None = None
 
     def with_aggregator(self, aggregator: Aggregator) -> Self:
-        """Combine the answers of the participants with this executor or function.
+        """Set the executor or function that combines the answers of the participants.
 
         Raises:
-            ValueError: There already is an aggregator.
+            ValueError: An aggregator has been set already.
             TypeError: The aggregator is neither an executor nor a function.
         """
         if self._aggregator is not None:
@@ -93,7 +101,7 @@ class ConcurrentBuilder(ReviewBuilder):
         return self
 
     def build(self) -> Workflow:
-        """Build the workflow."""
+        """Build the graph with the participants and the aggregator, and return the workflow."""
         start, aggregator = Dispatcher("dispatcher"), self._aggregator or JoinAnswers("aggregator")
         executors = self._executors()
         builder = self._graph(start, executors, always=[aggregator.id])
@@ -104,9 +112,9 @@ class ConcurrentBuilder(ReviewBuilder):
 
 
 class ToList(Executor):
-    """Used with a single participant: makes a list of its answer, because an aggregator expects a list of answers."""
+    """An executor between a single participant and the aggregator: puts the answer into a list, which the aggregator expects."""
 
     @handler
     async def wrap(self, message: AgentExecutorResponse, ctx: WorkflowContext[list[AgentExecutorResponse]]) -> None:
-        """Send a list with only this answer to the aggregator."""
+        """Send a list that contains only this answer to the aggregator."""
         await ctx.send_message([message])

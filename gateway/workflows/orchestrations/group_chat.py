@@ -1,7 +1,7 @@
-"""`GroupChatBuilder`: participants talk in one conversation, and an orchestrator chooses the next speaker.
+"""`GroupChatBuilder`: builds workflows in which participants answer in one conversation, and an orchestrator chooses the next speaker.
 
-The orchestrator is a function of the conversation's state, or an agent that answers with its choice. Every participant gets every message;
-only the chosen participant answers.
+The orchestrator uses a function of the conversation's state, or an agent that answers with its choice. Every participant gets every
+message; only the chosen participant answers.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from gateway.workflows.workflow import Workflow
 from gateway.workflows.workflow_context import WorkflowContext
 
 TerminationCondition = Callable[[list[Message]], bool | Awaitable[bool]]
-"""Function of the conversation (a list of messages) that returns whether the conversation has ended."""
+"""Type of a termination condition: a function, sync or async, of the conversation's messages that returns whether to end it."""
 
 ChatContext = WorkflowContext[Any, Any]
 
 
 @dataclass
 class GroupChatRequestMessage:
-    """Message that tells a participant to speak, if the participant is an executor other than an agent."""
+    """Message of a group chat that tells a participant to answer. For participants that are executors; agents get another message."""
 
     additional_instruction: str | None = None
     metadata: dict[str, Any] | None = None
@@ -60,21 +60,21 @@ class GroupChatRequestMessage:
 
 @dataclass
 class GroupChatParticipantMessage:
-    """Message with the messages of other participants, for a participant that is an executor other than an agent."""
+    """Message of a group chat that contains answers of other participants. For participants that are executors and not agents."""
 
     messages: list[Message]
 
 
 @dataclass
 class GroupChatResponseMessage:
-    """Message with the answer of a participant that is an executor other than an agent."""
+    """Message of a group chat with which a participant answers. For participants that are executors and not agents."""
 
     message: Message
 
 
 @dataclass
 class GroupChatRequestSentEvent:
-    """Data of a `group_chat` event: a participant is asked to speak."""
+    """Data of a `group_chat` event: the orchestrator of a group chat has asked a participant to answer. `round_index` counts from 0."""
 
     round_index: int
     participant_name: str
@@ -82,7 +82,7 @@ class GroupChatRequestSentEvent:
 
 @dataclass
 class GroupChatResponseReceivedEvent:
-    """Data of a `group_chat` event: a participant spoke."""
+    """Data of a `group_chat` event: a participant of a group chat has answered. `round_index` is the number of requested answers."""
 
     round_index: int
     participant_name: str
@@ -90,24 +90,34 @@ class GroupChatResponseReceivedEvent:
 
 @dataclass(frozen=True)
 class GroupChatState:
-    """State of the conversation, the argument of a selection function."""
+    """State of a group chat's conversation: the argument of the function that selects the next speaker.
+
+    `current_round` is the number of answers requested so far.
+    """
 
     current_round: int
     participants: OrderedDict[str, str]
-    """Name of each participant → its description."""
+    """Name of each participant → description of the participant."""
     conversation: list[Message]
 
 
 GroupChatSelectionFunction = Callable[[GroupChatState], Awaitable[str] | str]
-"""Returns the name of the next speaker."""
+"""Type of a selection function, sync or async: it gets the state of the group chat and returns the name of the next speaker."""
 
 
 class UnknownParticipantError(WorkflowError, RuntimeError):
-    """The chosen speaker is not a participant. Also a `RuntimeError`, because agent-framework raises that."""
+    """Raised if the orchestrator chooses a speaker that is not a participant.
+
+    Also a `RuntimeError`, because Microsoft's agent-framework raises this class.
+    """
 
 
 class BaseGroupChatOrchestrator(Executor):
-    """Stores the conversation, asks the next speaker to answer, and ends the conversation. A subclass chooses the speaker (`choose`)."""
+    """Base class of the executors that lead a group chat.
+
+    It stores the conversation, asks the next speaker to answer, and ends the conversation. The method `choose` of the subclass chooses the
+    next speaker.
+    """
 
     TERMINATION_CONDITION_MET_MESSAGE: ClassVar[str] = "The group chat has reached its termination condition."
     MAX_ROUNDS_MET_MESSAGE: ClassVar[str] = "The group chat has reached the maximum number of rounds."
@@ -115,7 +125,10 @@ class BaseGroupChatOrchestrator(Executor):
     def __init__(
         self, id: str, *, name: str | None = None, max_rounds: int | None = None, termination_condition: TerminationCondition | None = None
     ) -> None:
-        """`max_rounds` is the maximum number of answers of participants in a conversation."""
+        """Create the executor `id`. The conversation ends after `max_rounds` answers of participants, by default without limit.
+
+        It also ends when `termination_condition`, a function of its messages, returns true. `name` is the author of the final message.
+        """
         super().__init__(id)
         self.name = name or id
         self.participants: OrderedDict[str, str] = OrderedDict()
@@ -126,58 +139,58 @@ class BaseGroupChatOrchestrator(Executor):
         self._conversation: list[Message] = []
 
     def meet(self, executors: dict[str, Executor]) -> None:
-        """Set the participants, by id. The builder calls this method once."""
+        """Set the participants of the conversation, given by id. The builder of the workflow calls this method once."""
         self.participants = OrderedDict((name, describe(item)) for name, item in executors.items())
         self._agents = {name for name, item in executors.items() if isinstance(item, AgentExecutor)}
 
     async def choose(self, ctx: ChatContext) -> str | None:
-        """Return the name of the next speaker; `None` if this method has ended the conversation."""
+        """Choose the next speaker, and return its name; return `None` if this method has called `end`, so that nobody answers next."""
         raise NotImplementedError
 
     @handler
     async def handle_str(self, task: str, ctx: ChatContext) -> None:
-        """Begin the conversation with a user's text."""
+        """Handle a text: begin the conversation with it as a user message."""
         await self.begin(as_messages(task), ctx)
 
     @handler
     async def handle_message(self, task: Message, ctx: ChatContext) -> None:
-        """Begin the conversation with a message."""
+        """Handle a `Message`: begin the conversation with it."""
         await self.begin(as_messages(task), ctx)
 
     @handler
     async def handle_messages(self, task: list[str | Message], ctx: ChatContext) -> None:
-        """Begin the conversation with messages."""
+        """Handle a list of messages: begin the conversation with them. A text becomes a user message."""
         await self.begin(as_messages(task), ctx)
 
     @handler
     async def handle_participant_response(self, response: AgentExecutorResponse | GroupChatResponseMessage, ctx: ChatContext) -> None:
-        """Report the answer of a participant as an event, and continue the conversation with the answer."""
+        """Handle the answer of a participant: report it as an event, and continue the conversation with it."""
         who = ctx.get_source_executor_id()
         await ctx.add_event(WorkflowEvent("group_chat", GroupChatResponseReceivedEvent(self._round, who), self.id))
         said = response.agent_response.messages if isinstance(response, AgentExecutorResponse) else [response.message]
         await self.heard(who, said, ctx)
 
     async def begin(self, messages: list[Message], ctx: ChatContext) -> None:
-        """Begin the conversation with these messages, and ask the first speaker."""
+        """Begin the conversation with these messages, and ask the first speaker to answer."""
         self._conversation += messages
         if not await self._is_over(ctx, check_rounds=False):
             await self._next(ctx, messages, None)
 
     async def heard(self, who: str, said: Sequence[Message], ctx: ChatContext) -> None:
-        """Add the answer of the participant `who` to the conversation, then end the conversation or ask the next speaker."""
+        """Add the answer `said` of the participant `who` to the conversation. Then end the conversation or ask the next speaker."""
         messages = spoken(said)
         self._conversation += messages
         if not await self._is_over(ctx, check_rounds=True):
             await self._next(ctx, messages, who)
 
     async def end(self, ctx: ChatContext, text: str) -> None:
-        """End the conversation with a final message."""
+        """End the conversation with `text` as the final message, which is an output of the workflow."""
         message = Message("assistant", [text], author_name=self.name)
         self._conversation.append(message)
         await finish(ctx, message)
 
     async def request(self, who: str, ctx: ChatContext, instruction: str | None = None) -> None:
-        """Ask the participant `who` to speak, optionally with an instruction."""
+        """Send the participant `who` a message that asks it to answer, optionally with an instruction, and report this as an event."""
         if who in self._agents:
             messages = [Message("user", [instruction])] if instruction else []
             await ctx.send_message(AgentExecutorRequest(messages), target_id=who)
@@ -187,7 +200,7 @@ class BaseGroupChatOrchestrator(Executor):
         self._round += 1
 
     async def broadcast(self, messages: list[Message], ctx: ChatContext, *, but: str | None) -> None:
-        """Send messages to all participants except `but`, without asking them to speak."""
+        """Send messages of the conversation to all participants except `but`, without asking for an answer."""
         for name in self.participants:
             if name != but and name in self._agents:
                 await ctx.send_message(AgentExecutorRequest(list(messages), should_respond=False), target_id=name)
@@ -195,11 +208,11 @@ class BaseGroupChatOrchestrator(Executor):
                 await ctx.send_message(GroupChatParticipantMessage(list(messages)), target_id=name)
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """Return the conversation."""
+        """Return the state of the group chat for a checkpoint: the conversation and the number of requested answers."""
         return {"conversation": list(self._conversation), "round_index": self._round}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the conversation."""
+        """Restore the conversation and the number of requested answers from the result of `on_checkpoint_save`."""
         self._conversation, self._round = list(state["conversation"]), state["round_index"]
 
     async def _next(self, ctx: ChatContext, messages: list[Message], who: str | None) -> None:
@@ -224,7 +237,7 @@ class BaseGroupChatOrchestrator(Executor):
 
 
 class GroupChatOrchestrator(BaseGroupChatOrchestrator):
-    """Chooses the next speaker with a function."""
+    """The executor that leads a group chat and chooses the next speaker with a function."""
 
     def __init__(
         self,
@@ -235,18 +248,21 @@ class GroupChatOrchestrator(BaseGroupChatOrchestrator):
         max_rounds: int | None = None,
         termination_condition: TerminationCondition | None = None,
     ) -> None:
-        """`selection_func` may be async."""
+        """Create the executor `id`. `selection_func`, sync or async, returns the name of the next speaker.
+
+        The conversation ends after `max_rounds` answers of participants, or when `termination_condition` returns true.
+        """
         super().__init__(id, name=name, max_rounds=max_rounds, termination_condition=termination_condition)
         self._select = selection_func
 
     async def choose(self, ctx: ChatContext) -> str | None:
-        """Return the name that the selection function returns."""
+        """Call the selection function with the state of the conversation, and return the name of the next speaker."""
         chosen = self._select(GroupChatState(self._round, self.participants, list(self._conversation)))
         return await chosen if inspect.isawaitable(chosen) else chosen
 
 
 class AgentOrchestrationOutput(BaseModel):
-    """The answer of the agent that chooses the speakers: the next speaker, or the end of the conversation."""
+    """The parsed answer of the agent that leads a group chat: the next speaker, or the decision to end the conversation."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -266,7 +282,7 @@ Answer with one JSON object and nothing else:
 
 
 class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
-    """Chooses the next speaker with an agent."""
+    """The executor that leads a group chat and asks an agent to choose the next speaker."""
 
     def __init__(
         self,
@@ -276,7 +292,10 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
         termination_condition: TerminationCondition | None = None,
         retry_attempts: int = 2,
     ) -> None:
-        """`retry_attempts` is how often the agent is asked again after an unusable answer."""
+        """Create an executor that asks `agent`. `retry_attempts` is how often the agent is asked again after an unusable answer.
+
+        The conversation ends after `max_rounds` answers of participants, or when `termination_condition` returns true.
+        """
         super().__init__(resolve_agent_id(agent), name=agent.name, max_rounds=max_rounds, termination_condition=termination_condition)
         self._agent = agent
         self._session = agent.create_session()
@@ -284,7 +303,13 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
         self._retries = retry_attempts
 
     async def choose(self, ctx: ChatContext) -> str | None:
-        """Ask the orchestrating agent for the next speaker. The agent gets the messages since it was last asked."""
+        """Ask the agent for the next speaker, and return the speaker's name; return `None` if the agent ends the conversation.
+
+        The agent gets the messages that were added to the conversation since it was last asked.
+
+        Raises:
+            WorkflowError: The last allowed answer of the agent cannot be used.
+        """
         team = "\n".join(f"- {name}: {description}" for name, description in self.participants.items())
         fresh, self._told = self._conversation[self._told :], len(self._conversation)
         messages = [*fresh, Message("user", [_INSTRUCTION.format(participants=team)])]
@@ -318,17 +343,20 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
         return decision
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """Return the conversation of the participants, and the session of the orchestrating agent."""
+        """Return the state for a checkpoint: the conversation of the participants, and the session of the agent that leads it."""
         return {**await super().on_checkpoint_save(), "session": self._session.to_dict(), "told": self._told}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the conversation of the participants, and the session of the orchestrating agent."""
+        """Restore the conversation, and the session of the agent that leads it, from the result of `on_checkpoint_save`."""
         await super().on_checkpoint_restore(state)
         self._session, self._told = AgentSession.from_dict(state["session"]), state["told"]
 
 
 class GroupChatBuilder(ReviewBuilder, StoredBuilder):
-    """Builds a group chat. The final message of the orchestrator is the output of the workflow."""
+    """Builds a group chat: a workflow whose participants answer in one conversation, and an orchestrator chooses the next speaker.
+
+    The final message of the orchestrator is the output of the workflow.
+    """
 
     DEFAULT_ORCHESTRATOR_ID: ClassVar[str] = "group_chat_orchestrator"
 
@@ -347,12 +375,14 @@ class GroupChatBuilder(ReviewBuilder, StoredBuilder):
         output_from: OutputFrom | None = None,
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
-        """Exactly one of `orchestrator_agent`, `orchestrator` and `selection_func` chooses the speakers.
+        """Begin a group chat with these participants, which are agents or executors.
 
-        The first two may also be functions that make the agent or executor for each built workflow.
+        Exactly one of `orchestrator_agent`, `orchestrator` and `selection_func` chooses the next speaker. `orchestrator_agent` and
+        `orchestrator` may also be functions that return the agent or executor; they are called once per built workflow. The conversation
+        ends after `max_rounds` answers, or when `termination_condition` returns true.
 
         Raises:
-            ValueError: More than one of these three arguments is given.
+            ValueError: More than one of the three arguments that choose the speaker is given.
         """
         super().__init__(participants, output_from, intermediate_output_from, name=name or "GroupChat", storage=checkpoint_storage)
         given = [item for item in (orchestrator_agent, orchestrator, selection_func) if item is not None]
@@ -365,21 +395,21 @@ class GroupChatBuilder(ReviewBuilder, StoredBuilder):
         self._max_rounds = max_rounds
 
     def with_termination_condition(self, termination_condition: TerminationCondition) -> Self:
-        """End the conversation when this function of its messages returns true."""
+        """Set the function, sync or async, of the conversation's messages that returns true to end the conversation."""
         self._condition = termination_condition
         return self
 
     def with_max_rounds(self, max_rounds: int | None) -> Self:
-        """End the conversation after this many answers."""
+        """Set the number of participants' answers after which the conversation ends; `None` means no limit."""
         self._max_rounds = max_rounds
         return self
 
     def build(self) -> Workflow:
-        """Build the workflow.
+        """Build the graph of the group chat, and return the workflow.
 
         Raises:
-            ValueError: Nothing chooses the speakers.
-            TypeError: A function that should make the orchestrator returned something else.
+            ValueError: Neither an orchestrator nor a selection function was given to choose the speakers.
+            TypeError: The function that should return the orchestrator returned an object of another type.
         """
         orchestrator = self._orchestrator()
         executors = self._executors()

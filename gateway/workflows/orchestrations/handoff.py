@@ -1,7 +1,7 @@
-"""`HandoffBuilder`: agents hand the conversation over to each other. If an agent answers without a handoff, the user is asked.
+"""`HandoffBuilder`: builds workflows in which agents hand a conversation over to each other, and otherwise ask the user.
 
-Every agent gets a tool `handoff_to_<name>` for each agent that it may hand over to. A call of the tool ends its turn, and the other agent
-answers. Every agent gets every message, except calls of tools.
+Every agent gets a tool `handoff_to_<name>` for each agent to which it may hand over. A call of this tool ends the run of the calling agent,
+and the other agent answers. If an agent answers without a handoff, the user is asked. Every agent gets every message, except tool calls.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HANDOFF_KEY = "handoff_to"
 
 @dataclass
 class HandoffSentEvent:
-    """Data of a `handoff_sent` event: one agent handed the conversation over to another."""
+    """Data of a `handoff_sent` event: the agent `source` has handed the conversation over to the agent `target`."""
 
     source: str
     target: str
@@ -48,23 +48,23 @@ class HandoffSentEvent:
 
 @dataclass
 class HandoffAgentUserRequest:
-    """A request for the user's answer, because an agent answered without a handoff."""
+    """A request for the user's next message in a handoff workflow, because an agent answered without handing the conversation over."""
 
     agent_response: AgentResponse
 
     @staticmethod
     def create_response(response: str | Message | list[str] | list[Message]) -> list[Message]:
-        """Return a response to this request: messages with the user's text."""
+        """Return the response to this request that continues the conversation with the user's text or messages."""
         return to_messages(cast("list[str | Message]", response))
 
     @staticmethod
     def terminate() -> list[Message]:
-        """Return the response that ends the conversation."""
+        """Return the response to this request that ends the conversation: an empty list."""
         return []
 
 
 class HandoffConfiguration:
-    """An allowed handoff: the agent to hand over to, and the description of the handoff tool for the model."""
+    """A handoff that an agent is allowed to make: the target agent, and the description of the handoff tool for the model."""
 
     def __init__(self, *, target: str | SupportsAgentRun, description: str | None = None) -> None:
         self.target_id = target if isinstance(target, str) else resolve_agent_id(target)
@@ -72,12 +72,12 @@ class HandoffConfiguration:
 
 
 def handoff_tool_name(target_id: str) -> str:
-    """Return the name of the tool that hands over to an agent."""
+    """Return the name of the tool that hands the conversation over to this agent: `handoff_to_<id>`, at most 64 characters."""
     return ("handoff_to_" + _NOT_IN_NAMES.sub("_", target_id))[:64]
 
 
 class HandoffTool:
-    """The tool `handoff_to_<name>`. A call ends the turn of the calling agent, and the agent `<name>` continues."""
+    """The tool `handoff_to_<name>`. A call ends the run of the calling agent, and the agent `<name>` continues the conversation."""
 
     def __init__(self, handoff: HandoffConfiguration) -> None:
         self.target_id = handoff.target_id
@@ -92,28 +92,28 @@ class HandoffTool:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
-        """Stop the run of the calling agent. The result of the run names the agent that continues.
+        """Stop the run of the calling agent, with a result that names the agent that continues.
 
         Raises:
-            MiddlewareTermination: Always.
+            MiddlewareTermination: Always; it ends the run with the result.
         """
         raise MiddlewareTermination(result={_HANDOFF_KEY: self.target_id})
 
 
 class HandoffProvider(ContextProvider):
-    """Context provider that adds the handoff tools of an agent to each of its runs."""
+    """A context provider that adds an agent's handoff tools to each run of the agent."""
 
     def __init__(self, tools: Sequence[HandoffTool]) -> None:
         super().__init__("handoff")
         self._tools = list(tools)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add the handoff tools to the run."""
+        """Add the handoff tools to the run that begins."""
         context.extend_tools(self.source_id, cast("list[Tool]", self._tools))
 
 
 class HandoffAgentExecutor(AgentExecutor):
-    """Runs one agent of a handoff orchestration, and acts on its handoffs."""
+    """The executor of one agent in a handoff workflow. It runs the agent, and carries out its handoffs to other agents."""
 
     def __init__(
         self,
@@ -126,9 +126,11 @@ class HandoffAgentExecutor(AgentExecutor):
         autonomous_turns: int = 0,
         autonomous_prompt: str | None = None,
     ) -> None:
-        """`user_response_target_id` is the agent that gets the user's answer; the default is this agent.
+        """Create the executor of `agent`. A copy of the agent gets tools for the allowed `handoffs`.
 
-        `autonomous_turns` is how often this agent gets the prompt to continue before the user is asked.
+        `is_start` means that the agent answers first. `user_response_target_id` is the agent that gets the user's answer; the default is
+        this agent. The conversation ends when `termination_condition` returns true for its messages. If the agent answers without a
+        handoff, it gets the `autonomous_prompt` to continue up to `autonomous_turns` times before the user is asked.
         """
         tools = {tool.name: tool for tool in map(HandoffTool, handoffs)}
         own = copy.copy(agent)
@@ -147,7 +149,7 @@ class HandoffAgentExecutor(AgentExecutor):
         self._prompt = autonomous_prompt or DEFAULT_AUTONOMOUS_PROMPT
         self._turns = 0
         self._heard: list[Message] = []
-        """The whole conversation, for the termination condition."""
+        """All messages of the conversation so far, for the termination condition."""
 
     async def _answer(self, ctx: AgentContextOf) -> None:
         if self._is_start and not self._heard:
@@ -157,9 +159,10 @@ class HandoffAgentExecutor(AgentExecutor):
             await super()._answer(ctx)
 
     async def publish_answer(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
-        """Yield the answer and send it to the other agents.
+        """Yield the agent's answer as an output, and send it to the other agents.
 
-        Then hand over if the agent called a handoff tool, or continue, or ask the user.
+        Then hand the conversation over if the agent called a handoff tool. Otherwise end the conversation if the termination condition is
+        true, prompt the agent to continue, or ask the user.
         """
         response = answer.agent_response
         if not is_shown:
@@ -184,7 +187,7 @@ class HandoffAgentExecutor(AgentExecutor):
 
     @response_handler
     async def handle_response(self, original_request: HandoffAgentUserRequest, response: list[Message], ctx: AgentContextOf) -> None:
-        """Continue the conversation with the user's answer. An empty answer ends the conversation."""
+        """Handle the user's response: continue the conversation with its messages, or end it if the response is empty."""
         if not response:
             return
         await self._broadcast(response, ctx)
@@ -197,11 +200,11 @@ class HandoffAgentExecutor(AgentExecutor):
             await self._answer(ctx)
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """Return the agent's state and the conversation."""
+        """Return the state for a checkpoint: the agent's state, the conversation and the number of autonomous turns."""
         return {**await super().on_checkpoint_save(), "heard": list(self._heard), "turns": self._turns}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the agent's state and the conversation."""
+        """Restore the agent's state, the conversation and the number of autonomous turns from the result of `on_checkpoint_save`."""
         await super().on_checkpoint_restore(state)
         self._heard, self._turns = list(state["heard"]), state["turns"]
 
@@ -210,7 +213,7 @@ class HandoffAgentExecutor(AgentExecutor):
             await ctx.send_message(cast("Any", AgentExecutorRequest(messages, should_respond=False)))
 
     def _target_of(self, response: AgentResponse) -> str | None:
-        """Return the agent to which the last handoff call in the response hands over; `None` without such a call."""
+        """Return the id of the agent that the last handoff call in the response names; `None` if it has no handoff call."""
         for message in reversed(response.messages):
             for content in reversed(message.contents):
                 tool = self._tools.get(content.name or "") if content.type == "function_call" else None
@@ -224,9 +227,9 @@ class HandoffAgentExecutor(AgentExecutor):
 
 
 class HandoffBuilder(StoredBuilder):
-    """Builds a handoff orchestration.
+    """Builds a workflow in which agents hand a conversation over to each other, and otherwise ask the user.
 
-    Every answer of an agent is an output of the workflow. Without `add_handoff` every agent may hand over to every other.
+    Every answer of an agent is an output of the workflow. Unless `add_handoff` is called, every agent may hand over to every other agent.
     """
 
     def __init__(
@@ -240,7 +243,11 @@ class HandoffBuilder(StoredBuilder):
         output_from: OutputFrom | None = None,
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
-        """`participants` may also be set later, with the method `participants`."""
+        """Begin a handoff workflow. The agents may also be set later, with the method `participants`.
+
+        The conversation ends when `termination_condition` returns true for its messages. `output_from` and `intermediate_output_from`
+        select the agents whose answers are outputs or intermediate outputs; by default all answers are outputs.
+        """
         super().__init__(None, output_from, intermediate_output_from, name=name or "Handoff", storage=checkpoint_storage)
         self._agents: dict[str, Agent] = {}
         if participants is not None:
@@ -253,23 +260,25 @@ class HandoffBuilder(StoredBuilder):
         self._autonomous: dict[str, tuple[int, str | None]] = {}
 
     def participants(self, participants: Sequence[Agent]) -> Self:
-        """Set the participants, once.
+        """Set the agents that take part in the conversation. May be called once.
 
         Raises:
-            ValueError: The list is empty or contains an agent twice, or participants were set before.
-            TypeError: A participant is not an `Agent`, which is required for the handoff tools.
+            ValueError: The list is empty or contains an agent twice, or the participants were set before.
+            TypeError: A participant is not an `Agent`; other kinds of agents cannot get handoff tools.
         """
         if self._agents:
             raise ValueError("The participants have been given already.")
         for item in participants:
-            if not isinstance(item, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers are not checked
+            if not isinstance(item, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code may pass other types
                 raise TypeError(f"Participants must be Agent instances in a handoff. Got {type(item).__name__}.")
         self._take(participants)
         self._agents = dict(zip(self._given, participants, strict=True))
         return self
 
     def add_handoff(self, source: Agent | str, targets: Sequence[Agent | str], *, description: str | None = None) -> Self:
-        """Allow `source` to hand over to `targets`. `description` tells the model when to hand over.
+        """Allow the agent `source` to hand the conversation over to the agents in `targets`.
+
+        `description` is the description of the handoff tools for the model, which decides when to hand over.
 
         Raises:
             ValueError: An agent is not a participant.
@@ -280,12 +289,12 @@ class HandoffBuilder(StoredBuilder):
         return self
 
     def with_start_agent(self, agent: Agent | str) -> Self:
-        """Set the agent that answers first."""
+        """Set the agent that answers first. Required before `build`."""
         self._start = self._known(agent)
         return self
 
     def enable_return_to_previous(self, enabled: bool = True) -> Self:
-        """Set whether the user's answer goes to the agent that asked, instead of the start agent."""
+        """Set whether the user's answer goes to the agent that answered last (the default) or to the start agent (`enabled=False`)."""
         self._returns = enabled
         return self
 
@@ -296,22 +305,26 @@ class HandoffBuilder(StoredBuilder):
         prompts: dict[str, str] | None = None,
         turn_limits: dict[str, int] | None = None,
     ) -> Self:
-        """Let these agents (by default all) continue on their own for some turns before the user is asked."""
+        """Have these agents (by default all) continue without the user for some turns before the user is asked.
+
+        `prompts` are the messages that prompt an agent to continue, and `turn_limits` the numbers of turns, both by agent name. The default
+        is 50 turns with a fixed prompt.
+        """
         for name in [self._known(agent) for agent in agents] if agents else list(self._agents):
             limit = (turn_limits or {}).get(name, DEFAULT_AUTONOMOUS_TURNS)
             self._autonomous[name] = (limit, (prompts or {}).get(name))
         return self
 
     def with_termination_condition(self, termination_condition: TerminationCondition) -> Self:
-        """End the conversation when this function of its messages returns true."""
+        """Set the function, sync or async, of the conversation's messages that returns true to end the conversation."""
         self._condition = termination_condition
         return self
 
     def build(self) -> Workflow:
-        """Build the workflow.
+        """Build the graph of the agents, and return the workflow.
 
         Raises:
-            ValueError: Participants or the start agent are missing.
+            ValueError: The participants or the start agent have not been set.
         """
         if not self._agents:
             raise ValueError("No participants: pass `participants` to HandoffBuilder.")

@@ -1,6 +1,6 @@
-"""`MagenticBuilder`: a manager makes a plan, instructs participants, follows the progress, and plans again when it stalls.
+"""`MagenticBuilder`: builds workflows in which a manager makes a plan, instructs participants, and makes a new plan if progress stops.
 
-The manager is a `MagenticManagerBase` (`magentic_manager`). The pattern is Magentic-One (https://arxiv.org/abs/2411.04468).
+The manager is a `MagenticManagerBase` (module `magentic_manager`). The pattern is Magentic-One (https://arxiv.org/abs/2411.04468).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gateway.workflows.workflow_context import WorkflowContext
 
 
 class MagenticOrchestratorEventType(StrEnum):
-    """Kinds of `magentic_orchestrator` events."""
+    """Kinds of `magentic_orchestrator` events: first plan, new plan, or new judgement of the progress."""
 
     PLAN_CREATED = "plan_created"
     REPLANNED = "replanned"
@@ -40,66 +40,69 @@ class MagenticOrchestratorEventType(StrEnum):
 
 @dataclass
 class MagenticOrchestratorEvent:
-    """Data of a `magentic_orchestrator` event: a new plan, or the manager's judgement of the progress."""
+    """Data of a `magentic_orchestrator` event: a plan of the manager (a message), or its judgement of the progress (a ledger)."""
 
     event_type: MagenticOrchestratorEventType
     content: Message | MagenticProgressLedger
 
 
 class MagenticResetSignal:
-    """Message that tells participants to forget the conversation, because the manager makes a new plan."""
+    """Message to the participants of a magentic workflow: drop the conversation so far, because the manager makes a new plan."""
 
 
 @dataclass
 class MagenticPlanReviewResponse:
-    """A person's response to a plan: messages with remarks; without messages, the plan is approved."""
+    """A person's response to the plan of a magentic workflow. If `review` is empty, the plan is approved; otherwise it has the remarks."""
 
     review: list[Message]
 
     @staticmethod
     def approve() -> MagenticPlanReviewResponse:
-        """Return the response that approves the plan."""
+        """Return a response that approves the plan."""
         return MagenticPlanReviewResponse([])
 
     @staticmethod
     def revise(feedback: str | Message | list[str | Message]) -> MagenticPlanReviewResponse:
-        """Return the response that asks for another plan."""
+        """Return a response that asks the manager for another plan, with remarks on this plan."""
         return MagenticPlanReviewResponse(to_messages(feedback))
 
 
 @dataclass
 class MagenticPlanReviewRequest:
-    """Request to a person to review a plan. The methods make the responses."""
+    """A magentic workflow's request for a person's review of its plan. The methods create the possible responses.
+
+    `is_stalled` means that the manager made the plan because the previous one led to no progress.
+    """
 
     plan: Message
     current_progress: MagenticProgressLedger | None
     is_stalled: bool
 
     def approve(self) -> MagenticPlanReviewResponse:
-        """Return the response that approves the plan."""
+        """Return a response that approves the plan."""
         return MagenticPlanReviewResponse.approve()
 
     def revise(self, feedback: str | Message | list[str | Message]) -> MagenticPlanReviewResponse:
-        """Return the response that asks for another plan."""
+        """Return a response that asks the manager for another plan, with remarks on this plan."""
         return MagenticPlanReviewResponse.revise(feedback)
 
 
 class MagenticAgentExecutor(AgentExecutor):
-    """Runs a participant, which forgets the conversation when the manager makes a new plan."""
+    """The executor of an agent in a magentic workflow. It drops the agent's conversation when the manager makes a new plan."""
 
     @handler
     async def handle_magentic_reset(self, signal: MagenticResetSignal, ctx: WorkflowContext[Any, Any]) -> None:
-        """Forget the conversation."""
+        """Handle the reset message of the orchestrator: drop the conversation, and start a new session with the agent."""
         self.forget()
 
 
 class MagenticOrchestrator(BaseGroupChatOrchestrator):
-    """Has the manager plan, and asks the participants that the manager chooses to speak."""
+    """The executor that leads a magentic workflow: it gets plans and judgements from the manager, and asks participants to answer."""
 
     MANAGER_NAME: ClassVar[str] = "magentic_orchestrator"
 
     def __init__(self, manager: MagenticManagerBase, *, require_plan_signoff: bool = False) -> None:
-        """With `require_plan_signoff` a person reviews every plan."""
+        """Create an executor that carries out the decisions of `manager`. With `require_plan_signoff`, a person reviews every plan."""
         super().__init__(self.MANAGER_NAME, name=MAGENTIC_MANAGER_NAME)
         self._manager = manager
         self._signoff = require_plan_signoff
@@ -108,10 +111,12 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         self._ledger: MagenticProgressLedger | None = None
 
     async def begin(self, messages: list[Message], ctx: ChatContext) -> None:
-        """Have the manager make the first plan for the task in `messages`. Then have the plan reviewed, or follow the plan.
+        """Begin the work: have the manager make the first plan for the task in `messages`.
+
+        Then request a person's review of the plan if that is required; otherwise start to follow the plan.
 
         Raises:
-            ValueError: The task is empty.
+            ValueError: The messages contain no text.
         """
         task = "\n".join(message.text for message in messages).strip()
         if not task:
@@ -123,7 +128,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         await self._review_or_go(ctx, is_stalled=False)
 
     async def heard(self, who: str, said: Sequence[Message], ctx: ChatContext) -> None:
-        """Add the answer of the participant `who` to the conversation, and have the manager judge the progress."""
+        """Add the answer `said` of the participant `who` to the conversation, and have the manager judge the progress."""
         serve_call(self._manager, ctx.call)
         messages = spoken(said)
         self._known.chat_history += messages
@@ -134,7 +139,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
     async def handle_plan_review_response(
         self, original_request: MagenticPlanReviewRequest, response: MagenticPlanReviewResponse, ctx: ChatContext
     ) -> None:
-        """Follow the plan if the person approved it; otherwise have the manager make another plan from the remarks."""
+        """Handle a person's review of the plan: follow an approved plan, otherwise have the manager make another plan from the remarks."""
         context = self._known
         serve_call(self._manager, ctx.call)
         if response.review:
@@ -146,12 +151,12 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
             await self._go(ctx)
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """Return the plan, the progress and the manager's own state."""
+        """Return the state for a checkpoint: the conversation, the plan, the last judgement of the progress, and the manager's state."""
         own = {"context": self._context, "plan": self._plan, "ledger": self._ledger, "manager": self._manager.on_checkpoint_save()}
         return {**await super().on_checkpoint_save(), **own}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the state from `on_checkpoint_save`."""
+        """Restore the state of this executor and of the manager from the result of `on_checkpoint_save`."""
         await super().on_checkpoint_restore(state)
         self._context, self._plan, self._ledger = state["context"], state["plan"], state["ledger"]
         self._manager.on_checkpoint_restore(state["manager"])
@@ -211,7 +216,10 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
 
 
 class MagenticBuilder(StoredBuilder):
-    """Builds a magentic workflow. The final answer of the manager is the output of the workflow."""
+    """Builds a workflow in which a manager makes a plan, instructs participants, and makes a new plan if progress stops.
+
+    The final answer of the manager is the output of the workflow.
+    """
 
     def __init__(
         self,
@@ -237,12 +245,14 @@ class MagenticBuilder(StoredBuilder):
         output_from: OutputFrom | None = None,
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
-        """Pass a `manager`, or a `manager_agent`, for which a `StandardMagenticManager` with the given prompts and limits is made.
+        """Begin a magentic workflow with these participants. Pass exactly one argument that determines the manager.
 
-        Either may also be a function that makes the object for each built workflow.
+        `manager` is used itself; `manager_agent` is the agent of a new `StandardMagenticManager` with the given prompts and limits.
+        `manager_factory` and `manager_agent_factory` are functions that return a manager or an agent; they are called once per built
+        workflow. With `enable_plan_review`, a person reviews every plan.
 
         Raises:
-            ValueError: Several of them are given.
+            ValueError: More than one argument that determines the manager is given.
         """
         super().__init__(participants, output_from, intermediate_output_from, name=name or "Magentic", storage=checkpoint_storage)
         given = [item for item in (manager, manager_factory, manager_agent, manager_agent_factory) if item is not None]
@@ -274,15 +284,15 @@ class MagenticBuilder(StoredBuilder):
         self._signoff = enable_plan_review
 
     def with_plan_review(self, enable: bool = True) -> Self:
-        """Ask a person to review every plan."""
+        """Set whether a person reviews every plan before the participants follow it."""
         self._signoff = enable
         return self
 
     def build(self) -> Workflow:
-        """Build the workflow.
+        """Build the graph with the manager and the participants, and return the workflow.
 
         Raises:
-            ValueError: The manager is missing.
+            ValueError: No argument determines the manager.
         """
         if self._make is None:
             raise ValueError("No manager configured: pass manager, manager_factory, manager_agent or manager_agent_factory.")

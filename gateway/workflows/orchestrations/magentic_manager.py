@@ -1,6 +1,7 @@
-"""`MagenticManagerBase`, which plans and judges the progress, and `StandardMagenticManager`, which asks an agent to do so.
+"""Managers of magentic workflows: `MagenticManagerBase`, their interface, and `StandardMagenticManager`, which asks an agent.
 
-`magentic` carries out the decisions. Names are agent-framework's.
+A manager makes the plan for a task and judges the progress; the module `magentic` carries out its decisions. Names are those of Microsoft's
+agent-framework.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ Write the answer for whoever made the request, from what was said above."""
 
 @dataclass
 class MagenticProgressLedgerItem:
-    """The manager's answer to one question about the progress, with the reason for the answer."""
+    """The answer of a magentic workflow's manager to one question about the progress, with the reason for the answer."""
 
     reason: str
     answer: str | bool
@@ -90,7 +91,7 @@ class MagenticProgressLedgerItem:
 
 @dataclass
 class MagenticProgressLedger:
-    """The manager's judgement of the progress, as answers to five questions, such as who speaks next."""
+    """The judgement of the progress by a magentic workflow's manager, as answers to five questions, such as who answers next."""
 
     is_request_satisfied: MagenticProgressLedgerItem
     is_in_loop: MagenticProgressLedgerItem
@@ -100,10 +101,10 @@ class MagenticProgressLedger:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> MagenticProgressLedger:
-        """Make a ledger from the JSON object in an answer of the manager's agent.
+        """Create a ledger from the JSON object that the manager's agent answered.
 
         Raises:
-            ValueError: An entry is missing.
+            ValueError: An entry is missing, or has no `answer`.
         """
         items: dict[str, MagenticProgressLedgerItem] = {}
         for name in cls.__dataclass_fields__:
@@ -116,7 +117,11 @@ class MagenticProgressLedger:
 
 @dataclass
 class MagenticContext:
-    """The state of the work on one task: the argument of the methods of a manager."""
+    """The state of a magentic workflow's work on one task, which is passed to the methods of the manager.
+
+    The counters have the numbers of judgements, of judgements without progress (decreased by progress), and of new plans for lack of
+    progress.
+    """
 
     task: str
     chat_history: list[Message] = field(default_factory=list[Message])
@@ -127,55 +132,62 @@ class MagenticContext:
 
     @property
     def team(self) -> str:
-        """The participants with their descriptions, one per line."""
+        """The names of the participants with their descriptions, as text with one participant per line."""
         return "\n".join(f"- {name}: {text}" for name, text in self.participant_descriptions.items())
 
     def clone(self) -> MagenticContext:
-        """Return a copy. Changes of its lists do not change this object."""
+        """Return a copy with copied collections. Adding messages or participants to the copy does not change this object."""
         return replace(self, chat_history=list(self.chat_history), participant_descriptions=dict(self.participant_descriptions))
 
     def reset(self) -> None:
-        """Clear the conversation, and count one more reset: the work starts again with the same task."""
+        """Clear the conversation and the count of stalls, and increase the count of resets. The work then starts again with a new plan."""
         self.chat_history.clear()
         self.stall_count = 0
         self.reset_count += 1
 
 
 class MagenticManagerBase:
-    """Base of managers, which make the plan and judge the progress. Subclasses implement the four async methods."""
+    """Base class of managers of magentic workflows, which make the plan and judge the progress. Subclasses implement the async methods."""
 
     def __init__(self, *, max_stall_count: int = 3, max_reset_count: int | None = None, max_round_count: int | None = None) -> None:
-        """After more than `max_stall_count` rounds without progress, the manager plans again. The other two limits end the work."""
+        """Set the limits of the work on a task.
+
+        After more than `max_stall_count` judgements without progress, the manager makes a new plan. The work ends after `max_reset_count`
+        new plans for lack of progress, or after `max_round_count` judgements; `None` means no limit.
+        """
         self.max_stall_count = max_stall_count
         self.max_reset_count = max_reset_count
         self.max_round_count = max_round_count
 
     async def plan(self, magentic_context: MagenticContext) -> Message:
-        """Return the first plan."""
+        """Make the first plan for the task, and return it as a message."""
         raise NotImplementedError
 
     async def replan(self, magentic_context: MagenticContext) -> Message:
-        """Return another plan, after a stall or a person's remarks."""
+        """Make another plan, after a lack of progress or a person's remarks, and return it as a message."""
         raise NotImplementedError
 
     async def create_progress_ledger(self, magentic_context: MagenticContext) -> MagenticProgressLedger:
-        """Judge the progress, and choose the next speaker and the instruction to this speaker."""
+        """Judge the progress, and choose the participant that answers next and the instruction to it. Return the judgement."""
         raise NotImplementedError
 
     async def prepare_final_answer(self, magentic_context: MagenticContext) -> Message:
-        """Return the final answer to the task."""
+        """Return the final answer to the task, which is the output of the workflow."""
         raise NotImplementedError
 
     def on_checkpoint_save(self) -> dict[str, Any]:
-        """Return the state that the manager itself keeps, for a checkpoint."""
+        """Return the state inside the manager object for a checkpoint. The default is empty."""
         return {}
 
     def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the state that `on_checkpoint_save` returned."""
+        """Restore the state inside the manager object from the result of `on_checkpoint_save`. The default does nothing."""
 
 
 class StandardMagenticManager(MagenticManagerBase):
-    """A manager that asks an agent for plans and judgements, each time in a new conversation."""
+    """A manager of magentic workflows that asks an agent for plans and judgements.
+
+    Each question is a separate run of the agent without a session; it contains the conversation so far.
+    """
 
     def __init__(
         self,
@@ -193,10 +205,10 @@ class StandardMagenticManager(MagenticManagerBase):
         progress_ledger_prompt: str | None = None,
         final_answer_prompt: str | None = None,
     ) -> None:
-        """`progress_ledger_retry_count` is the number of attempts to get a readable ledger.
+        """Create a manager that asks `agent`. The three limits are those of `MagenticManagerBase`.
 
-        A prompt may contain the placeholders of the default prompt that it replaces: `{task}`, `{team}`, `{facts}`, `{old_facts}`,
-        `{plan}`, `{names}`.
+        `progress_ledger_retry_count` is the maximum number of attempts to get a judgement that can be parsed. A prompt may contain the
+        placeholders of the default prompt that it replaces: `{task}`, `{team}`, `{facts}`, `{old_facts}`, `{plan}`, `{names}`.
         """
         super().__init__(max_stall_count=max_stall_count, max_reset_count=max_reset_count, max_round_count=max_round_count)
         self._agent = agent
@@ -211,19 +223,19 @@ class StandardMagenticManager(MagenticManagerBase):
         self._facts = ""
 
     async def plan(self, magentic_context: MagenticContext) -> Message:
-        """Ask the agent for the facts of the task, then for the plan."""
+        """Ask the agent for the known facts of the task, then for a plan. Return one message with task, team, facts and plan."""
         return await self._plan(magentic_context, self._facts_prompt.format(task=magentic_context.task), self._plan_prompt)
 
     async def replan(self, magentic_context: MagenticContext) -> Message:
-        """Ask the agent for corrected facts, then for another plan."""
+        """Ask the agent for corrected facts, then for another plan. Return one message with task, team, facts and plan."""
         facts = self._facts_update_prompt.format(task=magentic_context.task, old_facts=self._facts)
         return await self._plan(magentic_context, facts, self._plan_update_prompt)
 
     async def create_progress_ledger(self, magentic_context: MagenticContext) -> MagenticProgressLedger:
-        """Ask the agent to judge the progress, again if its answer cannot be read.
+        """Ask the agent to judge the progress, and return the judgement. Ask again if the answer cannot be parsed.
 
         Raises:
-            WorkflowError: None of the answers could be read.
+            WorkflowError: No answer could be parsed within the allowed number of attempts.
         """
         context = magentic_context
         names = list(context.participant_descriptions)
@@ -246,7 +258,7 @@ class StandardMagenticManager(MagenticManagerBase):
         raise WorkflowError(f"The manager's judgement could not be read after {self._attempts} attempts: {problem}.")
 
     async def prepare_final_answer(self, magentic_context: MagenticContext) -> Message:
-        """Ask the agent for the final answer."""
+        """Ask the agent for the final answer to the task, and return it."""
         prompt = Message("user", [self._final_prompt.format(task=magentic_context.task)])
         answer = await self._ask(magentic_context, [prompt])
         return Message("assistant", [answer.text], author_name=answer.author_name or MAGENTIC_MANAGER_NAME)
@@ -256,7 +268,7 @@ class StandardMagenticManager(MagenticManagerBase):
         return {"facts": self._facts}
 
     def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the facts from a checkpoint."""
+        """Restore the facts that the agent last gave from the result of `on_checkpoint_save`."""
         self._facts = state.get("facts", "")
 
     async def _plan(self, context: MagenticContext, facts_prompt: str, plan_prompt: str) -> Message:

@@ -1,4 +1,4 @@
-"""Base classes and functions of all orchestrations: participants, output selection, and answers that a person reviews."""
+"""Base classes and functions that all orchestrations share: participants, output selection, and answers that a person reviews."""
 
 from __future__ import annotations
 
@@ -25,38 +25,41 @@ IntermediateFrom = Literal["all", "all_other"] | Sequence[Named]
 
 @dataclass
 class AgentRequestInfoResponse:
-    """A person's review of an agent's answer: messages that ask for another answer; without messages, the answer is accepted."""
+    """A person's review of an agent's answer. With an empty list of messages, the answer is accepted.
+
+    Otherwise the messages are the person's remarks, and the agent answers again.
+    """
 
     messages: list[Message]
 
     @staticmethod
     def from_messages(messages: list[Message]) -> AgentRequestInfoResponse:
-        """Return the review that asks the agent for another answer, with these messages as remarks."""
+        """Return a review that asks the agent for another answer, with these messages as remarks."""
         return AgentRequestInfoResponse(messages)
 
     @staticmethod
     def from_strings(texts: list[str]) -> AgentRequestInfoResponse:
-        """Return the review that asks the agent for another answer, with these texts of the user as remarks."""
+        """Return a review that asks the agent for another answer, with these texts as remarks of the user."""
         return AgentRequestInfoResponse([Message("user", [text]) for text in texts])
 
     @staticmethod
     def approve() -> AgentRequestInfoResponse:
-        """Return the review that accepts the answer."""
+        """Return a review that accepts the agent's answer."""
         return AgentRequestInfoResponse([])
 
 
 class ReviewedAgentExecutor(AgentExecutor):
-    """Runs an agent whose answers a person reviews before they are sent to other executors."""
+    """An executor that runs an agent, and has a person review each answer before it is sent to other executors."""
 
     shows_parts: ClassVar[bool] = False
 
     async def publish_answer(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
-        """Ask a person to review the answer. The method `reviewed` gets the response."""
+        """Request a person's review of the agent's answer, instead of publishing it. The method `reviewed` handles the response."""
         await ctx.request_info(answer, AgentRequestInfoResponse)
 
     @response_handler
     async def reviewed(self, original_request: AgentExecutorResponse, response: AgentRequestInfoResponse, ctx: AgentContextOf) -> None:
-        """Yield the accepted answer and send it along the edges, or run the agent again with the person's remarks."""
+        """Handle a person's review: publish an accepted answer (`original_request`), otherwise run the agent again with the remarks."""
         if response.messages:
             await self.from_messages([*response.messages], ctx)
         else:
@@ -64,7 +67,7 @@ class ReviewedAgentExecutor(AgentExecutor):
 
 
 class ParticipantBuilder:
-    """Base of the builders of orchestrations: checks the participants, and handles the selection of outputs."""
+    """Base class of the builders of orchestrations. It checks the participants, and applies the selection of outputs."""
 
     def __init__(
         self,
@@ -75,7 +78,10 @@ class ParticipantBuilder:
         name: str,
         storage: CheckpointStorage | None,
     ) -> None:
-        """`participants` is `None` if a method sets the participants later.
+        """Begin an orchestration. `participants` is `None` if a method of the subclass sets the participants later.
+
+        `output_from` and `intermediate_output_from` select the participants whose outputs are outputs or intermediate outputs of the
+        workflow. `storage` gets the checkpoints of runs.
 
         Raises:
             ValueError: The list of participants is empty, or contains a participant twice.
@@ -103,7 +109,11 @@ class ParticipantBuilder:
     def _executors(
         self, make: Callable[[SupportsAgentRun], Executor] | None = None, *, context_mode: ContextMode | None = None
     ) -> dict[str, Executor]:
-        """Return the participants as executors, by id. `make` makes the executor of an agent; the default is `AgentExecutor`."""
+        """Return an executor for each participant, by id.
+
+        A participant that is an executor is used itself. `make` creates the executor of an agent; the default is `AgentExecutor`, and
+        `ReviewedAgentExecutor` for agents whose answers a person reviews.
+        """
         made: dict[str, Executor] = {}
         for name, item in self._given.items():
             if isinstance(item, Executor):
@@ -117,7 +127,10 @@ class ParticipantBuilder:
     def _graph(
         self, start: Executor, executors: dict[str, Executor], *, default: Sequence[str] = (), always: Sequence[str] = ()
     ) -> WorkflowBuilder:
-        """Return a builder for a graph that begins with `start`, with the selected outputs. The caller adds the edges."""
+        """Return a `WorkflowBuilder` with the start executor and the selected outputs, to which the caller adds the edges.
+
+        `default` are ids of executors whose outputs count if the user selected nothing; the outputs of those in `always` always count.
+        """
         outputs, intermediates = self._outputs(executors, default=default, always=always)
         return WorkflowBuilder(
             name=self._name,
@@ -129,7 +142,7 @@ class ParticipantBuilder:
         )
 
     def _star(self, center: Executor, executors: dict[str, Executor]) -> Workflow:
-        """Build a graph with edges from `center` to each participant and back.
+        """Build a workflow that begins with `center` and has edges from `center` to each participant and back.
 
         The outputs of `center` are always outputs of the workflow.
         """
@@ -141,9 +154,12 @@ class ParticipantBuilder:
     def _outputs(
         self, executors: dict[str, Executor], *, default: Sequence[str], always: Sequence[str] = ()
     ) -> tuple[list[str], list[str]]:
-        """Return the ids of the executors that yield outputs, and of those that yield intermediate outputs.
+        """Return two lists of executor ids: those whose outputs are outputs of the workflow, and those for intermediate outputs.
 
-        `default` yield outputs if the user selected nothing; `always` yield outputs in any case.
+        `default` are ids for the first list if the user selected nothing; `always` are ids that are in the first list in any case.
+
+        Raises:
+            ValueError: The user's selection is invalid.
         """
         chosen, other = self._output_from, self._intermediate_output_from
         if isinstance(chosen, str) and chosen != "all":
@@ -180,19 +196,23 @@ class ParticipantBuilder:
 
 
 class StoredBuilder(ParticipantBuilder):
-    """Base of the builders whose checkpoint storage may be set after the constructor."""
+    """Base class of builders of orchestrations whose checkpoint storage can be set by a method."""
 
     def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> Self:
-        """Store a checkpoint of every round in this storage."""
+        """Set the storage that gets a checkpoint of a run after each superstep (handling of all waiting messages)."""
         self._storage = checkpoint_storage
         return self
 
 
 class ReviewBuilder(ParticipantBuilder):
-    """Base of the builders whose agents' answers a person may review."""
+    """Base class of builders of orchestrations in which a person can review the answers of agents."""
 
     def with_request_info(self, *, agents: Sequence[str | SupportsAgentRun] | None = None) -> Self:
-        """Ask a person to review the answers of these agents (by default of all) before other executors get them."""
+        """Have a person review each answer of these agents (by default of all agents) before other participants get it.
+
+        Raises:
+            ValueError: A given agent is not a participant.
+        """
         names = {item if isinstance(item, str) else resolve_agent_id(item) for item in agents or ()}
         known = {name for name, item in self._given.items() if not isinstance(item, Executor)}
         if names - known:
@@ -204,7 +224,7 @@ class ReviewBuilder(ParticipantBuilder):
 
 
 def participant_id(item: Any) -> str:
-    """Return a participant's id in the graph.
+    """Return the id of a participant in the graph of an orchestration: the executor's id, or the agent's name or id.
 
     Raises:
         TypeError: The participant is neither an agent nor an executor.
@@ -217,12 +237,15 @@ def participant_id(item: Any) -> str:
 
 
 def describe(executor: Executor) -> str:
-    """Return the description of a participant, which tells the orchestrator what the participant does."""
+    """Return the description of a participant, which an orchestrator uses to choose the next speaker; by default the participant's id."""
     return (executor.description if isinstance(executor, AgentExecutor) else None) or executor.id
 
 
 def spoken(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages without calls of tools and their results, which only the calling agent needs."""
+    """Return the user and assistant messages with only their text, URI and data contents, for other participants.
+
+    Tool calls and their results, which only the calling agent needs, are left out, and so are messages without other contents.
+    """
     kept: list[Message] = []
     for message in messages:
         contents: list[Content] = [content for content in message.contents if content.type in ("text", "uri", "data")]
@@ -232,7 +255,7 @@ def spoken(messages: Sequence[Message]) -> list[Message]:
 
 
 async def finish(ctx: WorkflowContext[Any, Any], message: Message) -> None:
-    """Yield the final message as the output of the workflow: as an `AgentResponseUpdate` if the run is streamed."""
+    """Yield the final message of an orchestration as an output, in an `AgentResponseUpdate` if the run is streamed."""
     if ctx.is_streaming():
         await ctx.yield_output(AgentResponseUpdate(list(message.contents), message.role, message.author_name, message.message_id))
     else:
@@ -240,7 +263,7 @@ async def finish(ctx: WorkflowContext[Any, Any], message: Message) -> None:
 
 
 def as_messages(given: str | Message | Sequence[str | Message]) -> list[Message]:
-    """Return the message that begins a run as a list of messages.
+    """Convert the input of an orchestration's run to a list of messages. A text becomes a user message.
 
     Raises:
         ValueError: `given` contains no message.

@@ -1,4 +1,4 @@
-"""`SequentialBuilder`: participants run one after the other, each with the conversation so far."""
+"""`SequentialBuilder`: builds workflows in which participants run one after the other, each with the conversation so far."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gateway.workflows.workflow_context import WorkflowContext
 
 
 class InputToConversation(Executor):
-    """The start executor: converts the message of the run to a conversation for the first participant."""
+    """The start executor of a sequential orchestration: converts the message of the run to a list of messages for the first participant."""
 
     @handler
     async def from_messages(self, given: str | Message | list[str | Message], ctx: WorkflowContext[list[Message]]) -> None:
-        """Send the messages as a conversation; a text becomes a user message."""
+        """Send the message or messages of the run to the first participant as a list. A text becomes a user message."""
         await ctx.send_message(as_messages(given))
 
 
 class SequentialBuilder(ReviewBuilder):
-    """Builds a chain of agents and executors. The output of the last participant is the output of the workflow."""
+    """Builds a workflow that runs agents and executors one after the other. The last participant's output is the workflow's output."""
 
     def __init__(
         self,
@@ -34,12 +34,16 @@ class SequentialBuilder(ReviewBuilder):
         output_from: OutputFrom | None = None,
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
-        """With `chain_only_agent_responses`, an agent gets only the answer of the previous agent instead of the whole conversation."""
+        """Begin a workflow with these participants, in this order. A run stores checkpoints in `checkpoint_storage`.
+
+        With `chain_only_agent_responses`, an agent gets only the answer of the previous agent instead of the whole conversation.
+        `output_from` and `intermediate_output_from` select other participants for outputs and intermediate outputs.
+        """
         super().__init__(participants, output_from, intermediate_output_from, name=name or "Sequential", storage=checkpoint_storage)
         self._only_answers = chain_only_agent_responses
 
     def build(self) -> Workflow:
-        """Build the workflow."""
+        """Build the chain of participants, and return the workflow."""
         start = InputToConversation("input-conversation")
         executors = self._executors(context_mode="last_agent" if self._only_answers else None)
         builder = self._graph(start, executors, default=[list(executors)[-1]])
