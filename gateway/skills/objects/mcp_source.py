@@ -18,10 +18,10 @@ import anyio
 from gateway.errors import NotFound, SkillError
 from gateway.json_types import JsonMapping, JsonObject, members_of, objects_in
 from gateway.protocol import SKILLS_EXTENSION
-from gateway.skills.model import MANIFEST, SkillFile
+from gateway.skills.model import MANIFEST, SkillDocument, SkillFile
 from gateway.skills.model import Skill as ListedSkill
 from gateway.skills.objects.archives import ArchiveLimits, read_archive
-from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, FileSelection
+from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, FileSelection, to_frontmatter
 from gateway.skills.objects.skill import Skill, SkillFrontmatter, SkillResource
 from gateway.skills.objects.sources import SkillsSource, SkillsSourceContext
 from gateway.skills.remote import INDEX_URI, decode_blob, file_of, index_entries, list_skills, read_listed, to_skill, unlisted_skill
@@ -191,7 +191,7 @@ class MCPSkillsSource(SkillsSource):
         """
         if _has_extension(self._session()):
             listed = await list_skills(self._fetch_page, _BACKEND_ID, "")
-            found = [self._skill(one.document.name, one.document.description, str(one.uri), one.entry) for one in listed]
+            found = [self._skill(one.document, str(one.uri), one.entry) for one in listed]
         else:
             result = await _if_found(_read(self._session, INDEX_URI))
             found = [await self._to_skill(entry) for entry in _entries(_content_of(result))] if result is not None else []
@@ -202,13 +202,9 @@ class MCPSkillsSource(SkillsSource):
         following = page.get("nextCursor")
         return objects_in(page.get("skills")), following if isinstance(following, str) else None
 
-    def _skill(self, name: str, description: str, uri: str, entry: JsonMapping | None) -> Skill | None:
-        try:
-            frontmatter = SkillFrontmatter(name=name, description=description)
-        except ValueError as error:
-            logger.debug("skill skipped reason=%r", str(error))
-            return None
-        return MCPSkill(frontmatter, uri, session_provider=self._session, entry=entry)
+    def _skill(self, document: SkillDocument, uri: str, entry: JsonMapping | None) -> Skill | None:
+        frontmatter = to_frontmatter(document, uri)
+        return None if frontmatter is None else MCPSkill(frontmatter, uri, session_provider=self._session, entry=entry)
 
     async def _to_skill(self, entry: JsonMapping) -> Skill | None:
         kind, name, url = (str(entry.get(key) or "").strip() for key in ("type", "name", "url"))
@@ -225,7 +221,7 @@ class MCPSkillsSource(SkillsSource):
         if kind.lower() != "skill-md":
             logger.debug("skill skipped reason='unknown type' skill=%s type=%r", name, kind)
             return None
-        return self._skill(name, str(entry.get("description") or ""), url, None)
+        return self._skill(SkillDocument(name=name, description=str(entry.get("description") or "")), url, None)
 
 
 def _has_extension(session: object) -> bool:
