@@ -172,7 +172,7 @@ class _ParkedFollower(ParkedCaller):
     """
 
     async def follow(self, update: AgentResponseUpdate) -> None:
-        """Forward an update of the run to the current request. Between requests the update is dropped; the conversation still contains it."""
+        """Forward an update of the run to the current request. Between requests it is dropped; the conversation still contains it."""
         if isinstance(self.current, _Caller):
             await self.current.follow(update)
 

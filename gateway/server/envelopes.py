@@ -56,7 +56,7 @@ class KnownClient:
 
 
 def is_plain_meta(meta: JsonMapping) -> bool:
-    """Whether the `_meta` of a request requests no feature: it has no progress token, and no MCP key except those that describe the client."""
+    """Whether `_meta` of a request requests no feature: it has no progress token, and no MCP key except those that describe the client."""
     for key in meta:
         if key not in ENVELOPE and (key == "progressToken" or key.startswith("io.modelcontextprotocol/")):
             return False
@@ -64,7 +64,7 @@ def is_plain_meta(meta: JsonMapping) -> bool:
 
 
 def is_named(name: str, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether the header `Mcp-Name` is `name` in plain ASCII, without an encoding."""
+    """Whether the header `Mcp-Name` contains exactly `name`, as ASCII text without the encoding that MCP defines for other text."""
     return name.isascii() and "=?" not in name and headers.get(b"mcp-name") == name.encode()
 
 
