@@ -84,7 +84,7 @@ class LegacySession:
     is_initialized: bool = False
     """Whether the fast path has received the client's `notifications/initialized`."""
     calls: int = 0
-    """Number of tool calls in progress that the fast path started."""
+    """Number of requests in progress because of which the session is not idle: tool calls, and other requests on the SDK path."""
     plain: CallFacts | None = None
     """Facts that all tool calls of the session on the fast path share; replaced when the log level changes."""
 
@@ -186,9 +186,9 @@ class Clients:
         return known
 
     def use_of(self, wire_id: str) -> tuple[int, float]:
-        """Return how the fast path uses a session that the SDK path keeps: the number of calls in progress, and when it was last used.
+        """Return the number of calls in progress in a session, and the monotonic time when the fast path last served the session.
 
-        The time is monotonic. Both are 0 if no session has the `Mcp-Session-Id` `wire_id`.
+        Both are 0 if no session has the `Mcp-Session-Id` `wire_id`. The SDK path needs them to know whether a session is idle.
         """
         known = self._by_wire_id.get(wire_id)
         return (0, 0.0) if known is None else (known.calls, known.used)

@@ -1,6 +1,6 @@
-"""`RunningCalls`: the in-flight calls of the SDK path by caller, so that the calls of a revoked API key can be cancelled.
+"""`RunningCalls`: records which principal made each in-flight call on the SDK path, to cancel the calls of a revoked API key.
 
-Calls that the fast path answers are not included, because they end or reach the SDK path within `HAND_OVER_SECONDS`.
+Calls on the fast path are not recorded, because they end or are handed over to the SDK path within `HAND_OVER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ import anyio
 
 
 class RunningCalls:
-    """The cancel scopes of calls in flight, each with the id of the principal that made the call."""
+    """Records the in-flight tool calls of the SDK path: the cancel scope of each call, and the id of the principal that made it.
+
+    `end` cancels the calls of principals whose API key was revoked.
+    """
 
     def __init__(self) -> None:
         self._calls: dict[anyio.CancelScope, str] = {}
 
     @contextmanager
     def of(self, principal: str) -> Generator[anyio.CancelScope]:
-        """Register a call of a principal while the context is entered. `end` cancels the code inside."""
+        """Record a call of the principal with this id while the context is entered. `end` cancels the code inside the context."""
         scope = anyio.CancelScope()
         self._calls[scope] = principal
         try:
@@ -29,10 +32,10 @@ class RunningCalls:
             del self._calls[scope]
 
     def callers(self) -> set[str]:
-        """Return the ids of principals with in-flight calls."""
+        """Return the ids of the principals that have in-flight calls."""
         return set(self._calls.values())
 
     def end(self, principals: Collection[str]) -> None:
-        """Cancel all calls of these principals."""
+        """Cancel all in-flight calls of the principals with these ids."""
         for scope in [scope for scope, principal in self._calls.items() if principal in principals]:
             scope.cancel()

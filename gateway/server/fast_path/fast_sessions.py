@@ -242,7 +242,7 @@ class FastSessions:
     # -- its end -------------------------------------------------------------------------------------------------
 
     async def _move(self, session: FastSession, scope: Scope) -> None:
-        """Move a session, with the stream of its listening GET, to the SDK path. If the session is already moving, wait until it has moved."""
+        """Move a session, with the stream of its listening GET, to the SDK path. If this has already begun, wait for its end."""
         if session.moving is not None:
             await session.moving.wait()
             return
@@ -269,7 +269,7 @@ class FastSessions:
                 session.stream.scope.cancel()
 
     def _evict(self, session: FastSession) -> None:
-        """End a session in the background, to make room for a new session. From now on, requests with its id are not served by the fast path."""
+        """End a session in the background, to make room for a new session. From now on, the fast path serves no requests of the session."""
         self._sessions.pop(session.wire_id, None)
         if self._tasks is not None:
             self._tasks.start_soon(self._end, session, "evicted")

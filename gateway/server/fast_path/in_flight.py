@@ -37,7 +37,7 @@ STARTED_SCOPE_KEY = "moongate.started"
 """ASGI scope key of the running `InFlightCall` of a request that the fast path started and then delegated to the SDK path."""
 
 HAND_OVER_SECONDS = 1.0
-"""Seconds after which a call is handed over to the SDK path, which keeps silent connections alive and notices that a client disconnected."""
+"""Seconds after which a call is handed over to the SDK path, which keeps silent connections alive and notices a client's disconnect."""
 
 CHECKS = 4
 """Number of checks for slow calls within `HAND_OVER_SECONDS`. A slow call is handed over at the last check before that time."""

@@ -18,7 +18,7 @@ from gateway.wire.rpc_envelope import MEMBERS, VERSION, VERSION_KEY, notificatio
 INITIALIZED = to_json(notification("notifications/initialized", None))
 
 _IGNORED = ("notifications/cancelled", "notifications/roots/list_changed")  # no sets: a hostile value may be unhashable
-"""Notifications that are accepted without any effect. A cancellation of a request on the fast path is applied before this module is called."""
+"""Notifications that have no effect here. Cancellations of requests on the fast path are applied before this module is called."""
 _LEVELS = get_args(LogLevel)
 
 
