@@ -22,7 +22,7 @@ _TASKS_2025: JsonMapping = {"cancel": {}, "list": {}, "requests": {"tools": {"ca
 
 
 def modern_capabilities(extensions: Mapping[str, JsonObject]) -> JsonObject:
-    """Return the server capabilities that are declared to 2026 clients. `extensions` are the settings of MCP extensions, by extension id."""
+    """Return the server capabilities that are declared to 2026 clients. `extensions` are the settings of MCP extensions, by their id."""
     return {**_SHARED, "extensions": dict(extensions)} if extensions else dict(_SHARED)
 
 

@@ -85,7 +85,7 @@ def network_of(host: str | None) -> str | None:
 
 
 def is_local_network(network: str | None) -> bool:
-    """Whether `network`, a result of `network_of`, is this machine, so that the peer is a local program or a reverse proxy for many clients."""
+    """Whether `network`, a result of `network_of`, is this machine: the peer is a local program, or a reverse proxy for many clients."""
     return network is None or network == "::1" or network.startswith("127.")
 
 

@@ -39,7 +39,7 @@ class Refusal:
     def to_response(self, *, is_rpc: bool, number: JsonValue = None) -> ASGIApp:
         """Return an ASGI application that sends the refusal.
 
-        With `is_rpc`, the body is a JSON-RPC error for the request with the id `number`; otherwise a JSON object with `error` and `message`.
+        With `is_rpc`, the body is a JSON-RPC error for the request with the id `number`; else a JSON object with `error` and `message`.
         """
         headers = {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
         if is_rpc:

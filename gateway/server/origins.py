@@ -32,7 +32,7 @@ class AcceptedOrigins:
     origins: Sequence[str]
 
     def refusal(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, str] | None:
-        """Check the `Host` and `Origin` among the headers of a request. Return HTTP status and text of a rejection; `None` if both are accepted.
+        """Check the `Host` and `Origin` headers of a request. Return `None` if both are accepted, else HTTP status and text of a rejection.
 
         If a header is repeated, its first value is checked.
         """

@@ -32,7 +32,7 @@ PeerT = TypeVar("PeerT", bound=Hashable)
 
 
 class HeldBytes(Generic[OwnerT, PeerT]):
-    """Counts bytes per connection, with sums per owner and in total. An owner is a caller or network; a connection has one at a time."""
+    """Counts bytes per connection, with sums per owner and in total. A connection belongs to one owner: a caller or a network."""
 
     __slots__ = ("_held", "_owner", "_size", "total")
 
@@ -44,7 +44,7 @@ class HeldBytes(Generic[OwnerT, PeerT]):
         self._size: dict[OwnerT, int] = {}
 
     def set(self, peer: PeerT, owner: OwnerT, size: int) -> None:
-        """Set the bytes of the connection `peer` to `size`, counted for `owner`. This replaces the connection's previous bytes and owner."""
+        """Set the bytes of the connection `peer` to `size`, counted for `owner`. They replace the connection's previous bytes and owner."""
         if self._owner.get(peer, owner) != owner:
             self.drop(peer)
         held = self._held.setdefault(owner, {})
@@ -96,7 +96,7 @@ class UnreadAnswers:
     """Counts the bytes of HTTP responses that clients have not read yet, and closes connections if a caller leaves too many unread."""
 
     def __init__(self, usages: Usages) -> None:
-        """`usages` has the quotas of callers. It is also told how many bytes each caller has left unread."""
+        """`usages` has the quotas of callers, and receives the number of bytes that each caller has left unread."""
         self._usages = usages
         self._held: HeldBytes[Usage, UnreadConnection] = HeldBytes()
         self._log = SparseLog(logger)
