@@ -254,7 +254,7 @@ class Gateway:
         policy = self.loaded.config.policy(source.id)
         if source.id == "skill":
             policy = with_script_approval(policy, self.loaded.config.skills.scripts)
-        full: Source | None = source if hasattr(source, "read") else None  # pyright: ignore[reportAssignmentType]  # the Protocol's own mark
+        full: Source | None = source if hasattr(source, "read") else None  # pyright: ignore[reportAssignmentType]  # `read` makes it a `Source`
         return CatalogEntry(source, policy, self.loaded.config.prefix_of(source.id), full, is_local=is_local, active=active)
 
     def _offer_own(self) -> None:

@@ -89,7 +89,7 @@ class CallerQueues(Generic[T]):
                 yield caller, queue[0]
 
     def of(self, caller: str) -> list[T]:
-        """Return the waiters of `caller`, first in the queue first, as a new list."""
+        """Return the waiters of `caller` in the order of its queue, as a new list."""
         return list(self._queues.get(caller, ()))
 
     def serve(self, caller: str) -> T:

@@ -60,8 +60,8 @@ class ReadGate:
 
         Raises:
             UpstreamTimeout: The read took longer than `timeoutSeconds`.
-            PolicyDenied: The caller's key has no scope for the read; or the result is larger than `maxKeptBytes`, cannot be kept, or
-                has hidden text that is refused.
+            PolicyDenied: The caller's key has no scope for the read; or the result is larger than `maxKeptBytes`, cannot be stored, or
+                has hidden characters that are refused.
         """
         return await pass_gate(ReadCall(self, read, ctx, work))
 

@@ -98,7 +98,7 @@ class GuardedTool:
         return [{"scope": scopes[queue["of"]], **{k: v for k, v in queue.items() if k != "of"}} for queue in self.rules.queues]
 
     def admit(self, principal: Principal) -> Verdict:
-        """Return a refusal if the scopes of the caller's API key do not include this tool."""
+        """Judge whether the scopes of the caller's API key include this tool, and return the verdict."""
         return judge_scope(principal.scopes, "tools", self.source, self.definition.name)
 
     def described(self, wire: JsonObject, scopes: Sequence[str]) -> JsonObject:
@@ -117,7 +117,7 @@ class GuardedTool:
         return tool.description_for(scopes, named)
 
     def check(self, arguments: JsonObject, principal: Principal) -> Verdict:
-        """Check the scopes and arguments of a call without calling the tool. Used before a call is started as a task."""
+        """Judge the scopes and arguments of a call without calling the tool. Used before a call is started as a task."""
         if principal.scopes is not None and isinstance(verdict := self.admit(principal), Reject):
             return verdict
         return self.rules.arguments.judge(arguments)

@@ -2,8 +2,8 @@
 
 AG-UI is a protocol between agents and user interfaces; the request body is its `RunAgentInput`. A run is checked and recorded like a call
 of the agent's tool: API key, policy, limits, approvals and events. The application stores the conversation and sends all of it with each
-request. A question to the user ends the stream with an interrupt event; the application's next request brings the answer and resumes the
-run, which `parked` keeps meanwhile.
+request. A question to the user ends the stream with an interrupt event. The run then waits (`parked`) until the application's next request
+brings the answer and resumes it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _RunResponse(EventStream):
         except GatewayError as error:
             await channel.send(events.failed(text_for_caller(error), type(error).__name__))
             return
-        except Exception:  # the call-handler boundary
+        except Exception:  # an unexpected exception of the run must reach the application as an event without internals
             logger.exception("agent run failed agent=%s", self._tool.exposed_name)
             text = "The run failed with an internal error. Ask the operator: the gateway's log has the details."
             await channel.send(events.failed(text, "internal"))

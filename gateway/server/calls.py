@@ -54,7 +54,7 @@ _BLOCKS: Mapping[str, Sequence[str]] = {
     "image": ("data", "mimeType"),
     "audio": ("data", "mimeType"),
 }
-"""Fields of a content block besides `type`, by type of the block. A block with other fields or another type is left to the SDK's models."""
+"""The fields that a common content block has besides `type`, by its type. Other blocks are left to the models of the MCP SDK."""
 _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 """Fields of a `tools/call` result that have the same form in every protocol version."""
 
@@ -148,9 +148,9 @@ class CallHandler:
         return self._tasks.relayed(tool, outcome, ctx) if isinstance(outcome, TaskStarted) else outcome
 
     async def run_plain(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run a 2026 client's call of a tool that never runs as a task of this gateway, and whose requests for input need not be parked.
+        """Run one round of a 2026 client's call: one request and its result. The outcome equals that of `run`, which can run every tool.
 
-        The outcome equals that of `run`, which can run every tool.
+        The tool must never run as a task of this gateway, and must not ask the client while it runs (only by its result).
         """
         outcome = await tool.call(arguments, ctx)
         if isinstance(outcome, Complete):

@@ -224,7 +224,7 @@ class Clients:
         return session
 
     def delegate_session(self, wire_id: str, inherit: Callable[[Channel], None]) -> None:
-        """Prepare that the SDK path takes over a session of the fast path.
+        """Prepare the move of a session from the fast path to the SDK path.
 
         When the SDK's connection for the session exists, it is passed to `inherit` as the session's new channel for notifications.
         """
@@ -343,7 +343,7 @@ class Clients:
 
 
 def is_modern(ctx: RequestContext) -> bool:
-    """Whether a request uses a protocol version of the 2026 era."""
+    """Whether a request uses a 2026 protocol version."""
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 

@@ -286,7 +286,7 @@ class LineDispatch:
         if message is None and (problem := problem_of(line)) is not None:
             await self._write(to_json(error_response(None, RpcError(*problem))) + b"\n")
             return
-        is_traced = OBSERVABILITY_SETTINGS.enable_instrumentation  # the SDK path records traces
+        is_traced = OBSERVABILITY_SETTINGS.enable_instrumentation  # only the SDK path records traces
         if message is not None and self._uses_fast_path and not is_traced and await self._answers(message, line):
             return
         await self._pass_on(message, line)
@@ -294,7 +294,7 @@ class LineDispatch:
     async def end(self) -> None:
         """Shut down after the client closed its end of the pipe.
 
-        Requests on the fast path get `END_SECONDS` to finish, then those on the SDK path; what still runs afterwards is cancelled.
+        Requests on the fast path have `END_SECONDS` to finish, then those on the SDK path. Requests that still run then are cancelled.
         """
         with anyio.move_on_after(END_SECONDS):
             for _ in range(MAX_PLAIN):
@@ -303,7 +303,7 @@ class LineDispatch:
             scope.cancel()
         if self._lines is not None:
             await self._lines.aclose()
-            with anyio.move_on_after(END_SECONDS):  # a client that does not read blocks the writer
+            with anyio.move_on_after(END_SECONDS):  # a client that does not read would block the task that writes to it
                 await self._over.wait()
         if self._session is not None:
             await self._server.clients.end_session(self._session.legacy.wire_id)
@@ -393,7 +393,7 @@ class LineDispatch:
                     else:
                         owner = str(self._session.legacy.profile.session_id)
                         body = await self._server.plain.answer_in_session(request, LOCAL, owner)
-                except Exception as error:  # the call-handler boundary: the SDK path finds the same error, and reports it
+                except Exception as error:  # the SDK path gets the request, finds the same error, and reports it
                     logger.debug("request passed to the SDK path error=%s", error)
             if scope.cancelled_caught:
                 return

@@ -55,9 +55,9 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 class ParkedCaller(DetachedCaller):
-    """The `Caller` (sends a call's messages to its client) of a call that may be parked, which is to wait for input between two requests.
+    """The `Caller` (sends a call's messages to its client) of a call that may be parked: kept waiting between two requests of its client.
 
-    Requests for input of the call are sent to the client in its next result.
+    A request for input of the call is sent to the client in the call's next result.
     """
 
     def __init__(self, ctx: CallContext) -> None:
@@ -78,8 +78,8 @@ class _Parked(Generic[OutcomeT]):
         self.handle = secrets.token_urlsafe(24)
         self.principal = ctx.facts.principal.id
         self.meta: JsonObject = {HELD_KEY: True} if VIA_KEY in ctx.facts.meta else {}
-        """`_meta` of the call's `input_required` results. If another gateway made the call, it requests that this gateway reports when its
-        own client is lost."""
+        """`_meta` of the call's `input_required` results. If the client is another gateway, this `_meta` asks it to report when its own
+        client is lost."""
         self.caller = caller
         self.scope = anyio.CancelScope()
         """Cancel scope of the call's work. It has a deadline while the call is parked: no request of the client waits for it."""
@@ -238,7 +238,7 @@ class ParkedCalls:
             with parked.scope:
                 try:
                     parked.outcome = await work(ctx)
-                except Exception as error:  # the call-handler boundary, in the task that runs the call
+                except Exception as error:  # the request that waits for the call raises it, not the task that runs the call
                     parked.error = error
                 self._settle(parked)
                 if not parked.attended:
@@ -274,7 +274,7 @@ class ParkedCalls:
 def seal_upstream_state(outcome: InputRequired) -> InputRequired:
     """Return the outcome of a remote server with `STATE_PREFIX` added to its request state.
 
-    The prefix prevents that a server forges the handle of a parked call, which has another prefix.
+    Because of the prefix, a server cannot forge the handle of a parked call, which has another prefix.
     """
     return dataclasses.replace(outcome, state=STATE_PREFIX + outcome.state) if outcome.state is not None else outcome
 

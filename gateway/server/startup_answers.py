@@ -119,7 +119,7 @@ class Answering:
         self._known = known
         self._taken = EarlyExchange()
         self._stop, self._stopper = os.pipe()
-        # Descriptor 1 is redirected while the user's modules are imported.
+        # The thread writes to a duplicate, because descriptor 1 is redirected while the user's modules are imported.
         self._in, self._out = wire_in, _duplicate(wire_out)
         self._thread = threading.Thread(target=self._run, name="first-answers", daemon=True)
 

@@ -117,7 +117,7 @@ async def _lines(descriptor: int, data: bytes = b"") -> AsyncGenerator[bytes, No
     pending: list[bytes] = []
     while True:
         if not data:
-            with suppress(PermissionError):  # a file, which is always readable and cannot be polled
+            with suppress(PermissionError):  # a regular file cannot be polled, but is always readable
                 await anyio.wait_readable(descriptor)
             data = os.read(descriptor, READ_SIZE)
         is_over = not data

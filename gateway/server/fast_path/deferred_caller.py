@@ -93,7 +93,7 @@ class DeferredCaller:
             presence.need()
 
     def release(self) -> None:
-        """Undo one `need`."""
+        """Undo one call of `need`: a lost client no longer ends the request, unless other calls of `need` are still in effect."""
         self._needs -= 1
         if (presence := self.presence) is not None:
             presence.release()

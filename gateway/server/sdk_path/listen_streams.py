@@ -33,8 +33,8 @@ from gateway.tools.base import ChangeKind
 logger = logging.getLogger(__name__)
 
 MISSED_SECONDS = 10.0
-"""Seconds: a new listen stream is also notified of lists that changed at most this long ago, because its client may have read them before
-the change."""
+"""Maximum age, in seconds, of list changes of which a new listen stream is notified at its start, because its client may have read the
+lists before the change."""
 
 _EVENTS: dict[ChangeKind, ServerEvent] = {
     "tools": ToolsListChanged(),

@@ -46,7 +46,7 @@ class ReadMethods:
         self._parked: ParkedCalls | None = None
 
     def park_in(self, parked: ParkedCalls) -> None:
-        """Set the object that keeps reads and prompts of 2026 clients waiting between two requests of the client, until it sends input."""
+        """Set the object that keeps reads and prompts of 2026 clients waiting between two requests, until the client sends the input."""
         self._parked = parked
 
     async def read(self, ctx: RequestContext, params: ReadResourceRequestParams) -> JsonObject:

@@ -92,7 +92,7 @@ class RequestPresence:
         self._update()
 
     def release(self) -> None:
-        """Undo one `need`."""
+        """Undo one call of `need`: a lost client no longer ends the request, unless other calls of `need` are still in effect."""
         self._needs -= 1
         self._update()
 

@@ -323,7 +323,7 @@ def _said(body: bytes) -> Receive:
 
 
 async def _unheard(message: Message) -> None:
-    """Drop an ASGI message. Used as `send` of a request that the gateway makes itself, whose response nobody needs."""
+    """Drop an ASGI message. Used as `send` of a request that the gateway makes itself and whose response is not needed."""
 
 
 def size_of(message: JSONRPCMessage | None) -> int:

@@ -91,7 +91,7 @@ async def _without_internals(ctx: RequestContext, call_next: CallNext) -> Handle
         return await call_next(ctx)
     except (MCPError, ValidationError):
         raise
-    except Exception as error:  # the call-handler boundary
+    except Exception as error:  # clients must not receive the text of an unexpected exception
         told = to_rpc_error(error, "modern" if is_modern(ctx) else "legacy")
         raise MCPError(told.code, told.message, told.data) from None
 

@@ -100,7 +100,7 @@ class WireCaller:
         params, minted = _for_legacy(request)
         relayed = _RelayedRequest(method=request["method"], params=params)
         try:
-            answer = await self._session.send_request(relayed, _RawResult, metadata=related)  # pyright: ignore[reportArgumentType]  # dumped unmodelled on purpose
+            answer = await self._session.send_request(relayed, _RawResult, metadata=related)  # pyright: ignore[reportArgumentType]  # sent as it is, without an SDK model
         except NoBackChannelError:
             text = "The client keeps no channel open on which it could be asked."
             raise AskUnavailable(text, capability=capability) from None
