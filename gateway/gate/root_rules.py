@@ -99,7 +99,7 @@ def _configured(loaded: LoadedConfig) -> Iterator[Protected]:
 
 
 def _own_files(loaded: LoadedConfig) -> Iterator[Protected]:
-    """Yield, as protected places, the configuration file and the files and folders that it names, except Python modules and programs."""
+    """Yield the files and folders to protect that the configuration names (except Python modules and programs), and its own file."""
     config, base = loaded.config, loaded.base_dir
     if loaded.path is not None:
         yield _of("the configuration file", loaded.path, is_remarked=True)
@@ -141,7 +141,7 @@ def _configured_modules(loaded: LoadedConfig) -> list[str]:
 
 
 def _module_places(reference: str, base: Path) -> Iterator[Protected]:
-    """Yield, as protected places, the paths in folder `base` from which Python would import the module of `reference`.
+    """Yield the paths in folder `base` from which Python would import the module of `reference`, as files and folders to protect.
 
     A reference is `package.module:name`. The paths are protected whether or not they exist.
     """
@@ -152,7 +152,7 @@ def _module_places(reference: str, base: Path) -> Iterator[Protected]:
 
 
 def _command_places(what: str, command: Sequence[str], env: Mapping[str, str], folder: Path) -> Iterator[Protected]:
-    """Yield, as protected places, the files that a command executes, and each symbolic link on their paths, which could be replaced.
+    """Yield the files that a command executes, and each symbolic link on their paths (it could be replaced), as files to protect.
 
     `what` describes the command in messages. `env` and `folder` are its environment variables and working directory.
     """

@@ -1,7 +1,7 @@
 """`CallHandler`: runs the `tools/call` requests of 2025 and 2026 clients. `to_wire`: converts the outcome of a call to the JSON result.
 
-The fast path and the SDK path run calls with `run`, `run_plain` and `run_legacy`, so they send the same results. The SDK path passes whole
-requests to the handler. Policy is applied by the tools of the catalog, which are wrapped by the gate.
+The fast path, which does not use the MCP SDK, and the SDK path run calls with `run`, `run_plain` and `run_legacy`, so they send the same
+results. The SDK path passes whole requests to the handler. Policy is applied by the tools of the catalog, which are wrapped by the gate.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class CallHandler:
         self.running = RunningCalls()
 
     async def __call__(self, ctx: RequestContext, params: CallToolRequestParams) -> JsonObject:
-        """Handle a `tools/call` request on the SDK path, and return its result as JSON object.
+        """Handle a `tools/call` request with the MCP SDK, and return its result as JSON object.
 
-        If the fast path already started the call, await that call. A call that requests input from a 2026 client has several requests,
-        each of which is handled here, and is called a round of the call.
+        If the fast path, which does not use the SDK, already started the call, await that call. A call that requests input from a 2026
+        client has several requests, each of which is handled here, and is called a round of the call.
         """
         from gateway.server.sdk_path.wire_caller import WireCaller, is_call_result
 
@@ -188,7 +188,10 @@ class CallHandler:
 
 
 def _started_call(ctx: RequestContext) -> InFlightCall | None:
-    """Return the running call of a request that the fast path started and delegated to the SDK path; `None` for other requests."""
+    """Return the running call of a request that was started without the MCP SDK (on the fast path), and then delegated to the SDK path.
+
+    Return `None` for other requests.
+    """
     request: object = ctx.request
     if isinstance(request, InFlightCall):
         return request

@@ -74,19 +74,19 @@ class LegacySession:
     opened_by: str = ""
     """Id of the principal that opened the session. Requests of other principals cannot use it."""
     seen: float = 0.0
-    """Monotonic time of the session's last request that was received by the path (fast or SDK) which keeps the session."""
+    """Monotonic time of the session's last request, without those of which `used` is the time."""
     used: float = 0.0
-    """Monotonic time of the last request that the fast path served although the SDK path keeps the session."""
+    """Monotonic time of the last request that was served without the MCP SDK (on the fast path) although the SDK keeps the session."""
     idle_seconds: float | None = None
-    """Seconds without a request after which the fast path ends the session; `None` if the SDK path keeps the session."""
+    """Seconds without a request after which a session on the fast path (without the MCP SDK) ends; `None` if the SDK keeps the session."""
     is_here: bool = True
     """Whether the client completed the handshake, or sent a request after it. Only then is the client notified of changes."""
     is_initialized: bool = False
-    """Whether the fast path has received the client's `notifications/initialized`."""
+    """Whether the fast path (without the MCP SDK) has received the client's `notifications/initialized`."""
     calls: int = 0
     """Number of requests in progress because of which the session is not idle: tool calls, and other requests on the SDK path."""
     plain: CallFacts | None = None
-    """Facts that all tool calls of the session on the fast path share; replaced when the log level changes."""
+    """Facts that all tool calls of the session on the fast path (without the MCP SDK) share; replaced when the log level changes."""
 
 
 class LeveledCaller(Caller, Protocol):
@@ -132,7 +132,8 @@ class Clients:
         self._by_wire_id: dict[str, LegacySession] = {}
         self._fast: dict[str, LegacySession] = {}
         self._moving: dict[str, Callable[[Channel], None]] = {}
-        """Sessions that are moving to the SDK path: by `Mcp-Session-Id`, the function that receives the session's new channel."""
+        """Sessions that the MCP SDK is about to take over from the fast path: by `Mcp-Session-Id`, the function that receives the session's
+        new channel for notifications."""
         self._on_close = on_close
         self._ask_timeout_seconds = ask_timeout_seconds
         self._count = 0
@@ -169,7 +170,7 @@ class Clients:
         return known
 
     def seen_session(self, wire_id: str, principal: Principal) -> LegacySession | None:
-        """Return the session with this `Mcp-Session-Id` for a request on the fast path, and record the time of the request.
+        """Return the session with this `Mcp-Session-Id` for a request that may be served without the MCP SDK; record the request's time.
 
         Return `None` if another principal opened the session, or if the session may have ended.
         """
@@ -186,15 +187,15 @@ class Clients:
         return known
 
     def use_of(self, wire_id: str) -> tuple[int, float]:
-        """Return the number of calls in progress in a session, and the monotonic time when the fast path last served the session.
+        """Return the number of calls in progress in a session, and the monotonic time when a request was last served without the MCP SDK.
 
-        Both are 0 if no session has the `Mcp-Session-Id` `wire_id`. The SDK path needs them to know whether a session is idle.
+        Both are 0 if no session has the `Mcp-Session-Id` `wire_id`. They show whether a session that the SDK keeps is idle.
         """
         known = self._by_wire_id.get(wire_id)
         return (0, 0.0) if known is None else (known.calls, known.used)
 
     def part_with(self, wire_id: str) -> None:
-        """Make the fast path stop serving a session that the SDK path keeps, because the session is about to end."""
+        """Stop serving a session without the MCP SDK (on the fast path), because the SDK, which keeps the session, is about to end it."""
         known = self._by_wire_id.get(wire_id)
         if known is not None and known.idle_seconds is None:
             del self._by_wire_id[wire_id]
@@ -202,7 +203,7 @@ class Clients:
     def open_session(
         self, wire_id: str, hello: InitializeRequest, channel: Channel, principal: Principal, *, idle_seconds: float
     ) -> LegacySession:
-        """Create and return the session of a 2025 client whose `initialize` request `hello` the fast path answered.
+        """Create and return the session of a 2025 client whose `initialize` request `hello` was answered without the MCP SDK.
 
         `wire_id` is the `Mcp-Session-Id`, which is empty over stdio. `channel` sends notifications to the client. `idle_seconds` is the
         idle timeout.
@@ -224,7 +225,7 @@ class Clients:
         return session
 
     def delegate_session(self, wire_id: str, inherit: Callable[[Channel], None]) -> None:
-        """Prepare the move of a session from the fast path to the SDK path.
+        """Prepare the move of a session from the fast path (without the MCP SDK) to the SDK path.
 
         When the SDK's connection for the session exists, it is passed to `inherit` as the session's new channel for notifications.
         """
@@ -232,7 +233,7 @@ class Clients:
         self._moving[wire_id] = inherit
 
     async def end_session(self, wire_id: str) -> None:
-        """Remove a session that the fast path keeps, and report its end to `on_close`. A session that moved to the SDK path remains."""
+        """Remove a session on the fast path (without the MCP SDK), and report its end. A session that the SDK has taken over remains."""
         self._moving.pop(wire_id, None)
         session = self._fast.pop(wire_id, None)
         if session is not None:
@@ -266,7 +267,7 @@ class Clients:
             await self._on_close(session)
 
     def context(self, ctx: RequestContext, caller: LeveledCaller) -> CallContext:
-        """Build the call context of a request on the SDK path.
+        """Build the call context of a request that the MCP SDK handles.
 
         `caller`, which sends messages to the client, gets the log level of the client.
         """
@@ -282,7 +283,7 @@ class Clients:
     def plain_legacy_context(
         self, principal: Principal, session: LegacySession, meta: JsonMapping, caller: PresentCaller, late_clock: LateClock
     ) -> CallContext:
-        """Build the call context of a tool call in a 2025 session on the fast path.
+        """Build the call context of a tool call in a 2025 session that is handled without the MCP SDK.
 
         `meta` is the `_meta` of the request. `caller` sends messages to the client, and gets the session's log level. `late_clock` is the
         deadline of the call.
@@ -311,7 +312,7 @@ class Clients:
         return self._context(principal, profile, level, params, caller)
 
     def template(self, profile: ClientProfile, *, takes_tasks: bool) -> CallFacts:
-        """Return the facts that all calls of a 2026 client on the fast path share; `CallContext.of_request` adds the facts of one call.
+        """Return the facts that a 2026 client's calls without the MCP SDK share; `CallContext.of_request` adds the facts of one call.
 
         `takes_tasks` is whether the client supports tasks as results.
         """

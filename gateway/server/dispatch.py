@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_PLAIN = 256
-"""Maximum number of requests of one stdio client that the fast path has in progress at once. At the limit, the gateway stops reading from
-the client. Requests on the SDK path do not count."""
+"""Maximum number of requests of one stdio client that are handled without the MCP SDK at once. At the limit, the gateway stops reading from
+the client. Requests that the SDK handles do not count."""
 
 END_SECONDS = 5.0
 """Seconds in which the remaining requests of a stdio client are answered after the client closed its end of the pipe."""
@@ -79,7 +79,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class ServerParts(CallParts, SdkParts, Protocol):
-    """The interface of `GatewayServer` that the dispatch needs to run the fast path and to start the SDK path."""
+    """The interface of `GatewayServer` that is needed to answer requests without the MCP SDK, and to start the SDK for other requests."""
 
     plain: PlainAnswers
 
@@ -158,9 +158,9 @@ class HttpDispatch:
         return None if message is None else self._start(message, head, session, principal)
 
     def _start(self, message: JsonObject, head: Head, session: LegacySession | bool, principal: Principal) -> StartedRequest | None:
-        """Start a request on the fast path, or refuse the request if a quota of its caller is used up.
+        """Start to serve a request without the MCP SDK, or refuse the request if a quota of its caller is used up.
 
-        `session` is the 2025 session of the request, or true for a 2026 request. Return `None` if the SDK path must serve the request.
+        `session` is the 2025 session of the request, or true for a 2026 request. Return `None` if the SDK must serve the request.
         """
         usages = self._server.usages
         usage = usages.by_id.get(principal.id) or usages.of(principal)
@@ -191,9 +191,9 @@ class HttpDispatch:
             await call.taken()
 
     def _plain_session(self, head: Head, principal: Principal) -> LegacySession | bool:
-        """Decide by its head whether the fast path may serve a request.
+        """Decide by its head whether a request may be served without the MCP SDK.
 
-        Return the session for a request of a 2025 session, true for a 2026 request, and false if the SDK path must serve the request.
+        Return the session for a request of a 2025 session, true for a 2026 request, and false if the SDK must serve the request.
         """
         if head.is_plain is None:
             head.is_plain = self._is_plain(head)
@@ -208,7 +208,7 @@ class HttpDispatch:
         return session
 
     def _is_plain(self, head: Head) -> bool:
-        """Whether the request line and headers allow the fast path to serve the request. The length of the body is checked elsewhere."""
+        """Whether the request line and headers allow to serve the request without the MCP SDK. The body's length is checked elsewhere."""
         fields = head.fields
         if not self._uses_fast_path or head.path != self._path or not head.is_single:
             return False
@@ -261,11 +261,11 @@ class LineDispatch:
         self._envelopes = Envelopes(lambda: server.has_sdk)
         self._plain_calls = PlainCalls(server, self._envelopes)
         self._answering: dict[str, anyio.CancelScope] = {}
-        """Cancel scopes of the listing and discovery requests that the fast path is answering, by JSON-RPC id."""
+        """Cancel scopes of the listing and discovery requests that are being answered without the MCP SDK, by JSON-RPC id."""
         self._calls: dict[str, StartedCall] = {}
-        """Tool calls that the fast path has in progress, by JSON-RPC id."""
+        """Tool calls that run on the fast path (without the MCP SDK), by JSON-RPC id."""
         self._delegated: set[InFlightCall] = set()
-        """Calls that were delegated to the SDK path. `end` cancels a call that the SDK path does not await by then."""
+        """Calls that were delegated from the fast path to the MCP SDK. `end` cancels a call that the SDK does not await by then."""
         self._slots = anyio.Semaphore(MAX_PLAIN)
         self._passing = anyio.Lock()
         self._session: LineSession | None = None
@@ -278,7 +278,7 @@ class LineDispatch:
         self._over = anyio.Event()
 
     async def take(self, line: bytes) -> None:
-        """Answer the message in a line on the fast path, or pass the line to the SDK path.
+        """Answer the message in a line without the MCP SDK, or pass the line to the SDK.
 
         A line that is not UTF-8, or has too many JSON members or values, is answered with a JSON-RPC error.
         """
@@ -294,7 +294,7 @@ class LineDispatch:
     async def end(self) -> None:
         """Shut down after the client closed its end of the pipe.
 
-        Requests on the fast path have `END_SECONDS` to finish, then those on the SDK path. Requests that still run then are cancelled.
+        Requests that run without the MCP SDK have `END_SECONDS` to finish, then those of the SDK. Requests that still run are cancelled.
         """
         with anyio.move_on_after(END_SECONDS):
             for _ in range(MAX_PLAIN):
@@ -314,7 +314,7 @@ class LineDispatch:
     # -- fast path -----------------------------------------------------------------------------------------------
 
     async def _answers(self, message: JsonObject, line: bytes) -> bool:
-        """Start to answer a message on the fast path, and return true; return false if the SDK path must handle the message."""
+        """Start to answer a message without the MCP SDK, and return true; return false if the SDK must handle the message."""
         if message.get("method") == "notifications/cancelled" and "id" not in message:
             return await self._cancel(message.get("params"))
         key = str(message.get("id"))
@@ -351,7 +351,7 @@ class LineDispatch:
         return True
 
     async def _answers_in_session(self, session: LineSession, message: JsonObject, line: bytes) -> bool:
-        """Answer a message of a 2025 session, other than a tool call, and return true; return false if the SDK path must receive it."""
+        """Answer a message of a 2025 session, other than a tool call, and return true; return false if the MCP SDK must receive it."""
         answer = handle_message(session.legacy, message)
         if isinstance(answer, PlainRequest):
             await self._start_answer(answer, message, line)
@@ -369,10 +369,10 @@ class LineDispatch:
         await self._slots.acquire()
 
     async def _cancel(self, params: JsonValue) -> bool:
-        """Apply a `notifications/cancelled` with these parameters to a request of the fast path.
+        """Apply a `notifications/cancelled` with these parameters to a request that runs on the fast path (without the MCP SDK).
 
-        A listing is cancelled; a tool call is handed over to the SDK path, which then cancels the call. Return false if the SDK path must
-        receive the notification too.
+        A listing is cancelled; a tool call is handed over to the SDK, which then cancels the call. Return false if the SDK must receive the
+        notification too.
         """
         number: JsonValue = cast("JsonMapping", params).get("requestId") if isinstance(params, dict) else None
         key = str(number)

@@ -1,6 +1,7 @@
-"""`RunningCalls`: records which principal made each in-flight call on the SDK path, to cancel the calls of a revoked API key.
+"""`RunningCalls`: records which principal made each in-flight tool call, so that the calls of a revoked API key can be cancelled.
 
-Calls on the fast path are not recorded, because they end or are handed over to the SDK path within `HAND_OVER_SECONDS`.
+Only calls on the SDK path, which uses the MCP SDK, are recorded. Calls on the fast path, without the SDK, end or are handed over to the SDK
+path within `HAND_OVER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import anyio
 
 
 class RunningCalls:
-    """Records the in-flight tool calls of the SDK path: the cancel scope of each call, and the id of the principal that made it.
+    """Records in-flight tool calls: the cancel scope of each call, and the id of the principal that made it.
 
-    `end` cancels the calls of principals whose API key was revoked.
+    `end` cancels the calls of principals whose API key was revoked. Calls are recorded when the MCP SDK handles them, not on the fast path.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """`SessionTable`: limits the open 2025 sessions over HTTP, and ends an idle session to make room for a new session.
 
-It contains the sessions of the fast path and of the SDK path. If a caller has reached its own limit, the caller's session that is idle
-longest is ended. If all callers together have reached the total limit, a session of the caller with the most sessions is ended, unless the
-caller of the new session has as many. A session with a call in progress or an open stream is not idle. The client of an ended session
-receives 404 and opens a new session (2025-11-25, Transports, Session Management).
+It contains the sessions that are served with the MCP SDK (on the SDK path) and without it (on the fast path). If a caller has reached its
+own limit, the caller's session that has been idle longest is ended. If all callers together have reached the total limit, a session of the
+caller with the most sessions is ended, unless the caller of the new session has as many. A session with a call in progress or an open
+stream is not idle. The client of an ended session receives 404 and opens a new session (2025-11-25, Transports, Session Management).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ internal failure; the gateway stops."""
 
 
 class TrackedSession(Protocol):
-    """Interface of a 2025 session over HTTP, which the fast path or the SDK path serves, as `SessionTable` uses it."""
+    """Interface of a 2025 session over HTTP, served with or without the MCP SDK, as `SessionTable` uses it."""
 
     wire_id: str
     """Value of the session's `Mcp-Session-Id` header."""
@@ -73,7 +73,7 @@ class SessionTable:
     def opened(self, usage: Usage, session: TrackedSession) -> None:
         """Add a new session of the caller with the counts `usage`.
 
-        A session that moved from the fast path to the SDK path replaces the earlier entry with the same `Mcp-Session-Id`.
+        A session that the MCP SDK has taken over from the fast path replaces the earlier entry with the same `Mcp-Session-Id`.
         """
         if session.wire_id in self._entries:
             self._forget(session.wire_id)
@@ -85,7 +85,7 @@ class SessionTable:
         usage.hold_session(1)
 
     def closed(self, session: TrackedSession, reason: Reason) -> None:
-        """Remove a session that ended, and log the reason. Do nothing if an entry of the SDK path, to which it moved, has replaced it."""
+        """Remove a session that ended, and log the reason. Do nothing if the MCP SDK has taken over the session, with its own entry."""
         entry = self._entries.get(session.wire_id)
         if entry is not None and entry[1] is session:
             self._forget(session.wire_id)

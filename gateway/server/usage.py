@@ -32,8 +32,8 @@ UNCOUNTED_METHODS = ("initialize", "ping", "subscriptions/listen")
 """MCP methods that do not count for the quota of calls: they are answered at once, or are streams, which have their own quota."""
 
 SMALL_BYTES = 4_096
-"""Request bodies up to this size do not count for the quota of bytes if the fast path serves the call, because the quota of calls already
-bounds their total size."""
+"""Request bodies up to this size do not count for the quota of bytes if the call is served without the MCP SDK, because the quota of calls
+already bounds their total size."""
 
 PACED_BYTES = 262_144
 """Request bodies larger than this are large: each caller's large bodies are parsed one after the other, with pauses between them."""
@@ -43,7 +43,7 @@ PACED_PARTS = 4_000
 other, with pauses between them. Parsing this many takes about 2 ms on the event loop."""
 
 BYTE_SECONDS, PART_SECONDS = 1e-8, 5e-7
-"""Estimated seconds that parsing a request body on the SDK path takes: per byte, and per JSON member, object, list or value."""
+"""Estimated seconds that parsing a request body with the MCP SDK takes: per byte, and per JSON member, object, list or value."""
 
 PACE = 2
 """Minimum seconds between large request bodies of one caller, per second of event loop time that parsing the earlier body takes."""
