@@ -1,4 +1,4 @@
-"""Implementations of `Caller`, which sends the messages of a call to its client, for calls that the fast path started.
+"""Implementations of `Caller`, which sends the messages of a call to its client, for calls that were started without the MCP SDK.
 
 `PlainCaller` is for 2026 requests, and `DeferredCaller` for requests of 2025 sessions.
 """
@@ -33,15 +33,15 @@ class PlainCaller:
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Raise `AskUnavailable`, because the client does not support requests for input.
 
-        For clients that support them, the fast path does not start calls of tools that may request input.
+        For clients that support them, calls of tools that may request input are not started without the MCP SDK.
         """
         raise undeclared(request)
 
 
 class DeferredCaller:
-    """The `Caller` of a tool call that the fast path started in a 2025 session: sends the call's messages through the SDK path.
+    """The `Caller` (sends a call's messages to its client) of a tool call in a 2025 session that was started without the MCP SDK.
 
-    The fast path cannot send messages itself. The first log message or request for input therefore hands the call over to the SDK path, and
+    Messages can only be sent with the SDK. The first log message or request for input therefore hands the call over to the SDK path, and
     waits until the SDK path has the call. The class also implements `Presence`, which reports whether the client is reachable.
     """
 
@@ -54,7 +54,7 @@ class DeferredCaller:
     _all_sent: anyio.Event | None = None
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Drop the progress report, because the fast path only starts calls whose client did not request progress."""
+        """Drop the progress report, because calls are only started without the MCP SDK if their client did not request progress."""
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
         """Send a log message to the client through the SDK path. It is dropped if its level is below the client's log level."""
@@ -84,7 +84,7 @@ class DeferredCaller:
             await presence.here()
 
     def need(self) -> None:
-        """From now until `release`, end the request if its client is lost. Takes effect when the SDK path has the call.
+        """From now until `release`, end the request if its client is lost. This takes effect when the call was handed over to the MCP SDK.
 
         Each `need` requires its own `release`.
         """

@@ -1,4 +1,4 @@
-"""`FastSession`: the state of a 2025 HTTP session on the fast path: the client's handshake, the listening GET and its notifications."""
+"""`FastSession`: the state of a 2025 HTTP session that is served without the MCP SDK: handshake, listening GET and notifications."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class Stream:
         """Cancel scope of the code that serves the GET. It is cancelled to end the stream, or to move the stream to the SDK path."""
         self.sent = time.monotonic()
         self.moved: anyio.Event | None = None
-        """Exists while the stream moves to the SDK path. It is set when the stream has moved, or ended."""
+        """Exists while the MCP SDK takes over the stream. It is set when the SDK has taken it over, or when it ended."""
         self.status = 0
-        """HTTP status with which the SDK path answered the moved GET; 0 before."""
+        """HTTP status with which the MCP SDK answered the GET that it took over; 0 before."""
 
     async def write(self, event: bytes) -> None:
         """Send an event after all pending events. If `MAX_PENDING` events are pending, drop it.
@@ -125,7 +125,7 @@ class FastSession(Channel):
         """Body of the client's `initialize` request, which is sent to the MCP SDK when the session moves to the SDK path."""
         self.stream: Stream | None = None
         self.moving: anyio.Event | None = None
-        """Exists once the session begins to move to the SDK path. It is set when the session has moved, or could not be moved."""
+        """Exists once the MCP SDK begins to take over the session. It is set when this is finished or has failed."""
         self._heir: Channel | None = None
         self.told: NotificationLog | None = None
 

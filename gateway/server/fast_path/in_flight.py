@@ -1,8 +1,9 @@
-"""`InFlightCall`: a running tool call that the fast path started. `StartedCall`: the request of the call. `Deadlines`: finds slow calls.
+"""`InFlightCall`: a running tool call that was started without the MCP SDK (on the fast path). `StartedCall`: the request of the call.
 
-`plain_calls` decides which calls to start, and encodes their results. If the fast path cannot answer the request of a call, the request is
-delegated to the SDK path together with its running `InFlightCall`: over HTTP in the ASGI scope (`STARTED_SCOPE_KEY`), over stdio in the
-metadata of the message. There `calls.CallHandler` awaits the running call instead of calling the tool again.
+`Deadlines` finds slow calls. `plain_calls` decides which calls to start, and encodes their results. If the fast path cannot answer the
+request of a call, the request is delegated to the SDK path together with its running `InFlightCall`: over HTTP in the ASGI scope
+(`STARTED_SCOPE_KEY`), over stdio in the metadata of the message. There `calls.CallHandler` awaits the running call instead of calling the
+tool again.
 
 Decided: every call is an ordinary coroutine in a plain `asyncio.Task`.
 Because: compared with stepping coroutines by hand in the callbacks of the connections (c5bb979), processor time of a call of 100 B was
@@ -34,17 +35,18 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 STARTED_SCOPE_KEY = "moongate.started"
-"""ASGI scope key of the running `InFlightCall` of a request that the fast path started and then delegated to the SDK path."""
+"""ASGI scope key of the running `InFlightCall` of a request that was started without the MCP SDK and then delegated to the SDK path."""
 
 HAND_OVER_SECONDS = 1.0
-"""Seconds after which a call is handed over to the SDK path, which keeps silent connections alive and notices a client's disconnect."""
+"""Seconds after which a call that was started without the MCP SDK is handed over to the SDK path. The SDK keeps silent connections alive
+and notices a client's disconnect."""
 
 CHECKS = 4
 """Number of checks for slow calls within `HAND_OVER_SECONDS`. A slow call is handed over at the last check before that time."""
 
 
 class Deadlines:
-    """Hands calls that take longer than `HAND_OVER_SECONDS` over from the fast path to the SDK path. All calls share one timer."""
+    """Hands calls that were started without the MCP SDK over to the SDK path after `HAND_OVER_SECONDS`. All calls share one timer."""
 
     def __init__(self) -> None:
         self._watched: deque[set[InFlightCall]] = deque()
@@ -75,8 +77,9 @@ class Deadlines:
 class InFlightCall:
     """A tool call that runs in its own `asyncio.Task`, so that it continues if the code that waits for its result is cancelled.
 
-    The fast path starts it. If it is slow or the fast path cannot answer it, it is handed over: the SDK path then waits for the result.
-    The task is cancelled at most once, because a cancelled call may have to send the cancellation to its server.
+    It is started without the MCP SDK (on the fast path). If it is slow, or only the SDK can send its result, it is handed over: the SDK
+    path then waits for the result. The task is cancelled at most once, because a cancelled call may have to send the cancellation to its
+    server.
     """
 
     __slots__ = (
@@ -258,7 +261,7 @@ class InFlightCall:
 
 
 class StartedCall(StartedRequest):
-    """A `tools/call` request that the fast path started. `running` is the tool call, which runs in a task."""
+    """A `tools/call` request whose call was started without the MCP SDK (on the fast path). `running` is the call, which runs in a task."""
 
     __slots__ = ("_app", "_encode", "_in_session", "_key", "_principal", "running")
 

@@ -30,14 +30,14 @@ from gateway.wire.rpc_envelope import RESULT, plain_members
 DISCOVER = "server/discover"
 
 METHODS = frozenset({DISCOVER, *LISTINGS})
-"""MCP methods other than tool calls that the fast path can answer for 2026 clients. For 2025 clients it can answer only the listings."""
+"""MCP methods, besides tool calls, that can be answered without the MCP SDK for 2026 clients; for 2025 clients only the listings."""
 
 MAX_PAGES = 64
 """Maximum number of encoded pages of listings that are cached. The least recently used page is dropped first."""
 
 WAIT_SECONDS = 10.0
-"""Seconds that a listing request waits on the fast path for sources that are starting. Then the request is passed to the SDK path, which
-keeps the connection alive during longer waits."""
+"""Seconds that a listing request waits for sources that are starting, before the request is passed to the MCP SDK, which keeps the
+connection alive during longer waits."""
 
 
 class AnswerParts(Protocol):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 MAX_KNOWN_TOOLS = 50_000
-"""Maximum number of tools for which the fast path caches whether it may call the tool. At the limit the whole cache is cleared."""
+"""Maximum number of tools for which it is cached whether they may be called without the MCP SDK. At the limit the cache is cleared."""
 
 _NOTHING: JsonMapping = {}
 _PARAMS = frozenset({"name", "arguments", "_meta"})
@@ -216,8 +216,8 @@ class PlainCalls:
 
 
 def _is_supported(tool: GuardedTool) -> bool:
-    """Whether the fast path may call a tool: the tool is remote, its calls never become tasks or need approval, and none of its arguments
-    must be repeated in HTTP headers (`x-mcp-header`)."""
+    """Whether a tool may be called without the MCP SDK: the tool is remote, its calls never become tasks or need approval, and none of its
+    arguments must be repeated in HTTP headers (`x-mcp-header`)."""
     may_be_long = tool.definition.task_by != "nobody" or tool.rules.needs_approval
     return not may_be_long and not tool.rules.is_local and "x-mcp-header" not in json.dumps(tool.definition.input_schema)
 

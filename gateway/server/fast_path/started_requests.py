@@ -1,4 +1,4 @@
-"""`StartedRequest`: base class of requests that the fast path has started, and then answers or delegates to the SDK path.
+"""`StartedRequest`: base class of requests that were started without the MCP SDK, and are then answered or delegated to the SDK path.
 
 The HTTP server (`wire.http1_server`) and `dispatch` use it to send the response. `in_flight.StartedCall` is the subclass for tool calls.
 """
@@ -73,7 +73,7 @@ class StartedRequest(ABC):
 
 
 class StartedAnswer(StartedRequest):
-    """A listing or `server/discover` request that the fast path has started; an `asyncio` task produces the response."""
+    """A listing or `server/discover` request that was started without the MCP SDK; an `asyncio` task produces the response."""
 
     def __init__(self, app: ASGIApp, work: Coroutine[None, None, bytes | None], principal: Principal, usage: Usage) -> None:
         """Start `work` in a task. It returns the encoded response, or `None` if `app`, the SDK path, must answer.

@@ -38,7 +38,7 @@ Outcome = Finished | InputRequired
 
 
 class ReadMethods:
-    """Handlers of `resources/read`, `prompts/get`, `completion/complete`, resource subscriptions and `logging/setLevel` on the SDK path."""
+    """Request handlers of the MCP SDK's server for reads, prompts, completion, resource subscriptions and `logging/setLevel`."""
 
     def __init__(self, catalog: Catalog, clients: Clients) -> None:
         self._catalog = catalog

@@ -1,4 +1,4 @@
-"""`WireCaller`: sends the messages of a call or read on the SDK path to its client; implements `Caller`.
+"""`WireCaller`: sends the messages of a call or read to its client, with the MCP SDK; implements `Caller`.
 
 Progress and log messages are sent on the request's stream. Requests for input are sent to a 2025 client as JSON-RPC requests; a 2026 client
 receives them in results (`parked`).
@@ -46,7 +46,7 @@ class _RawResult(BaseModel):
 
 
 class WireCaller:
-    """Sends progress, log messages and requests for input of one request on the SDK path to its client; implements `Caller`."""
+    """Sends progress, log messages and requests for input of one request to its client, with the MCP SDK; implements `Caller`."""
 
     def __init__(self, ctx: RequestContext, tasks: anyio.abc.TaskGroup | None = None) -> None:
         """`ctx` is the SDK's context of the request. Delayed progress is sent in the task group `tasks`; with `None`, progress is dropped.
