@@ -74,13 +74,13 @@ class LegacySession:
     opened_by: str = ""
     """Id of the principal that opened the session. Requests of other principals cannot use it."""
     seen: float = 0.0
-    """Monotonic time of the session's last request, without those of which `used` is the time."""
+    """Monotonic time of the session's last request. Requests that set `used` do not count."""
     used: float = 0.0
     """Monotonic time of the last request that was served without the MCP SDK (on the fast path) although the SDK keeps the session."""
     idle_seconds: float | None = None
     """Seconds without a request after which a session on the fast path (without the MCP SDK) ends; `None` if the SDK keeps the session."""
     is_here: bool = True
-    """Whether the client completed the handshake, or sent a request after it. Only then is the client notified of changes."""
+    """Whether the client completed the handshake, or sent another request. Only then is the client notified of changes."""
     is_initialized: bool = False
     """Whether the fast path (without the MCP SDK) has received the client's `notifications/initialized`."""
     calls: int = 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 VARYING = frozenset({LENGTH, b"mcp-name", b"traceparent", b"tracestate", b"baggage", b"x-request-id"})
-"""Header fields that may differ between two requests whose heads count as the same: `Head` objects share the facts derived from all others.
+"""Header fields that may differ between requests of a connection which otherwise have the same head, and share the facts derived from it.
 
 Of the facts of a `Head`, only `length` and `named` depend on these fields."""
 

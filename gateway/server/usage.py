@@ -46,7 +46,7 @@ BYTE_SECONDS, PART_SECONDS = 1e-8, 5e-7
 """Estimated seconds that parsing a request body with the MCP SDK takes: per byte, and per JSON member, object, list or value."""
 
 PACE = 2
-"""Minimum seconds between large request bodies of one caller, per second of event loop time that parsing the earlier body takes."""
+"""Parsing the large request bodies of one caller may take at most one second of event loop time in this many seconds."""
 
 MAX_WAIT_SECONDS = 10.0
 """Maximum seconds that a caller's large request bodies may wait. At longer waits, its bodies over `SMALL_BYTES` are refused (HTTP 429)."""
