@@ -243,7 +243,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return self._settled(ctx) if ctx.ports.durable is None or self._rules.is_own else self._recorded(ctx)
 
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
-        """Call the tool. Return an exception as a result with `isError`; raise it if `call` may, or if an agent or workflow has the tool."""
+        """Call the tool. Return an exception as a result with `isError`; raise it if `call` may, or if an agent or workflow has it."""
         rules = self._rules
         try:
             outcome = await self._tool.tool.call(self.arguments, ctx)
