@@ -103,8 +103,8 @@ class FunctionTool(Generic[P, R]):
     ) -> None:
         """Wrap `func`. Name, description and schema of the arguments default to the function's; `input_model` is an alias of `schema`.
 
-        `func=None` declares a tool, whose calls are answered by the program that runs an agent; `name` is required then. The signature is
-        read at first use, so annotations may name objects defined later. With `approval_mode="always_require"` a person must approve each
+        `func=None` declares a tool without a function: the program around the agent's run answers its calls; `name` is required then. The
+        signature is read at first use, so that annotations may name later objects. `approval_mode="always_require"`: a person approves each
         call. `max_invocations` and `max_invocation_exceptions` limit calls and failures over the life of the object.
         `include_detailed_errors` decides whether the caller receives the text of an unexpected exception. By default every caller does,
         except an agent's model, for which the agent's `include-detailed-errors` decides.
