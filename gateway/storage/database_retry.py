@@ -12,13 +12,15 @@ import anyio
 from gateway.errors import StorageUnusable
 
 RETRY_SECONDS = 0.5
-"""Pause between two attempts of a database operation, in seconds."""
+"""Seconds between two attempts of a database operation."""
 
 Stored = TypeVar("Stored")
 
 
 async def until_stored(store: Callable[[], Awaitable[Stored]], *, deadline: float = math.inf) -> Stored:
-    """Call `store` until it succeeds or `deadline` (seconds since the epoch) passes, and return its result.
+    """Call `store`, a database operation, again while the database is unavailable, and return its result.
+
+    It is retried until `deadline` (seconds since the epoch).
 
     Cancellation interrupts only the pause between two attempts, never a running `store`.
 
