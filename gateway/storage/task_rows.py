@@ -243,8 +243,8 @@ class TaskRows:
     async def take_over(self, *, owner: str, limit: int) -> list[TaskRow]:
         """Assign at most `limit` tasks of processes that stopped or died to the process `owner`, and return them.
 
-        Attempts and deaths of the tasks are counted. A process that died leaves an expired lease; a process that stopped has deleted its lease. The tasks of `owner` itself are left out,
-        even if its lease has expired.
+        Attempts and deaths of the tasks are counted. A process that died leaves an expired lease; a process that stopped has deleted its
+        lease. The tasks of `owner` itself are left out, even if its lease has expired.
         """
         async with self._database.begin() as connection:
             query = sa.select(tasks).where(self._orphaned(owner, connection)).order_by(tasks.c.created_at).limit(limit)
