@@ -101,7 +101,7 @@ class Catalog:
         return listings
 
     async def refresh(self) -> None:
-        """Read the lists of all sources, build the merged lists, and subscribe to the sources' changes.
+        """Read the lists of all sources, merge them into the lists that clients see, and subscribe to the sources' changes.
 
         Raises:
             Collision: Two local sources (sources that are part of this gateway) have a tool of the same name.
@@ -201,7 +201,7 @@ class Catalog:
         return changed
 
     def subscribe(self, listener: Callable[[ChangeKind], None]) -> None:
-        """Call `listener` after each rebuild of a merged list, with the kind of the list. The listener must not block or raise."""
+        """Call `listener` after each rebuild of a list that clients see, with the kind of list. The listener must not block or raise."""
         self._listeners.append(listener)
 
     def subscribe_updates(self, listener: Callable[[str], None]) -> None:
@@ -287,14 +287,14 @@ class Catalog:
         await self.catch_up()
 
     async def seek(self, exposed_name: str) -> GuardedTool:
-        """Return the tool with an exposed name; if it is unknown, first wait for sources that are still starting. Raises `NotFound`."""
+        """Return the tool that clients call by this name; if it is unknown, first wait for starting sources. Raises `NotFound`."""
         tool = self._tools.get(exposed_name)
         if tool is None:
             await self.ready()
         return tool or self.find(exposed_name)
 
     def find(self, exposed_name: str) -> GuardedTool:
-        """Return the tool with an exposed name, without waiting for sources that are still starting.
+        """Return the tool that clients call by this name, without waiting for sources that are still starting.
 
         Raises:
             NotFound: The name is unknown, or clients do not see the tool.
@@ -386,7 +386,7 @@ class Catalog:
         raise NotFound("resource", uri)
 
     def _is_local(self, uri: str) -> bool:
-        """Return whether an unlisted URI is in the folder of a skill of this gateway, which may have the same name as a server."""
+        """Return whether an unlisted URI is in a skill folder of this gateway. Such a folder may have the same name as a server."""
         root = "/".join(uri.split("/")[:3])
         return any(exposed.startswith(f"{root}/") for s in self._listings if s.entry.is_local for exposed in s.natives.get("resources", {}))
 
@@ -406,12 +406,12 @@ class Catalog:
         return isinstance(listing.entry.full, AskingSource) and listing.entry.full.may_ask
 
     async def read(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
-        """Read the resource with an exposed URI through the gate, after waiting for sources that are still starting. Raises `NotFound`."""
+        """Read the resource with an exposed URI if policy allows it. First wait for sources that are still starting. Raises `NotFound`."""
         await self.ready()
         return await self.read_now(uri, ctx)
 
     async def read_now(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
-        """Read the resource with an exposed URI through the gate; do not wait for sources that are still starting. Raises `NotFound`."""
+        """Read the resource with an exposed URI if policy allows it; do not wait for starting sources. Raises `NotFound`."""
         listing, native = self.locate(uri)
         source = cast("Source", listing.entry.full)
 
@@ -431,7 +431,7 @@ class Catalog:
             raise NotFound("resource", uri) from None
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished | InputRequired:
-        """Get the prompt with an exposed name from its source, through the gate. Raises `NotFound`."""
+        """Get the prompt with an exposed name from its source, if policy allows it. Raises `NotFound`."""
         await self.ready()
         listing, native = self._owner_of_prompt(name)
         source = cast("Source", listing.entry.full)
@@ -445,7 +445,7 @@ class Catalog:
         return await listing.reads.read(Read(method="prompts/get", name=name, subject=("prompts", native)), ctx, work)
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """Return suggestions for an argument of an exposed prompt or resource template (`completion/complete`). Raises `NotFound`."""
+        """Return suggestions of the source for an argument of an exposed prompt or resource template. Raises `NotFound`."""
         await self.ready()
         kind: ScopeKind = "prompts" if ref.get("type") == "ref/prompt" else "resources"
         if kind == "prompts":
@@ -466,11 +466,11 @@ class Catalog:
 
     @property
     def listings(self) -> Sequence[SourceListing]:
-        """The `SourceListing` of each source (its exposed lists and its gate), in catalog order."""
+        """The `SourceListing` of each source (its exposed lists and its policy checks), in catalog order."""
         return self._listings
 
     async def watch(self, uri: str, ctx: CallContext) -> None:
-        """Subscribe at the source to updates of the resource with an exposed URI, through the gate. Raises `NotFound`.
+        """Subscribe at the source to updates of the resource with an exposed URI, if policy allows it. Raises `NotFound`.
         Listeners registered by `subscribe_updates` receive the updates."""
         await self.ready()
         listing, native = self.locate(uri)

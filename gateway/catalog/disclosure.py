@@ -39,7 +39,10 @@ def scope_of(session_id: str | None, principal: str) -> str:
 
 
 class Disclosure:
-    """Stores the tools that are listed on demand only, and which of them each client has loaded; filters `tools/list` responses by it."""
+    """Filters `tools/list` responses: on-demand tools are listed to a client only after its model has loaded them by `load_tools`.
+
+    Stores all on-demand tools, and which of them each client has loaded.
+    """
 
     def __init__(self) -> None:
         self._tools: dict[str, GuardedTool] = {}
@@ -50,31 +53,34 @@ class Disclosure:
         """The tools `list_tools`, `load_tools` and `unload_tools`, by which a model finds, adds and removes on-demand tools."""
 
     def subscribe(self, listener: Callable[[str], None]) -> None:
-        """Register the one callback for changes of a client's loaded tools. It receives the client's scope, as `scope_of` returns it.
+        """Register the callback for changes of the tools that a client has loaded, and that are therefore listed to it.
 
-        The listener must not block or raise.
+        It receives the key of the client that `scope_of` returns. It must not block or raise, and replaces an earlier callback.
         """
         self._listener = listener
 
     @property
     def names(self) -> frozenset[str]:
-        """The exposed names of all tools that can be loaded now, whether or not a client has loaded them."""
+        """The exposed names of all on-demand tools: tools that are listed to a client only after its model has loaded them."""
         return frozenset(self._tools)
 
     def renew(self, tools: Mapping[str, GuardedTool]) -> None:
-        """Replace the set of tools that can be loaded. `tools` maps exposed names to tools."""
+        """Replace the set of on-demand tools, which models can load, by `tools` (exposed name → tool)."""
         self._tools = dict(tools)
         self._words = WordIndex([_row(name, tool.definition) for name, tool in self._tools.items()])
 
     def visible(self, entries: Sequence[JsonObject], scope: str) -> Sequence[JsonObject]:
-        """Return the entries of `tools/list` that a client sees: all except on-demand tools that its scope (`scope_of`) has not loaded."""
+        """Return the entries of `tools/list` that a client sees: all except on-demand tools that it has not loaded.
+
+        `scope` is the key of the client that `scope_of` returns.
+        """
         if not self._tools:
             return entries
         loaded = self._loaded.get(scope, frozenset[str]())
         return [entry for entry in entries if entry["name"] not in self._tools or entry["name"] in loaded]
 
     def forget(self, scope: str) -> None:
-        """Delete the set of tools that a scope (`scope_of`) has loaded, because its client is gone."""
+        """Forget which on-demand tools a client has loaded, because the client is gone. `scope` is its key (`scope_of`)."""
         self._loaded.pop(scope, None)
 
     def find(self, query: str, source: str | None, principal: Principal) -> list[str]:
@@ -100,9 +106,10 @@ class Disclosure:
         return {"name": name, "description": short, "source": tool.source, "loaded": name in self._loaded.get(scope, ())}
 
     def change(self, names: Sequence[str], scope: str, principal: Principal, *, load: bool) -> tuple[list[str], list[str]]:
-        """Load or unload on-demand tools for a scope (`scope_of`), and call the listener if its set of loaded tools changed.
+        """Load on-demand tools for a client, so that they are listed to it, or unload them. Call the listener if this changes anything.
 
-        Returns the accepted names, and the names that are unknown or that the principal may not use.
+        `scope` is the key of the client (`scope_of`). Returns the accepted names, and the names that are unknown or that the principal may
+        not use.
         """
         tools = self._tools
         known = [name for name in dict.fromkeys(names) if name in tools and tools[name].admit(principal) is PASS]

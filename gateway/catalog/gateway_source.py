@@ -27,7 +27,7 @@ TASK_TOOLS = frozenset({"task_status", "task_result", "task_cancel"})
 """Names of the tools that read and cancel background tasks. The catalog lists them only while some tool can run as a task."""
 
 UNLIMITED_BYTES = 2**62
-"""Size limit for results of this source, too large to be reached: stored results were checked when stored, and are not shortened again."""
+"""Size limit in bytes for results of this source, which is never reached: stored results are not shortened a second time."""
 
 
 class GatewaySource:

@@ -39,7 +39,10 @@ logger = logging.getLogger(__name__)
 LocalKind = Literal["skill", "function", "agent", "workflow"]
 
 Settings = tuple[Sequence[str] | Model | Mapping[str, SourcePolicy | tuple[ToolFilter, Mapping[str, ToolOverride]]], ...]
-"""The parts of the configuration on which one local source depends. The source is built again if one of them changes."""
+"""The parts of the configuration on which one source (skills, functions, agents or workflows) depends.
+
+If one of them changes, the source is built again.
+"""
 
 
 class LocalToolSource(ToolSource, HostableSource, Protocol):
@@ -47,7 +50,10 @@ class LocalToolSource(ToolSource, HostableSource, Protocol):
 
 
 LocalSource = HostedSource[LocalToolSource, tuple[Settings, FileState]]
-"""One local source, with the settings and the state of the files (`Files.of`) from which it was built."""
+"""One source that runs in the gateway (skills, functions, agents or workflows), with the state from which it was built.
+
+This is its settings, and the state of its files (`Files.of`).
+"""
 
 LocalSourceBuilder = Callable[[LocalKind, LoadedConfig, RootRules, "LocalSources"], LocalToolSource]
 """Function that builds a local source of one kind, without starting it.
@@ -112,10 +118,10 @@ class LocalSources(HostedTable[LocalSource]):
         return [(kind, item) for kind, local in self._table.items() if kind != "skill" for item in getattr(local.source, what, ())]
 
     async def share(self, loaded: LoadedConfig, remote: RemoteSkills) -> Changes[LocalSource] | None:
-        """Add the skills of remote servers to the local source `skill`, which is created or removed if necessary.
+        """Add the skills of remote servers to the gateway's source of skills, which is created or removed if necessary.
 
-        Returns the changes of the local sources if the source `skill` was created or removed, else `None`. The caller passes the removed
-        sources to `release`, which stops them.
+        Returns the changes of the table of sources if the source was created or removed, else `None`. The caller passes the removed sources
+        to `release`, which stops them.
         """
         if (skills := self.skills) is not None:
             if not skills.library.has(remote):
@@ -127,9 +133,9 @@ class LocalSources(HostedTable[LocalSource]):
         return changes
 
     async def prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None = None) -> Changes[LocalSource]:
-        """Build and start the local sources that are new or changed in the configuration `loaded`, and return the changes, for `take`.
+        """Build and start the sources (skills, functions, agents, workflows) that are new or changed in the configuration `loaded`.
 
-        If remote servers have skills (`remote`), the source `skill` exists even without local skills.
+        Returns the changes, for `take`. If remote servers have skills (`remote`), the source `skill` exists even without local skills.
         """
         with self.files.importing(loaded.base_dir):
             return await self._prepare(loaded, remote)

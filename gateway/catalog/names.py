@@ -22,7 +22,9 @@ _SEGMENT_SCHEMES = ("skill://", "ui://")
 
 
 def expose_name(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
-    """Return the exposed name of the native tool or prompt name `native`: `<prefix>__<native>`, at most `budget` characters long.
+    """Return the name by which clients see the tool or prompt that its source calls `native`: `<prefix>__<native>`.
+
+    It has at most `budget` characters.
 
     Characters outside `[A-Za-z0-9_-]` become `_`. A longer name is cut and ends with six hexadecimal digits of its digest. With an empty
     `prefix`, a name that MCP allows stays unchanged. Equal arguments always give the same name.
@@ -34,9 +36,9 @@ def expose_name(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
 
 
 def with_digest(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
-    """Return the exposed name of `native` with six hexadecimal digits of its digest at the end, cut to `budget` characters.
+    """Return a name for the tool or prompt `native` for clients, which is cut to `budget` characters and ends with digits of its digest.
 
-    Used for a name that is too long, or whose exposed name another tool of the same source already has.
+    Used if the normal name (`expose_name`) is too long, or if another tool of the same source already has it.
     """
     digest = hashlib.sha256(f"{prefix}\0{native}".encode()).hexdigest()[:6]
     stem = f"{prefix}{SEPARATOR}" if prefix else ""
@@ -78,7 +80,10 @@ def expose_uri(label: str, uri: str) -> str:
 
 
 def split_uri(uri: str) -> tuple[str, str] | None:
-    """Split an exposed URI into the label of its source and the source's native URI, by form only; `None` if the URI has no label."""
+    """Split a URI that clients see into the label (prefix) of its source and the source's own URI; `None` if it has no label.
+
+    The label is not looked up: it may belong to no source.
+    """
     for scheme in _SEGMENT_SCHEMES:
         if uri.startswith(scheme):
             label, slash, rest = uri[len(scheme) :].partition("/")

@@ -43,7 +43,10 @@ MIN_REST_SECONDS, MAX_REST_SECONDS = 60.0, 3600.0
 
 
 class RemoteSkills:
-    """Stores the skills that the connected servers list, and reads their files, as a `SkillBackend`. Safe for concurrent calls."""
+    """Stores the skills that the connected servers list, and reads their files, for the gateway's skill index (`SkillBackend`).
+
+    Safe for concurrent calls.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         """Create the backend without skills. `read_servers` lists the skills of the servers in `catalog`."""

@@ -168,7 +168,7 @@ class SkillFace:
         return exposed[0]
 
     async def bytes_at(self, uri: str, ctx: CallContext) -> bytes:
-        """Read the resource with an exposed URI, through the gate, and return its content as bytes.
+        """Read the resource with an exposed URI (the URI that clients see), if policy allows it, and return its content as bytes.
 
         Raises `SkillError` if the result has neither text nor base64.
         """

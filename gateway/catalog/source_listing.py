@@ -53,7 +53,7 @@ class CatalogEntry:
 
 @dataclass(slots=True, eq=False)
 class SourceListing:
-    """The exposed lists (tools, resources, resource templates, prompts) of one source, built from its `CatalogEntry`, and its gate."""
+    """The tools, resources, resource templates and prompts of one source as clients see them, with the policy checks for their use."""
 
     entry: CatalogEntry
     label: str
@@ -68,7 +68,7 @@ class SourceListing:
     listed: dict[Kind, list[JsonObject]] = field(default_factory=lambda: cast("dict[Kind, list[JsonObject]]", {}))
     """Kind of list (resources, templates or prompts) → its exposed entries, as MCP sends them."""
     natives: dict[Kind, dict[str, str]] = field(default_factory=lambda: cast("dict[Kind, dict[str, str]]", {}))
-    """Kind of list → exposed name or URI → native name or URI."""
+    """Kind of list → exposed name or URI, which clients use → native name or URI, which the source uses."""
     withheld: dict[str, dict[str, Reject]] = field(default_factory=lambda: cast("dict[str, dict[str, Reject]]", {}))
     """Kind of list → native name or URI → the rule that hides the entry, and why. Entries that `allow` and `deny` hide are left out."""
     shown_skills: dict[str, JsonObject] = field(default_factory=lambda: cast("dict[str, JsonObject]", {}))
