@@ -55,7 +55,7 @@ class Sessions:
         self._ours = of_gateway(sessions, gateway)
 
     async def begin(self, principal: str, agent: str, *, most: int) -> HeldSession:
-        """Create a new session of the principal with the agent. `keep` stores it after the first turn.
+        """Create a new session of the principal with the agent. `keep` stores it when its first call has ended.
 
         Raises:
             PolicyDenied: The principal already has `most` sessions.

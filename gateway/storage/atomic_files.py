@@ -136,7 +136,7 @@ if os.name == "nt":
         msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)  # pyright: ignore[reportAttributeAccessIssue]  # Windows only
 
     def try_lock(descriptor: int) -> bool:
-        """Take the lock of an open lock file if it is free; never wait."""
+        """Take the lock of an open lock file if it is free, without waiting; return whether it was free."""
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # pyright: ignore[reportAttributeAccessIssue]  # Windows only
         except OSError:
@@ -150,7 +150,7 @@ else:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
     def try_lock(descriptor: int) -> bool:
-        """Take the lock of an open lock file if it is free; never wait."""
+        """Take the lock of an open lock file if it is free, without waiting; return whether it was free."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

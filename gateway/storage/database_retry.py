@@ -18,11 +18,9 @@ Stored = TypeVar("Stored")
 
 
 async def until_stored(store: Callable[[], Awaitable[Stored]], *, deadline: float = math.inf) -> Stored:
-    """Call `store`, a database operation, again while the database is unavailable, and return its result.
+    """Call `store`, a database operation, and return its result. Retry while the database is unavailable, until `deadline`.
 
-    It is retried until `deadline` (seconds since the epoch).
-
-    Cancellation interrupts only the pause between two attempts, never a running `store`.
+    `deadline` is in seconds since the epoch. Cancellation interrupts only the pause between two attempts, never a running `store`.
 
     Raises:
         StorageError: The database is still unavailable at the deadline, or the error is permanent.

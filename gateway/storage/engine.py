@@ -56,8 +56,8 @@ POOL_SIZE = 4
 FILE_POOL_SIZE = 1
 """Maximum number of connections of one process to an SQLite file.
 
-SQLite allows one writer at a time, and waiting writers poll. With one connection, the transactions of a process run in their order, and do
-not compete with the renewal of a lease.
+SQLite allows one writer at a time, and waiting writers poll. With one connection, the transactions of a process wait in their order, and a
+new transaction never overtakes one that renews a lease.
 """
 
 CONNECT_SECONDS = 5

@@ -84,7 +84,7 @@ class PendingQuestions:
         return bool(await self._database.change(sa.update(asks).where(here).values(**changed)))
 
     async def spend(self, mark: str, seconds: float) -> bool:
-        """Record that an approval mark was used, for `seconds`; return `False` if it was used before.
+        """Record for `seconds` that an approval mark was used; return `False` if it was used before.
 
         The mark is part of the `requestState` of an approved call, and approves one retry of the call.
 

@@ -186,7 +186,7 @@ class TaskRow:
     """Time at which a finished task expires and may be deleted; 0 while the task is unfinished."""
     is_cancelled: bool = False
     attempts: int = 1
-    """Number of processes that have run the task, including the present one."""
+    """Number of processes that have run the task, including the one that runs it now."""
     deaths: int = 0
     """Number of processes that died while they ran the task, without processes that died while the task only waited for a person."""
     owner: str = ""

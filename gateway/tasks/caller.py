@@ -136,7 +136,10 @@ class TaskCaller:
             self._shown.remove(message)
 
     def judges(self, key: str) -> None:
-        """Record that the code inside the task checks the answers to the question with this durable key, and may refuse them."""
+        """Record that the code inside the task checks the answers to the question `key`, and may refuse them.
+
+        `key` is a durable key, which identifies the question at every attempt of the task.
+        """
         self._judges.add(key)
 
     async def judged(self, key: str, problem: str) -> bool:
@@ -175,7 +178,8 @@ class TaskCaller:
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Store a request for input as an open question of the task, wait for the answer, and return it.
 
-        If a client waits for the result of the call, the request is sent to this client instead. `key` is the durable key of the question.
+        If a client waits for the result of the call, the request is sent to this client instead. `key` is the durable key of the question,
+        by which a resumed task finds the answer.
 
         Raises:
             AskUnavailable: The client did not declare the capability for this request.

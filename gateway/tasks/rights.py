@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 KEY_GONE = "The API key of this task's caller was revoked or has expired, so the task was ended."
 
 CallerNow = Callable[[str, Principal], Awaitable[Principal]]
-"""Function that receives an exposed tool name and a principal, and returns the principal with the current scopes of its API key.
+"""Function that receives the name by which clients call a tool, and a principal; returns the principal with its API key's current scopes.
 
 Raises:
     PolicyDenied: The API key is revoked or expired, or its scopes no longer include the tool.

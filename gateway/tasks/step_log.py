@@ -101,7 +101,7 @@ class StepLog:
             written.set()
 
     def port(self) -> StepPort:
-        """Return the access to this log (`DurablePort`) for the outermost code of the task, whose steps are in no scope."""
+        """Return the access to this log (`DurablePort`) for the outermost code of the task, whose steps have no scope in their keys."""
         return StepPort(self, "")
 
     def number(self, name: str) -> str:

@@ -51,7 +51,7 @@ class Task:
 
     @property
     def tool(self) -> str:
-        """The exposed name of the called tool."""
+        """The name by which the client has called the tool (exposed name)."""
         return self.row.tool
 
     @property

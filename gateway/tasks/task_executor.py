@@ -41,7 +41,7 @@ SOURCE_WAIT_SECONDS = 60.0
 """Seconds for which a resumed task waits until its tool is available, because servers connect only after the gateway has started."""
 
 CallTool = Callable[[str, JsonObject, CallContext], Awaitable[Complete | TaskStarted]]
-"""Function that calls a tool by its exposed name, with arguments and context, and answers the tool's requests for input until it ends."""
+"""Function that calls a tool by the name that clients use, with arguments and context, and answers its requests for input until it ends."""
 
 
 class TaskExecutor:

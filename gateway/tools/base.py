@@ -45,9 +45,12 @@ class ToolDefinition:
     task_by: TaskRunnerName = "nobody"
     """What runs calls of the tool as MCP tasks: this gateway, the tool's server, or nobody. `nobody` publishes no `taskSupport`."""
     needs_approval: bool = False
-    """Whether the tool's author requires that a person approves each call. The gate (the pipeline of every call) requests the approval."""
+    """Whether the tool's author requires that a person approves each call. The gate (the checks before each call) requests the approval."""
     may_ask: bool = False
-    """Whether a call may request input from the client (`CallContext.ask`). If not, the fast path may run the tool for every client."""
+    """Whether a call may request input from the client (`CallContext.ask`).
+
+    If not, the server may run the tool for every client on its fast path, which does not use the MCP SDK.
+    """
 
     def to_wire(self, name: str | None = None) -> JsonObject:
         """Return the definition as an MCP `Tool` object with the name `name`; without `name`, with the native name."""
@@ -102,9 +105,9 @@ class Complete:
     long_text: LongText | None = field(default=None, compare=False, repr=False)
     """The string of at least 64 KiB in `result`, if any. Its JSON is then in the parts of `encoded` at odd indexes."""
     claim: Releasable | None = field(default=None, compare=False, repr=False)
-    """The part of the memory for large results that this result occupies; the gate releases it.
+    """The part of the limited memory for large results that this result occupies. The gate, which checks results, releases it.
 
-    If the claim is a `HelperResult`, a helper process has the content, and `result` has no content until the gate has judged it.
+    If the claim is a `HelperResult`, a helper process has the content, and `result` has no content until the gate has checked it.
     """
 
     @classmethod
@@ -213,7 +216,7 @@ class Tool(Protocol):
         ...
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run the tool once, with arguments that the gate has checked against the policy and the input schema.
+        """Run the tool once. Its caller, the gate, has checked the arguments against the policy and the input schema.
 
         A failure on which a model can act is returned as a `Complete` with `isError`, or raised as a `GatewayError`, which the gate
         converts to such a result.

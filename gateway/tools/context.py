@@ -31,7 +31,7 @@ Wait = Callable[[], contextlib.AbstractAsyncContextManager[None]]
 
 
 class CallClock:
-    """The deadline of one call; the time that the call waits for a person does not count. The gate runs the call inside `scope`."""
+    """The deadline of one call. Time that the call waits for a person does not count. The gate, which runs calls, runs it inside `scope`."""
 
     __slots__ = ("_ends_at", "_is_abandoned", "_left", "_paused", "_scope", "ended", "is_left")
 
@@ -87,7 +87,7 @@ class CallClock:
 
 
 class LateClock:
-    """Holds the `CallClock` (the deadline) of a call on the server's fast path, which the server enforces only if the call is slow.
+    """Holds the deadline (`CallClock`) of a call on the server's fast path, without the SDK. It is enforced only if the call is slow.
 
     Because: entering a cancel scope with a deadline takes 6 µs, 5 % of a call on the fast path, and most calls end before their deadline.
     """
@@ -128,7 +128,7 @@ class StartedStep:
 
 
 class DurablePort(Protocol):
-    """Protocol of the step log of a durable task: the code inside the task records its steps in it. It is absent outside a task.
+    """Protocol of the step log of a durable task (a background call that continues after a restart); code in the task records steps in it.
 
     When a task is resumed, its code runs from the start, and recorded steps return their recorded results. The protocol is defined here, so
     that tools, agents and workflows record steps without importing the task engine (`tasks`).
@@ -231,13 +231,13 @@ class ToolGuard(Protocol[ToolT]):
     def guarded(self, tools: Sequence[ToolT]) -> list[ToolT]:
         """Return the tools that policy does not hide, in order, each wrapped so that its calls pass the gate.
 
-        A tool that is already behind a gate is returned unchanged. A declared tool (without a function) is too, because the program that
-        runs the agent answers its calls.
+        A tool that is already behind a gate is returned unchanged, and so is a tool that is only declared, because the program that runs
+        the agent, not the gateway, answers its calls.
         """
         ...
 
     def lent(self, tools: Sequence[ToolT]) -> list[ToolT]:
-        """Return tools of other sources, which a key of the agent's or workflow's file (`skills`) adds, so that calls pass this gate too.
+        """Return tools of other sources, which the key `skills` of a file adds, wrapped so that their calls pass this gate too.
 
         A call passes this gate, and then the gate of the tool's source. Tools that policy hides are left out. Rules use native names.
         """
@@ -354,7 +354,7 @@ class CallContext:
         return dataclasses.replace(self, run=dataclasses.replace(self.run, tool_guard=tool_guard))
 
     def child(self, invocation: Invocation | None = None) -> CallContext:
-        """Return the context for a nested call: for the same principal and client, but without answers to requests for input and progress.
+        """Return the context for a nested call of the same principal and client. It has no progress and no answers to requests for input.
 
         The idempotency key in `meta` is removed, because it identifies the outer call.
         """

@@ -48,9 +48,10 @@ async def drive_rounds(
     name: str,
     arguments: JsonObject | None = None,
 ) -> OutcomeT:
-    """Run `work` until it returns something other than `InputRequired`. Before each repetition, ask the caller for the requested input.
+    """Make a call (`work`), and repeat it while its outcome is `InputRequired`, each time with answers for which the caller is asked.
 
-    `name` is the name of the call in errors. Together with `arguments` it identifies the questions in a durable task.
+    `work` receives a context with the answers. `name` is the name of the call in errors. Together with `arguments` it identifies the
+    questions in a durable task.
     """
     outcome = await work(ctx)
     return await drive_on(outcome, work, ctx, name, arguments) if isinstance(outcome, InputRequired) else outcome

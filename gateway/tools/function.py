@@ -103,9 +103,9 @@ class FunctionTool(Generic[P, R]):
     ) -> None:
         """Wrap `func`. Name, description and schema of the arguments default to the function's; `input_model` is an alias of `schema`.
 
-        `func=None` declares a tool without a function: the program around the agent's run answers its calls; `name` is required then. The
-        signature is read at first use, so that annotations may name later objects. `approval_mode="always_require"`: a person approves each
-        call. `max_invocations` and `max_invocation_exceptions` limit calls and failures over the life of the object.
+        `func=None` declares a tool without a function, for which `name` is required: the program that runs an agent answers its calls. The
+        signature is read at first use, so annotations may name objects that are defined later. With `approval_mode="always_require"` a
+        person must approve each call. `max_invocations` and `max_invocation_exceptions` limit the calls and failures of the object.
         `include_detailed_errors` decides whether the caller receives the text of an unexpected exception. By default every caller does,
         except an agent's model, for which the agent's `include-detailed-errors` decides.
 
@@ -203,7 +203,7 @@ class FunctionTool(Generic[P, R]):
         return {key: value for key, value in data.items() if key not in (exclude or ()) and (value is not None or not exclude_none)}
 
     def to_json(self, *, exclude: Collection[str] | None = None, exclude_none: bool = True) -> str:
-        """Return `to_dict` as JSON text."""
+        """Return the tool, without its function, as JSON text (the object that `to_dict` returns)."""
         return json.dumps(self.to_dict(exclude=exclude, exclude_none=exclude_none), ensure_ascii=False)
 
     @classmethod
