@@ -51,7 +51,7 @@ class ReviewApprovals:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Show each pending call that the calling principal may decide, until the person closes a form. Raises `StorageError`.
+        """Show each pending call that the calling principal may decide, until the person cancels a form. Raises `StorageError`.
 
         The result counts the approved and declined calls, and the calls that no longer waited when the person decided.
         """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.catalog.remote_skills import RemoteSkills
 
 FIRST_READ_SECONDS = 10.0
-"""Maximum seconds for which listing the skills of a newly connected server delays the gateway's first listing of tools."""
+"""Maximum seconds for which listing the skills of a newly connected server delays the gateway's first list responses to clients."""
 
 MAX_REST_SECONDS = 3600.0
 """Seconds after which the gateway checks all servers for skills again if no server has had any."""

@@ -46,7 +46,10 @@ class CallFacts:
     principal: Principal = LOCAL
     client: ClientProfile = field(default_factory=ClientProfile)
     meta: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
-    """The part of the request's `_meta` that may be forwarded to servers: trace context, vendor keys, the `via` list of gateways."""
+    """The part of the request's `_meta` that may be forwarded to servers: trace context, vendor keys, the `via` list of gateways.
+
+    It never has keys that describe the connection to the client.
+    """
     input_responses: JsonMapping | None = None
     """The client's answers to the requests for input that an earlier attempt of this call returned, by key, in MCP form."""
     request_state: str | None = None

@@ -31,7 +31,10 @@ Wait = Callable[[], contextlib.AbstractAsyncContextManager[None]]
 
 
 class CallClock:
-    """The deadline of one call. Time that the call waits for a person does not count. The gate, which runs calls, runs it inside `scope`."""
+    """The deadline of one call; the time that the call waits for a person does not count. The gate runs the call inside `scope`.
+
+    The gate is the code that checks and runs each call.
+    """
 
     __slots__ = ("_ends_at", "_is_abandoned", "_left", "_paused", "_scope", "ended", "is_left")
 
@@ -43,7 +46,7 @@ class CallClock:
         self._left = seconds
         self._is_abandoned = False
         self.is_left = False
-        """Whether the work of the call has ended. Only set if a `LateClock` holds this clock (calls on the server's fast path)."""
+        """Whether the call has ended. Only set for calls on the server's fast path (without the SDK), whose clock is in a `LateClock`."""
         self.ended = ""
         """Why `end` ended the call before its deadline; empty if `end` was not called."""
 
@@ -95,16 +98,19 @@ class LateClock:
     __slots__ = ("_is_closed", "_seconds", "clock")
 
     def __init__(self, seconds: float) -> None:
-        """Create it without a clock. The server begins to enforce the call's deadline after `seconds`; the gate enforces shorter ones."""
+        """Create it without a clock. After `seconds`, the server begins to enforce the deadline of the call.
+
+        The gate, which runs the call, enforces shorter deadlines from the start.
+        """
         self._seconds = seconds
         self._is_closed = False
         self.clock: CallClock | None = None
-        """The clock whose deadline the server enforces; `None` if the gate enforces all deadlines of the call."""
+        """The clock whose deadline the server enforces; `None` if the gate, which runs the call, enforces all deadlines."""
 
     def takes(self, clock: CallClock, seconds: float) -> bool:
-        """Accept a clock whose deadline is in `seconds`, for the server to enforce; return false if the gate must enforce it itself.
+        """Let the server enforce the deadline of `clock`, which is in `seconds`; return false if the gate must enforce it itself.
 
-        The server enforces only the first clock of a call, and only if its deadline is late enough.
+        The gate runs the call and calls this. The server enforces only the first clock of a call, and only if its deadline is late enough.
         """
         if self._is_closed or self.clock is not None or seconds <= self._seconds:
             return False
@@ -229,7 +235,7 @@ class ToolGuard(Protocol[ToolT]):
     """
 
     def guarded(self, tools: Sequence[ToolT]) -> list[ToolT]:
-        """Return the tools that policy does not hide, in order, each wrapped so that its calls pass the gate.
+        """Return the tools that policy does not hide, in order, each wrapped so that its calls pass the policy checks (the gate).
 
         A tool that is already behind a gate is returned unchanged, and so is a tool that is only declared, because the program that runs
         the agent, not the gateway, answers its calls.
@@ -237,9 +243,9 @@ class ToolGuard(Protocol[ToolT]):
         ...
 
     def lent(self, tools: Sequence[ToolT]) -> list[ToolT]:
-        """Return tools of other sources, which the key `skills` of a file adds, wrapped so that their calls pass this gate too.
+        """Return tools of other sources, which the key `skills` of a file adds, wrapped so that these policy checks apply to them too.
 
-        A call passes this gate, and then the gate of the tool's source. Tools that policy hides are left out. Rules use native names.
+        A call passes this gate, and then the gate (the policy checks) of the tool's source. Tools that policy hides are left out. Rules use native names.
         """
         ...
 
@@ -254,7 +260,7 @@ class ToolGuard(Protocol[ToolT]):
         ...
 
     def function(self, reference: str, found: object, tool: ToolT) -> ToolT:
-        """Return a tool that runs a Python function (`found`), wrapped so that its calls pass the gate.
+        """Return a tool that runs a Python function (`found`), wrapped so that its calls pass the policy checks (the gate).
 
         `reference` is the name of the function in the file. The gate refuses each call if the policy of `function` or of the agent or
         workflow denies the function.
@@ -282,7 +288,7 @@ class CallLimits:
     waits: tuple[Wait, ...] = ()
     """Functions that return context managers, which release a concurrency slot while the call waits for a person."""
     late_clock: LateClock | None = None
-    """Holds the deadline of a call on the server's fast path; `None` for other calls."""
+    """Holds the deadline of a call on the server's fast path (without the SDK); `None` for other calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +298,7 @@ class AgentScope:
     invocation: Invocation | None = None
     """The tool call of an agent's run that caused this call; `None` outside an agent's run."""
     tool_guard: ToolGuard[Any] | None = None
-    """The gate for the tools that the surrounding agent or workflow defines itself; `None` outside a gateway."""
+    """The policy checks for tools that the surrounding agent or workflow defines itself; `None` outside a gateway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +312,7 @@ class CallContext:
 
     @staticmethod
     def of_request(known: CallFacts, principal: Principal, meta: JsonMapping, ports: CallPorts, late_clock: LateClock) -> CallContext:
-        """Create the context of a call on the server's fast path. `known` has the facts that all calls of the client share."""
+        """Create the context of a call on the server's fast path (without the SDK). `known` has the facts that all calls of a client share."""
         facts = CallFacts(
             principal=principal,
             client=known.client,
@@ -350,7 +356,7 @@ class CallContext:
         return dataclasses.replace(self, run=dataclasses.replace(self.run, invocation=invocation))
 
     def guarded_by(self, tool_guard: ToolGuard[Any] | None) -> CallContext:
-        """Return a copy of the context with the gate for tools that an agent or workflow defines itself."""
+        """Return a copy of the context with the policy checks for tools that an agent or workflow defines itself."""
         return dataclasses.replace(self, run=dataclasses.replace(self.run, tool_guard=tool_guard))
 
     def child(self, invocation: Invocation | None = None) -> CallContext:
@@ -414,7 +420,10 @@ class CallContext:
         return step.with_meta({**self.facts.meta, IDEMPOTENCY_KEY: key})
 
     def detached(self) -> CallContext:
-        """Return a context for work that continues after this call: same principal and gate, no progress and no requests for input."""
+        """Return a context for work that continues after this call.
+
+        It has the same principal and policy checks (`tool_guard`), but no progress and no requests for input.
+        """
         came = dataclasses.replace(self.facts.provenance, step_key="")
         facts = CallFacts(principal=self.facts.principal, meta=self.facts.meta, provenance=came)
         return CallContext(facts, run=AgentScope(tool_guard=self.run.tool_guard))

@@ -19,7 +19,10 @@ _SEVERITY: dict[str, int] = {level: rank for rank, level in enumerate(get_args(L
 
 @dataclass(frozen=True, slots=True)
 class ClientProfile:
-    """The name, version, protocol version and capabilities that the client of a call declares. Name and version are not verified."""
+    """The name, version, protocol version and capabilities that the client of a call declares.
+
+    Name and version are not verified, so they are shown but never trusted.
+    """
 
     era: Era = "modern"
     protocol_version: str = ""

@@ -30,7 +30,7 @@ class ToolGuards(Protocol):
     """Protocol: provides the gates (policy checks) for tools that single agents and workflows define themselves."""
 
     def guard_of(self, source: str) -> ToolGuard[Tool]:
-        """Return the gate for tools that an agent or workflow defines itself, with the current policy of `source`.
+        """Return the policy checks (the gate) for tools that an agent or workflow defines itself, with the current policy of `source`.
 
         `source` is `agent/<name>` or `workflow/<name>`.
         """
