@@ -245,7 +245,7 @@ class ToolGuard(Protocol[ToolT]):
     def lent(self, tools: Sequence[ToolT]) -> list[ToolT]:
         """Return tools of other sources, which the key `skills` of a file adds, wrapped so that these policy checks apply to them too.
 
-        A call passes this gate, and then the gate (the policy checks) of the tool's source. Tools that policy hides are left out. Rules use native names.
+        A call passes these checks, and then those of the tool's source. Tools that policy hides are left out. Rules use native names.
         """
         ...
 
@@ -312,7 +312,7 @@ class CallContext:
 
     @staticmethod
     def of_request(known: CallFacts, principal: Principal, meta: JsonMapping, ports: CallPorts, late_clock: LateClock) -> CallContext:
-        """Create the context of a call on the server's fast path (without the SDK). `known` has the facts that all calls of a client share."""
+        """Create the context of a call on the server's fast path (without the SDK). `known` are facts that all calls of the client share."""
         facts = CallFacts(
             principal=principal,
             client=known.client,
