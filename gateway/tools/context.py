@@ -312,7 +312,7 @@ class CallContext:
 
     @staticmethod
     def of_request(known: CallFacts, principal: Principal, meta: JsonMapping, ports: CallPorts, late_clock: LateClock) -> CallContext:
-        """Create the context of a call on the server's fast path (without the SDK). `known` are facts that all calls of the client share."""
+        """Create the context of a call on the server's fast path (without the SDK). `known` has facts that all calls of a client share."""
         facts = CallFacts(
             principal=principal,
             client=known.client,
