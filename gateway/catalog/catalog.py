@@ -58,15 +58,15 @@ class Catalog:
     ) -> None:
         """Store the arguments. The catalog stays empty until `refresh` reads the sources.
 
-        `entries` are the sources, in the order of the merged lists. `services` are passed to the gates, which check every tool call and
-        read. `name_budget` is the maximum length of an exposed tool name. `settled` waits, with a deadline, for sources that are still
-        starting. `disclosure` receives the tools that are listed on demand only, and decides which clients see them.
+        `entries` are the sources, in the order of the merged lists. `services` are passed to the gates, which check every call of a tool
+        and read of a resource. `name_budget` is the maximum length of an exposed tool name. `settled` waits, with a deadline, for sources
+        that are still starting. `disclosure` receives the on-demand tools, which a client sees only after its model has loaded them.
         """
         self._services = services
         self._name_budget = name_budget
         self._settled = settled
         self.disclosure = disclosure
-        """Decides per client which tools of the policy `disclosure: on-demand` are listed; `None` lists every tool to every client."""
+        """Decides which on-demand tools a client sees (those that its model has loaded); `None` lists every tool to every client."""
         self.may_review: Callable[[Principal], bool] = lambda principal: True
         """Decides whether a principal sees the tool `review_approvals`, which shows a person the calls that wait for an approval."""
         self._listings = self._label_sources(entries)
@@ -78,7 +78,7 @@ class Catalog:
         self._owners: dict[Kind, dict[str, SourceListing]] = {kind: {} for kind in CATALOG_KINDS}
         self._wire_tools: list[JsonObject] = []
         self._joining: list[SourceListing] = []
-        """New sources whose lists `arrange` is still building. `catch_up` rebuilds their lists too if these sources report a change."""
+        """New sources whose lists `arrange` is still building. If they report a change meanwhile, their lists are rebuilt too."""
         self._dirty: dict[str, set[ChangeKind]] = {}
         self.changed_at: dict[ChangeKind, float] = {}
         """Kind of list (`tools`, `resources` or `prompts`) → time of its last change, in seconds of the event loop's clock."""
@@ -305,7 +305,7 @@ class Catalog:
         return tool
 
     def refuse_quarantined(self, exposed_name: str, principal: Principal) -> str | None:
-        """Record the refused call of a quarantined tool (its definition is not the accepted one), and return the error for the caller.
+        """Record the refused call of a quarantined tool (a person has not accepted its definition), and return the error for the caller.
 
         The text has the reason and the command that accepts the tool. Returns `None` if the name is not that of a quarantined tool, or if
         the caller may not use the tool.
@@ -337,7 +337,7 @@ class Catalog:
         }
 
     def wire_tools(self, principal: Principal = LOCAL) -> list[JsonObject]:
-        """Return the published definitions of all tools that this principal may use, in order. Callers must not change the list."""
+        """Return the published definitions of all tools that this principal may use, in catalog order. Callers must not change the list."""
         hidden = None if self.reviews(principal) else REVIEW_TOOL
         if principal.scopes is None and hidden is None:
             return self._wire_tools
@@ -347,12 +347,12 @@ class Catalog:
         return [self._tools[wire["name"]].described(wire, scopes) for wire in admitted]
 
     def reviews(self, principal: Principal) -> bool:
-        """Return whether the principal may see the tool `review_approvals`. This may differ between principals with equal scopes."""
+        """Return whether the principal may see the tool `review_approvals`. A cache of tool lists by scopes must also distinguish this."""
         return REVIEW_TOOL not in self._tools or self.may_review(principal)
 
     def wire(self, kind: Kind, principal: Principal = LOCAL) -> list[JsonObject]:
-        """Return the published resources, templates or prompts (`kind`) that this principal may use, in order. Callers must not change
-        the list."""
+        """Return the published resources, templates or prompts (`kind`) that this principal may use, in catalog order. Callers must not
+        change the list."""
         if principal.scopes is None:
             return self._merged[kind]
         of: ScopeKind = "prompts" if kind == "prompts" else "resources"
@@ -386,7 +386,7 @@ class Catalog:
         raise NotFound("resource", uri)
 
     def _is_local(self, uri: str) -> bool:
-        """Return whether an unlisted URI is in a skill folder of this gateway. Such a folder may have the same name as a server."""
+        """Return whether an unlisted URI is in a skill folder of this gateway, and not at a server that has the folder's name as label."""
         root = "/".join(uri.split("/")[:3])
         return any(exposed.startswith(f"{root}/") for s in self._listings if s.entry.is_local for exposed in s.natives.get("resources", {}))
 

@@ -21,7 +21,10 @@ from gateway.tools.context import CallContext
 from gateway.tools.search import Row, WordIndex
 
 MAX_SCOPES = 10_000
-"""Maximum number of scopes (sessions or principals) whose loaded tools are stored. Beyond it, the one with the oldest change is dropped."""
+"""Maximum number of clients for which the names of loaded tools (on-demand tools that the client's model has loaded) are stored.
+
+A client is a session or, without sessions, a principal (`scope_of`). Above the maximum, the client with the oldest change is dropped.
+"""
 
 MAX_NAMES = 200
 """Maximum number of tool names in one call of `load_tools` or `unload_tools`."""

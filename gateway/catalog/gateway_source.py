@@ -44,9 +44,10 @@ class GatewaySource:
     ) -> None:
         """Create the source with its tools.
 
-        `store` has the stored results. `status` is the tool `gateway_status`, or `None` if `server.statusTool` is off. `records` is the
-        database with agent sessions and pending approvals. `task_tools` read and cancel tasks; the catalog lists them only while some tool
-        can run as a task. `standing_days` is how many days an approval lasts that a person gave for all later calls too.
+        `store` has the stored results, which were too large to return whole. `status` is the tool `gateway_status`, or `None` if
+        `server.statusTool` is off. `records` is the database with agent sessions and with the calls that wait for a person's approval.
+        `task_tools` read and cancel tasks; the catalog lists them only while some tool can run as a task. `standing_days` is how many days
+        an approval lasts that a person gave for all later calls too.
         """
         self._review = ReviewApprovals(records, standing_days)
         self._store = store
@@ -61,8 +62,8 @@ class GatewaySource:
     def offer(self, more: Sequence[Tool], *, with_sessions: bool, with_reviews: bool = False) -> None:
         """Set which optional tools this source has from now on, and report the change to the catalog.
 
-        `more` are the tools that find and load on-demand tools (module `disclosure`). `with_sessions` adds the session tools, for agents
-        that have sessions. `with_reviews` adds `review_approvals`, for calls that may have to wait for a person's approval.
+        `more` are the tools by which a model finds and loads on-demand tools, which are not listed before. `with_sessions` adds the tools
+        for sessions of agents. `with_reviews` adds `review_approvals`, for calls that may have to wait for a person's approval.
         """
         reviews = [self._review] if with_reviews else []
         offered = [*(self._session_tools if with_sessions else ()), *reviews, *more]

@@ -103,7 +103,10 @@ class Inspection:
             await upstream.lists.suspicions.judge()
 
     async def remarks(self) -> list[str]:
-        """Return one line for each fault in the policy of a connected source, and for each tool that imitates a tool of another source."""
+        """Return one line for each fault in a policy, and for each tool that looks like, or mentions, a tool of another source.
+
+        Policies of servers that are not connected are left out, because their tools are unknown.
+        """
         found = remarks_of(await own_findings(self._loaded, self._local.sources))
         found += [remark for upstream in self._servers.sources for remark in self._remarks_on(upstream)]
         patterns = [f"{upstream.id}/*" for upstream in self._servers.sources]
@@ -112,7 +115,10 @@ class Inspection:
         return [*found, *shadowing_remarks(named)]
 
     async def findings(self) -> dict[str, tuple[Finding, ...]]:
-        """Return the findings of `moongate policy lint` by key of `policies`, on policies of connected sources and of unknown sources."""
+        """Return the findings of `moongate policy lint` (mistakes and notes), by key of `policies`.
+
+        It examines the policies of connected servers, of the gateway's own sources, and policies whose key is not the name of a source.
+        """
         return await own_findings(self._loaded, self._local.sources) | server_findings(self._loaded, self.definitions())
 
     async def unmet_needs(self) -> list[UnmetNeed]:

@@ -28,9 +28,9 @@ SETTLE_SECONDS = 0.1
 Look = tuple[tuple[str, Signature], ...]
 
 FileState = tuple[Look, int]
-"""State of the files that one source depends on: its files with their signatures, and how often Python modules were dropped (`Files.of`).
+"""State of the files that one source depends on; if the state is equal to an earlier one, the source need not be built again.
 
-Equal states mean that the source need not be built again.
+It has the source's files with their signatures, and how often Python modules were dropped from `sys.modules` to import them again.
 """
 
 

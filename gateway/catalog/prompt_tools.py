@@ -49,7 +49,7 @@ class PromptTool:
 
 
 def prompt_tools(source: Source, prompts: Sequence[JsonObject], taken: Container[str], known: Sequence[PromptTool]) -> list[PromptTool]:
-    """Return one tool per prompt in `prompts`. A tool of `known` whose prompt is unchanged is reused.
+    """Return one tool per prompt in `prompts`. `known` are the tools made earlier; a tool whose prompt is unchanged is reused.
 
     `taken` are the names of the source's tools; the tool of a prompt with such a name gets the suffix `_prompt`.
     """

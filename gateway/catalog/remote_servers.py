@@ -52,7 +52,10 @@ class Servers(HostedTable[Server]):
         """
         super().__init__(hosts)
         self.services = services
-        """Services for requests for input from servers, passed to the sources that `plan` builds. May be replaced between two calls."""
+        """Services that handle the servers' requests for input (elicitation, sampling, roots), passed to the sources that `plan` builds.
+
+        May be replaced between two calls of `plan`.
+        """
         self._state = state
         self._children = children
         self._own_id = own_id

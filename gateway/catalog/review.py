@@ -29,10 +29,10 @@ _STATES: dict[str, QuestionState] = {
 
 
 class ReviewApprovals:
-    """The MCP tool `review_approvals()`: shows the person at the client each pending call, and stores the person's decisions."""
+    """The MCP tool `review_approvals()`: shows a person each call that waits for an approval, and stores the person's decisions."""
 
     def __init__(self, records: Records, standing_days: float) -> None:
-        """Create the tool. `records` is the database with the pending calls.
+        """Create the tool. `records` is the database with the calls that wait for an approval.
 
         `standing_days` is for how many days the person may also approve all later calls of the tool; 0 does not offer this.
         """
@@ -51,7 +51,7 @@ class ReviewApprovals:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Show each pending call that the calling principal may decide, until the person cancels a form. Raises `StorageError`.
+        """Show each waiting call that the calling principal may approve, until the person cancels a form. Raises `StorageError`.
 
         The result counts the approved and declined calls, and the calls that no longer waited when the person decided.
         """
@@ -76,13 +76,16 @@ class ReviewApprovals:
 
 
 def may_review(ask: PendingQuestion, principal: Principal) -> bool:
-    """Return whether the principal may decide a pending call. False for a question of a workflow, which only its caller can answer."""
+    """Return whether the principal may approve or decline `ask`: a call or sampling request that waits for a person's approval.
+
+    False for a question of a workflow, which only the workflow's caller can answer.
+    """
     approver = Approver(principal.id, is_operator(principal), _admits(ask, principal))
     return ask.kind != "question" and judge_approver(ask.by, ask.principal, approver) is None
 
 
 def _admits(ask: PendingQuestion, principal: Principal) -> bool:
-    """Return whether the scopes of the principal include what the pending call uses.
+    """Return whether the scopes of the principal include what the call that waits for an approval uses.
 
     This is the called tool; the agent or workflow, if the tool belongs to one; or the server that requests sampling.
     """

@@ -22,7 +22,8 @@ Findings = Mapping[str, Sequence[Finding]]
 async def own_findings(loaded: LoadedConfig, local: Mapping[str, ToolSource]) -> dict[str, tuple[Finding, ...]]:
     """Return the findings on all policies except those of servers, by key of `policies`.
 
-    The policies are those of the local sources in `local` (by id), of tools that single agents or workflows define, and of unknown sources.
+    These are the policies of the local sources in `local` (by id), of `agent/<name>` and `workflow/<name>` (tools that this agent or
+    workflow defines), and policies whose key is not the name of a source.
     """
     policies = loaded.config.policies
     servers = {*loaded.config.mcp_servers, *(server.name for server in loaded.disabled)}
@@ -37,7 +38,7 @@ async def own_findings(loaded: LoadedConfig, local: Mapping[str, ToolSource]) ->
 
 
 def server_findings(loaded: LoadedConfig, definitions: Mapping[str, Sequence[JsonObject]]) -> dict[str, tuple[Finding, ...]]:
-    """Return the findings on the policies of servers, by server. `definitions` maps each connected server to all tools that it lists."""
+    """Return the findings on the policies of connected servers, by server. `definitions` maps each server to all tools that it lists."""
     schemas = {server: {str(wire["name"]): wire.get("inputSchema") for wire in tools} for server, tools in definitions.items()}
     return {server: lint_policy(loaded.config.policy(server), of_server) for server, of_server in schemas.items()}
 
@@ -45,7 +46,7 @@ def server_findings(loaded: LoadedConfig, definitions: Mapping[str, Sequence[Jso
 def remarks_of(findings: Findings) -> list[str]:
     """Return one line, with JSON path and text, for each finding that needs repair; findings of the kind `note` are left out.
 
-    Policies of unknown servers are left out, because loading the configuration has already reported them.
+    Also left out: that the key of a policy is not the name of a server, because loading the configuration has already reported this.
     """
     return [
         f"policies.{name}{'.' if finding.path else ''}{finding.path}: {finding.text}"

@@ -43,7 +43,7 @@ def switched_off_status(name: str, entry: ServerEntry) -> SourceStatus:
 
 
 def unused_status(server: DisabledServer) -> SourceStatus:
-    """Return the status of a server whose entry is invalid or waits for acceptance."""
+    """Return the status of a server whose configuration entry is invalid, or waits until a person accepts the command in it."""
     error = f"{server.json_path}: {server.reason}"
     return _status(server.name, server.transport, "held" if server.waits_for else "disabled", error)
 

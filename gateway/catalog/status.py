@@ -35,7 +35,7 @@ QUARANTINE_ADVICE = (
     "Quarantined tools differ from what was accepted or first listed: "
     "`moongate lock --diff` shows how, `moongate lock --accept {name}` accepts them."
 )
-"""Advice for the user if tools of a server (`{name}`) are quarantined because their definitions differ from the accepted ones."""
+"""Advice for the user if tools of a server (`{name}`) are not served because nobody has accepted their changed definitions (quarantine)."""
 
 
 def status_resource() -> JsonObject:

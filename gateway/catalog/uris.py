@@ -21,7 +21,7 @@ from gateway.tools.context import CallContext
 
 
 def expose_blocks(blocks: JsonValue, label: str) -> JsonValue:
-    """Return MCP content blocks with the URIs of resource links and embedded resources rewritten to exposed URIs of the source `label`."""
+    """Return MCP content blocks whose resource links and embedded resources have exposed URIs, which contain the source's `label`."""
     if not isinstance(blocks, list):
         return blocks
     return [_expose_block(block, label) for block in cast("list[JsonValue]", blocks)]
@@ -38,7 +38,7 @@ def _expose_block(block: JsonValue, label: str) -> JsonValue:
 
 
 def expose_contents(contents: list[JsonValue], label: str) -> list[JsonValue]:
-    """Return the contents of a `resources/read` result (`{uri, text|blob}`) with URIs rewritten to exposed URIs of the source `label`."""
+    """Return the contents of a `resources/read` result (`{uri, text|blob}`) with exposed URIs, which contain the source's `label`."""
     exposed: list[JsonValue] = []
     for item in contents:
         wire = members_of(item)
@@ -47,7 +47,7 @@ def expose_contents(contents: list[JsonValue], label: str) -> list[JsonValue]:
 
 
 def expose_messages(messages: JsonValue, label: str) -> JsonValue:
-    """Return the messages of a `prompts/get` result with URIs in their content rewritten to exposed URIs of the source `label`."""
+    """Return the messages of a `prompts/get` result with exposed URIs in their content, which contain the source's `label`."""
     if not isinstance(messages, list):
         return messages
     exposed: list[JsonValue] = []
@@ -68,7 +68,7 @@ def _needs_exposing(blocks: list[JsonObject]) -> bool:
 
 
 def expose_definition(definition: ToolDefinition, label: str) -> ToolDefinition:
-    """Return a tool definition with its MCP Apps URI (`_meta.ui.resourceUri`) rewritten to an exposed URI of the source `label`."""
+    """Return a tool definition with its MCP Apps URI (`_meta.ui.resourceUri`) as an exposed URI, which contains the source's `label`."""
     meta = as_object(definition.extra.get("_meta"))
     if meta is None:
         return definition

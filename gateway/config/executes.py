@@ -77,7 +77,7 @@ def file_entry(key: str, path: Path, content: JsonValue, names: set[str]) -> Run
 
 
 def middleware_entry(written: JsonValue) -> RunEntry:
-    """Return the entry for the Python modules that the gateway imports because of `agents.middleware`. `written` is the value there."""
+    """Return the entry for the Python modules that the gateway imports because of `agents.middleware`. `written` is this key's value."""
     return _entry("agents.middleware", "agents.middleware", written, f"imports {json.dumps(written)}")
 
 

@@ -106,9 +106,11 @@ class SamplingPolicy(Model):
     model: str | None = None
     """Model for the modes `answer` and `ask`, e.g. `openai:gpt-5-mini`. Left out: `defaults.model` or `OPENAI_MODEL`."""
     max_tokens: int | None = Field(default=4096, ge=1)
-    """Maximum number of tokens in the response to one request. `null`: unlimited."""
+    """Maximum number of tokens in the response to one sampling request. `null`: unlimited."""
     max_requests: int | None = Field(default=25, ge=0)
-    """Maximum number of requests per caller and hour. `null`: unlimited; 0: reject all."""
+    """Maximum number of the server's sampling requests per hour during calls of one caller (the principal that called the server's tool).
+    `null`: unlimited; 0: reject all.
+    """
 
 
 class ElicitationPolicy(Model):
@@ -117,8 +119,8 @@ class ElicitationPolicy(Model):
     mode: Literal["relay", "deny"] = "relay"
     """`relay`: send the requests to the connected client; `deny`: reject them."""
     url_hosts: list[str] = Field(default_factory=list)
-    """Globs of hosts to which links may lead although they are not public names, for example `portal.corp` or `localhost`. Such links
-    need https, except to this machine.
+    """Globs of hosts to which links in the server's elicitations may lead although they are not public names, for example `portal.corp` or
+    `localhost`. Links to these hosts need https, except to this machine.
     """
 
 
@@ -237,8 +239,8 @@ class SourcePolicy(Model):
     the result; `allow`: accept them.
     """
     pins: Literal["quarantine", "warn", "off"] = "quarantine"
-    """What to do with a tool whose definition differs from its first listing or the lock file. `quarantine`: hide it until it is accepted;
-    `warn`: serve it and warn; `off`: do not compare.
+    """What to do with a tool whose definition differs from its first listing or the lock file. `quarantine`: hide the tool until a person
+    accepts the definition; `warn`: serve the tool and warn; `off`: do not compare.
     """
     sampling: SamplingPolicy = Field(default_factory=SamplingPolicy)
     """How sampling requests of the server are handled."""
@@ -260,7 +262,7 @@ class SourcePolicy(Model):
     idempotent: list[str] = Field(default_factory=list)
     """Globs of tools whose calls may be sent again if the connection was lost during a call."""
     trust_annotations: bool = False
-    """Whether calls of a tool may also be sent again if its annotations `readOnlyHint` or `idempotentHint` say so."""
+    """Whether to trust the tools' annotations `readOnlyHint` and `idempotentHint`, and send calls again as for tools in `idempotent`."""
     start: Literal["eager", "lazy"] = "eager"
     """`eager`: connect at the start; `lazy`: connect on the first call, if the tools are known from an earlier run."""
     idle_seconds: float | None = Field(default=None, gt=0)
@@ -276,9 +278,9 @@ class SourcePolicy(Model):
     max_result_bytes: int = Field(default=8_388_608, ge=1024)
     """Maximum bytes of a result that is returned whole. A larger result is shortened; its full text is stored for `read_result`."""
     max_kept_bytes: int = Field(default=67_108_864, ge=1024)
-    """Maximum bytes of a result that is stored; a larger result is rejected."""
+    """Maximum bytes of a shortened result that is stored for `read_result`; a larger result is rejected."""
     max_concurrency: int = Field(default=32, ge=1)
-    """Maximum number of calls at the same time; more calls wait in a queue."""
+    """Maximum number of calls of the source's tools at the same time; more calls wait in a queue."""
     direct_path: Literal["auto", "off"] = "auto"
     """`auto`: send calls that need no feature of the MCP SDK without the SDK, to servers of protocol version 2026 over HTTP and to
     processes; `off`: send all calls with the SDK.

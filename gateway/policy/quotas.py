@@ -28,12 +28,15 @@ INCOMPLETE_BYTES = 67_108_864
 """Default limit on the total bytes of all requests that have only partly arrived."""
 
 RESERVE = 16
-"""Minimum number of connections beyond `server.http.maxConnections` that are reserved for health checks and administrators."""
+"""Minimum number of connections beyond `server.http.maxConnections` that are reserved for health checks and operators.
+
+Operators are callers whose API key has the scope `admin`.
+"""
 
 RESERVED_SHARE = 64
-"""Divisor of `server.http.maxConnections` that gives the number of connections reserved for health checks and administrators.
+"""Divisor of `server.http.maxConnections` that gives the number of connections reserved for health checks and operators.
 
-`RESERVE` is the minimum.
+`RESERVE` is the minimum. Operators are callers whose API key has the scope `admin`.
 """
 
 
@@ -48,11 +51,11 @@ class Quota:
     total_key: str
     """Key of the configuration that limits all callers together; rejections name the key."""
     per_caller: int = NO_LIMIT
-    """Maximum amount that one caller may use."""
+    """Maximum amount of the resource that one caller may use, such as the number of its open streams."""
     total: int = NO_LIMIT
-    """Maximum amount that all callers together may use."""
+    """Maximum amount of the resource that all callers together may use."""
     reserve: int = 0
-    """Amount beyond `total` that only administrators may use."""
+    """Amount of the resource beyond `total` that only operators may use: callers whose API key has the scope `admin`."""
 
     def unshared(self) -> Quota:
         """Return a copy for a gateway without API keys: its only caller may use the total of all callers."""
@@ -68,9 +71,9 @@ class QuotaReached(Reject):
 
 
 def judge_quota(quota: Quota, *, own: int, total: int, wanted: int = 1, is_admin: bool = False) -> Pass | QuotaReached:
-    """Decide whether a caller may use the amount `wanted` more of a resource.
+    """Decide whether a caller may use the amount `wanted` more of a resource, such as one more open stream.
 
-    The caller already uses the amount `own`, and all callers together use `total`.
+    The caller already uses the amount `own`, and all callers together use `total`. `is_admin`: the caller is an operator.
     """
     if own + wanted > quota.per_caller:
         text = f"This caller has too many {quota.of}: {quota.per_caller} at most (`{quota.caller_key}`). Try again when there are fewer."
@@ -141,7 +144,7 @@ class ConnectionQuotas:
     connections: int
     """Maximum number of connections."""
     reserve: int
-    """Number of connections beyond `connections` that are reserved for health checks and administrators."""
+    """Number of connections beyond `connections` that are reserved for health checks and operators (API keys with the scope `admin`)."""
     connections_per_address: int | None
     """Maximum connections of one address; `None` for half of all connections, and no limit for addresses of this machine."""
     incomplete_bytes: int

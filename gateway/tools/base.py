@@ -78,15 +78,16 @@ class Releasable(Protocol):
 
 
 class Received(dict[str, JsonValue]):
-    """The result of a request to a server: a dict that also has the JSON from which it was parsed."""
+    """The result of a request to a server: a dict that also has the JSON from which it was parsed, because this is faster to search."""
 
     __slots__ = ("claim", "encoded", "long_text")
 
     def __init__(self, result: JsonObject, encoded: tuple[bytes, ...], long_text: LongText | None, claim: Releasable | None = None) -> None:
         """Copy the members of `result`.
 
-        `encoded` is the JSON of the whole response, in parts. `long_text` is the string of at least 64 KiB that the result contains, if
-        any; its JSON is a separate part of `encoded`. `claim` is the part of the memory for large results that the result occupies.
+        `encoded` is the JSON of the whole response, as consecutive byte strings. `long_text` is the string of at least 64 KiB that the
+        result contains, if any; its JSON is a byte string of its own in `encoded`. `claim` is the part of the memory for large results that
+        the result occupies.
         """
         dict.__init__(self, result)  # pyright: ignore[reportUnknownMemberType]  # `super()` takes as long again, for every call
         self.encoded = encoded
@@ -101,9 +102,9 @@ class Complete:
     result: JsonObject
     """`content` (list of content blocks) and optionally `structuredContent`, `isError`, `_meta`."""
     encoded: tuple[bytes, ...] | None = field(default=None, compare=False, repr=False)
-    """The JSON from which `result` was parsed, in parts; `None` if unknown. Searching this JSON is faster than walking through `result`."""
+    """The JSON from which `result` was parsed, as consecutive byte strings; `None` if unknown. It is faster to search than `result`."""
     long_text: LongText | None = field(default=None, compare=False, repr=False)
-    """The string of at least 64 KiB in `result`, if any. Its JSON is then in the parts of `encoded` at odd indexes."""
+    """The string of at least 64 KiB in `result`, if any. Its JSON is then in the byte strings of `encoded` at odd indexes."""
     claim: Releasable | None = field(default=None, compare=False, repr=False)
     """The part of the limited memory for large results that this result occupies. The gate, which checks results, releases it.
 
@@ -129,7 +130,7 @@ class Complete:
 
     @property
     def looked_at(self) -> tuple[bytes, ...] | None:
-        """The parts of the result's JSON (`encoded`) that must be searched for invisible characters: all except long binary data.
+        """The byte strings of the result's JSON (`encoded`) that must be searched for invisible characters: all except long binary data.
 
         `None` if the JSON of the result is unknown.
         """

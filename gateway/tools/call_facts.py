@@ -25,7 +25,10 @@ class Provenance:
     agent_depth: int = 0
     """Number of nested agent runs that this call is part of; 0 outside an agent."""
     named_in_files: frozenset[tuple[str, str]] = frozenset()
-    """Pairs of argument name and value that the surrounding agent and workflow files contain: constants, and `skill_name` for skills."""
+    """Values of arguments that the surrounding agent and workflow files contain, so that the caller's scopes do not apply to them.
+
+    Each is a pair of argument name and value: a constant of a workflow, or `skill_name` and the name of a skill.
+    """
     tells_errors: bool = True
     """Whether the caller receives the text of an unexpected exception of a Python function. Inside an agent, the agent's file decides."""
     step_key: str = ""
@@ -63,7 +66,10 @@ class CallFacts:
     in_task: bool = False
     """Whether this call runs as a task, with the limit `tasks.maxWaitSeconds` instead of `timeoutSeconds`. False for its nested calls."""
     line: str = ""
-    """Calls with the same nonempty value share a session with a server that may request input."""
+    """Key that makes a call and the requests that follow it, such as polls of its task, use the same session with a server.
+
+    Empty for a call without following requests, whose session other rules select.
+    """
     log_level: LogLevel | None = None
     """The least severe level of log messages that the caller wants to receive; `None` for no log messages."""
     provenance: Provenance = DIRECT

@@ -165,7 +165,7 @@ class DurablePort(Protocol):
         ...
 
     def judges(self, key: str) -> None:
-        """Announce that the code will check each answer to the question with this key, and report the outcome by `judged`."""
+        """Announce that the code will check each answer to the question with this key, and report by `judged` whether it can be used."""
         ...
 
     async def judged(self, key: str, problem: str = "") -> bool:
@@ -402,7 +402,10 @@ class CallContext:
         return self if (name, value) in self.facts.provenance.named_in_files else self.as_caller()
 
     def inside_agent(self, skills: Sequence[str] = (), *, tells_errors: bool = False) -> CallContext:
-        """Return the context for the run of an agent whose file names `skills`. Constants of a surrounding workflow no longer apply."""
+        """Return the context for the run of an agent whose file names `skills`, which it may use regardless of the caller's scopes.
+
+        Constants in the file of a surrounding workflow are no longer exempt from these scopes.
+        """
         named = frozenset((SKILL_ARGUMENT, skill) for skill in skills)
         came = self.facts.provenance
         return self._with_provenance(
@@ -410,7 +413,10 @@ class CallContext:
         )
 
     def named_in_file(self, constants: frozenset[tuple[str, str]]) -> CallContext:
-        """Return the context of a call with `constants`: pairs of argument name and value that a workflow's file contains."""
+        """Return the context of a call that may use `constants` regardless of the caller's scopes, because a workflow's file has them.
+
+        Each constant is a pair of argument name and value.
+        """
         came = self.facts.provenance
         return self._with_provenance(dataclasses.replace(came, named_in_files=came.named_in_files | constants))
 
@@ -456,7 +462,7 @@ class CallContext:
             yield
 
     async def here(self) -> None:
-        """Wait until the client has an open stream. Call it inside `waiting`, so that the call ends if the client is lost."""
+        """Wait until the client has an open stream for messages to it. Call it inside `waiting`, so that the call ends if the client is lost."""
         if self.ports.presence is not None:
             await self.ports.presence.here()
 

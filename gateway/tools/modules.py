@@ -48,7 +48,7 @@ class OwnModules:
         Also contains files whose import failed, and files that do not exist but would make a failed import succeed (`None`).
         """
         self.generation = 0
-        """How often `drop` has dropped the modules."""
+        """How often `drop` has removed the recorded modules from `sys.modules`."""
 
     @contextmanager
     def current(self) -> Generator[None]:
