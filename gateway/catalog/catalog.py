@@ -347,7 +347,7 @@ class Catalog:
         return [self._tools[wire["name"]].described(wire, scopes) for wire in admitted]
 
     def reviews(self, principal: Principal) -> bool:
-        """Return whether the principal may see the tool `review_approvals`. A cache of tool lists by scopes must also distinguish this."""
+        """Return whether the principal may see the tool `review_approvals`, which may differ between principals with equal scopes."""
         return REVIEW_TOOL not in self._tools or self.may_review(principal)
 
     def wire(self, kind: Kind, principal: Principal = LOCAL) -> list[JsonObject]:

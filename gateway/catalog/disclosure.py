@@ -21,7 +21,7 @@ from gateway.tools.context import CallContext
 from gateway.tools.search import Row, WordIndex
 
 MAX_SCOPES = 10_000
-"""Maximum number of clients for which the names of loaded tools (on-demand tools that the client's model has loaded) are stored.
+"""Maximum number of clients for which the gateway stores which on-demand tools their models have loaded.
 
 A client is a session or, without sessions, a principal (`scope_of`). Above the maximum, the client with the oldest change is dropped.
 """

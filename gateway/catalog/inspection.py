@@ -117,7 +117,7 @@ class Inspection:
     async def findings(self) -> dict[str, tuple[Finding, ...]]:
         """Return the findings of `moongate policy lint` (mistakes and notes), by key of `policies`.
 
-        It examines the policies of connected servers, of the gateway's own sources, and policies whose key is not the name of a source.
+        These are findings on policies of connected servers and of the gateway's own sources, and on policies whose key names no source.
         """
         return await own_findings(self._loaded, self._local.sources) | server_findings(self._loaded, self.definitions())
 

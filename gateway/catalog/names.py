@@ -47,7 +47,10 @@ def with_digest(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
 
 
 def expose_names(prefix: str, natives: list[str], budget: int = NAME_BUDGET) -> dict[str, str]:
-    """Return native name → exposed name for all native names of one source. An exposed name that is taken gets a digest at its end."""
+    """Return native name → exposed name for all native names of one source.
+
+    If the exposed name of two native names would be the same, one of them ends with digits of the digest of its native name.
+    """
     exposed: dict[str, str] = {}
     taken: set[str] = set()
     # Unchanged names are assigned first, so that a rewritten name can never take one of them.

@@ -77,7 +77,7 @@ class RemoteSkills:
         self._on_change = on_change
 
     async def refresh(self) -> None:
-        """Do nothing. `SharedSkills` calls `read_servers` instead, after changes of resources and when a `ttlMs` has passed."""
+        """Do nothing, because `SharedSkills` calls `read_servers` after changes of resources and when a `ttlMs` has passed."""
 
     async def ready(self) -> None:
         """Wait, with a deadline, for servers that are still starting. A server has started only when its skills have been listed."""

@@ -1,7 +1,7 @@
 """`review_approvals`: a tool that shows a person the calls that wait for an approval, one form (elicitation) after the other.
 
 The tool takes no arguments, so that a model can start a review but cannot decide. `policy.approval_policy` determines which principals may
-decide; `gate.approvals` creates the pending calls. `GatewaySource` creates the tool.
+decide; `gate.approvals` stores the calls that wait. `GatewaySource` creates the tool.
 """
 
 from __future__ import annotations

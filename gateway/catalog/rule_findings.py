@@ -46,7 +46,7 @@ def server_findings(loaded: LoadedConfig, definitions: Mapping[str, Sequence[Jso
 def remarks_of(findings: Findings) -> list[str]:
     """Return one line, with JSON path and text, for each finding that needs repair; findings of the kind `note` are left out.
 
-    Also left out: that the key of a policy is not the name of a server, because loading the configuration has already reported this.
+    Findings that the key of a policy is not the name of a server are left out too: loading the configuration has already reported them.
     """
     return [
         f"policies.{name}{'.' if finding.path else ''}{finding.path}: {finding.text}"

@@ -271,7 +271,8 @@ def _shown_files(listing: SourceListing) -> list[str]:
 def _tree(files: Sequence[str], place: str, uri: str) -> JsonObject:
     """Return the direct children of a folder as a result of `resources/directory/read`. Raises `NotFound` for an unknown or empty folder.
 
-    `files` are the URIs of the files of the skill, `place` is the URI of the folder in these URIs, and `uri` the exposed URI of the folder.
+    `files` are the URIs of the skill's files, `place` is the URI with which files in the folder begin, and `uri` the exposed URI of the
+    folder, which the result contains.
     """
     children: dict[str, JsonObject] = {}
     for file in files:

@@ -127,7 +127,7 @@ class SourceListing:
     def quarantined(self, principal: Principal) -> Mapping[str, str]:
         """Return the quarantined tools that the principal could otherwise use: exposed name → the reason and the command that accepts it.
 
-        A tool is quarantined (not served) if its definition differs from the definition that a person accepted.
+        A tool is quarantined (not served) while its definition is not the accepted one: the first listed, or one that a person accepted.
         """
         if not isinstance(self.entry.source, QuarantiningSource) or not (held := self.entry.source.quarantined()):
             return {}

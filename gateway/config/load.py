@@ -36,7 +36,7 @@ MAX_CONFIG_BYTES = 4_194_304
 """Maximum size of a configuration file; a larger file is rejected. Real files are smaller than 100 kB."""
 
 SETTINGS_SECTIONS = ("expose", "server", "storage", "sessions", "tasks", "secrets", "defaults")
-"""Sections of the configuration in which a `${…}` reference is rejected as a mistake, except in `storage.url`, where it is expanded."""
+"""Sections of the configuration in which a `${…}` reference is rejected as a mistake. Only the reference in `storage.url` is expanded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def _load(
             for side, tools in result.filters.items():
                 policies = _with_filter(policies, name, side, tools)
     for name, entry in list(servers.items()):
-        written = as_object(members_of(policies.get(name)).get("auth"))  # validation reports other values
+        written = as_object(members_of(policies.get(name)).get("auth"))  # a value that is not an object is reported by the validation
         if written is None:
             continue
         try:

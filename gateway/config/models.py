@@ -102,7 +102,7 @@ class HttpSettings(Model):
     """Maximum bytes of a request body; a larger body is rejected with status 413."""
     max_connections: int = Field(default=4096, ge=1)
     """Maximum number of connections, at most half the limit of open files. At the limit, a new connection closes the connection that is
-    idle longest; it is rejected with status 503 if all are busy.
+    idle longest; if all connections are busy, the new connection is rejected with status 503.
     """
     head_seconds: float = Field(default=10, gt=0)
     """Seconds within which the headers of a request must arrive; otherwise it is rejected with status 408."""

@@ -76,9 +76,9 @@ class ToolOverride(Model):
     defaults: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments that are sent with the given value if the caller leaves them out. They are no longer required."""
     max_running_tasks: int | None = Field(default=None, ge=1)
-    """Maximum number of this tool's calls that run as tasks, for all callers together; more wait in a queue. Left out: unlimited."""
+    """Maximum number of this tool's calls that run as tasks, for all callers together; more calls wait in a queue. Left out: unlimited."""
     task_starts_per_minute: int | None = Field(default=None, ge=1)
-    """Maximum number of this tool's calls that start as tasks within a minute; more wait in a queue. Left out: unlimited."""
+    """Maximum number of this tool's calls that start as tasks within a minute; more calls wait in a queue. Left out: unlimited."""
 
 
 ApprovalBy = Literal["caller", "operator", "other-principal"]
@@ -100,8 +100,8 @@ class SamplingPolicy(Model):
     """How the gateway handles the sampling requests of a server, with which it uses a model."""
 
     mode: Literal["deny", "ask", "relay", "answer"] = "deny"
-    """`deny`: reject the requests; `relay`: use the connected client's model; `answer`: use `model`; `ask`: first ask the user to approve
-    each request, then use `model` or, if no model is configured, the client's model.
+    """`deny`: reject the server's sampling requests; `relay`: use the connected client's model; `answer`: use `model`; `ask`: first ask the
+    user to approve each request, then use `model` or, if no model is configured, the client's model.
     """
     model: str | None = None
     """Model for the modes `answer` and `ask`, e.g. `openai:gpt-5-mini`. Left out: `defaults.model` or `OPENAI_MODEL`."""
@@ -117,7 +117,7 @@ class ElicitationPolicy(Model):
     """How the gateway handles the elicitation requests of a server, with which it asks a person for input."""
 
     mode: Literal["relay", "deny"] = "relay"
-    """`relay`: send the requests to the connected client; `deny`: reject them."""
+    """`relay`: send the server's elicitation requests to the connected client; `deny`: reject them."""
     url_hosts: list[str] = Field(default_factory=list)
     """Globs of hosts to which links in the server's elicitations may lead although they are not public names, for example `portal.corp` or
     `localhost`. Links to these hosts need https, except to this machine.
@@ -128,7 +128,7 @@ class RootsPolicy(Model):
     """How the gateway handles a server's requests for the client's workspace folders (`roots/list`)."""
 
     mode: Literal["relay", "deny"] = "deny"
-    """`relay`: send the requests to the connected client; `deny`: reject them."""
+    """`relay`: send the server's requests `roots/list` to the connected client; `deny`: reject them."""
 
 
 class TaskPolicy(Model):
@@ -147,9 +147,9 @@ class TaskPolicy(Model):
     promote: list[str] = Field(default_factory=list)
     """Globs of tools without task support whose calls may run as tasks of the gateway."""
     max_running: int | None = Field(default=None, ge=1)
-    """Maximum number of running tasks of this source, for all callers together; more wait in a queue. Left out: unlimited."""
+    """Maximum number of running tasks of this source, for all callers together; more tasks wait in a queue. Left out: unlimited."""
     starts_per_minute: int | None = Field(default=None, ge=1)
-    """Maximum number of tasks of this source that start within a minute; more wait in a queue. Left out: unlimited."""
+    """Maximum number of tasks of this source that start within a minute; more tasks wait in a queue. Left out: unlimited."""
     resume: bool = True
     """`false`: a task that runs when the gateway stops is not resumed after the next start, but fails with the reason."""
 

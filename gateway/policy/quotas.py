@@ -22,7 +22,10 @@ UNREAD_BYTES = 268_435_456
 """Default limit on the total bytes of responses that the gateway stores because clients have not read them."""
 
 UNREAD_EXCESS = 2
-"""Multiple of the quota of unread response bytes at which connections are closed. At the quota itself, only new calls are rejected."""
+"""Multiple of the quota of unread bytes (of responses that clients have not read yet) above which the gateway closes connections.
+
+At the quota itself, it only rejects new calls.
+"""
 
 INCOMPLETE_BYTES = 67_108_864
 """Default limit on the total bytes of all requests that have only partly arrived."""
@@ -86,7 +89,7 @@ def judge_quota(quota: Quota, *, own: int, total: int, wanted: int = 1, is_admin
 
 @dataclass(frozen=True, slots=True)
 class CallerQuotas:
-    """The quotas of callers, one per resource: calls, requests, streams, sessions, request bytes, and unread response bytes."""
+    """The quotas of callers: on calls, requests, streams, sessions, bytes of requests, and bytes of responses that they have not read."""
 
     calls: Quota = Quota("calls in progress", "server.limits.callsPerCaller", "server.http.maxConnections")
     requests: Quota = Quota("requests in progress", "server.limits.callsPerCaller", "server.http.maxConnections")
@@ -142,13 +145,13 @@ class ConnectionQuotas:
     """Limits of one process on connections, and on incomplete requests, which have only partly arrived."""
 
     connections: int
-    """Maximum number of connections."""
+    """Maximum number of open connections of the process."""
     reserve: int
     """Number of connections beyond `connections` that are reserved for health checks and operators (API keys with the scope `admin`)."""
     connections_per_address: int | None
     """Maximum connections of one address; `None` for half of all connections, and no limit for addresses of this machine."""
     incomplete_bytes: int
-    """Maximum bytes of all incomplete requests together."""
+    """Maximum bytes of all incomplete requests (those that have only partly arrived) together."""
     max_request_bytes: int
     """Maximum bytes of one request."""
 

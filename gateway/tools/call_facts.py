@@ -66,10 +66,7 @@ class CallFacts:
     in_task: bool = False
     """Whether this call runs as a task, with the limit `tasks.maxWaitSeconds` instead of `timeoutSeconds`. False for its nested calls."""
     line: str = ""
-    """Key that makes a call and the requests that follow it, such as polls of its task, use the same session with a server.
-
-    Empty for a call without following requests, whose session other rules select.
-    """
+    """Key of requests that must use the same session with a server: a call of a task tool, and the polls of its task. Else empty."""
     log_level: LogLevel | None = None
     """The least severe level of log messages that the caller wants to receive; `None` for no log messages."""
     provenance: Provenance = DIRECT

@@ -165,7 +165,10 @@ class DurablePort(Protocol):
         ...
 
     def judges(self, key: str) -> None:
-        """Announce that the code will check each answer to the question with this key, and report by `judged` whether it can be used."""
+        """Announce that the code checks each answer to the question with this key, and reports by `judged` whether the answer can be used.
+
+        The response to the client that sends the answer waits a limited time for this report, and contains the reason of a refusal.
+        """
         ...
 
     async def judged(self, key: str, problem: str = "") -> bool:
@@ -243,7 +246,7 @@ class ToolGuard(Protocol[ToolT]):
         ...
 
     def lent(self, tools: Sequence[ToolT]) -> list[ToolT]:
-        """Return tools of other sources, which the key `skills` of a file adds, wrapped so that these policy checks apply to them too.
+        """Return tools of other sources, which an agent has by its key `skills`, wrapped so that these policy checks apply to them too.
 
         A call passes these checks, and then those of the tool's source. Tools that policy hides are left out. Rules use native names.
         """
@@ -462,7 +465,7 @@ class CallContext:
             yield
 
     async def here(self) -> None:
-        """Wait until the client has an open stream for messages to it. Call it inside `waiting`, so that the call ends if the client is lost."""
+        """Wait until the client has an open stream for messages. Call it inside `waiting`, so that the call ends if the client is lost."""
         if self.ports.presence is not None:
             await self.ports.presence.here()
 

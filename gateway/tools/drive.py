@@ -137,6 +137,9 @@ def digest_of(value: JsonValue) -> str:
 
 
 def keyed(request: JsonObject, key: str) -> JsonObject:
-    """Return a copy of a request for input with `key`, the key of the request in the server's `InputRequired`, in its `_meta`."""
+    """Return a copy of a request for input with `key`, its key in the server's `InputRequired`, in `_meta`.
+
+    A durable task then uses the same key for its clients.
+    """
     params: JsonObject = request.get("params") or {}
     return {**request, "params": {**params, "_meta": {**(params.get("_meta") or {}), ASK_KEY: key}}}

@@ -23,7 +23,7 @@ from types import ModuleType
 from gateway.config.watch import Signature, signature_of
 
 _CLOCK_TICK_NS = 10_000_000
-"""Assumed resolution of the timestamps of a file system, in nanoseconds (10 ms)."""
+"""Assumed resolution of the timestamps of a file system, in nanoseconds (10 ms), by which an import's time is compared with a file's."""
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Names of folders with installed packages. Their modules are not recorded, even if they lie in the configuration's folder."""

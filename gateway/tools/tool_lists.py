@@ -74,7 +74,7 @@ async def validate_chat_options(options: JsonMapping) -> JsonObject:
 
 
 def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
-    """Return the tools in a dict by name, in order. If the same tool occurs several times, also wrapped by a gate, the first one is used.
+    """Return the tools in a dict by name, in order. If a tool occurs several times, alone or wrapped by a gate, the first item is used.
 
     Raises:
         ValueError: Two different tools have the same name.
