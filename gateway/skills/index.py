@@ -127,7 +127,10 @@ def children(skill: Skill, folder: str) -> dict[str, SkillFile | None]:
 
 
 def own_uri(skill: Skill, path: str) -> str:
-    """Return the URI of a file of one of the gateway's own skills. If the skill has no URI, one is made from its id."""
+    """Return the URI by which the scopes of API keys allow or refuse a file of a skill that is not on a remote server.
+
+    If the skill has no URI, because it is not listed, a URI is made from the skill's id.
+    """
     return file_uri(skill.root_uri or f"{SCHEME}{skill.id}", path)
 
 
@@ -142,10 +145,9 @@ def build_index(
 ) -> SkillIndex:
     """Read the skills below the folders `roots` and assign their ids and URIs. Return `previous` itself if nothing changed.
 
-    Skill folders that did not change are taken from `previous`, the last index, or at the first call from `cached`, which must have been
-    read under the same rules. If `only` is given, just the folders with these keys are checked for changes, and folders that contain them
-    or are inside them. `strict` refuses skills with warnings. `signed` has a signature rule for each root folder whose skills must be
-    signed.
+    Skill folders that did not change are taken from `previous`, the last index, or at the first call from `cached`, the content of the
+    cache file. If `only` is given, just the folders with these keys are checked for changes, and folders that contain them or are inside
+    them. `strict` refuses skills with warnings. `signed` has a signature rule for each root folder whose skills must be signed.
     """
     known: Mapping[Key, SkillFolder] = previous.folders if previous else (cached or {})
     reader = FolderReader(known, signed or {})

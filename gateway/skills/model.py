@@ -57,7 +57,7 @@ def verdict_of(diagnostics: Iterable[Diagnostic], *, strict: bool = False) -> Ve
 
 @dataclass(frozen=True, slots=True)
 class SkillReport:
-    """Whether a skill was accepted or rejected, and why. Or the same for a root folder that cannot be used; `name` is then empty."""
+    """Whether a skill was accepted or rejected, and why; or why a root folder (searched for skills) cannot be used, without a `name`."""
 
     path: str
     name: str

@@ -38,7 +38,7 @@ _NOT_FOUND = (-32002, -32601)
 
 
 class ReadsResources(Protocol):
-    """The method of an MCP client that this module uses. The SDK's `Client` and `ClientSession` implement it."""
+    """Interface of an MCP client with which `MCPSkillsSource` reads skills. `Client` and `ClientSession` of the MCP SDK implement it."""
 
     async def read_resource(self, uri: str) -> object:
         """Send `resources/read` and return the result. Raises `MCPError`."""

@@ -164,8 +164,9 @@ class Sandbox:
         self._may_fall_back = True
 
     async def probe(self) -> str:
-        """Test the kinds of sandbox with a real program, strongest first. Return why no program can run here; empty if programs can run.
+        """Test with a real program which kind of sandbox works here. Return why no program can run; empty if programs can run.
 
+        The kinds are, in order of preference, namespaces that the launcher creates, namespaces that bubblewrap creates, and Landlock.
         Later runs need the same protection: if names of files outside can be hidden now, a later run that cannot hide them is refused.
         """
         self._may_fall_back = True
