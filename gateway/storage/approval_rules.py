@@ -28,7 +28,7 @@ class ApprovalRules:
     """Stores standing approvals: operators' decisions that a principal may call a tool without asking a person each time."""
 
     def __init__(self, database: Database, gateway: str = "") -> None:
-        """Use only the rules of the gateway with the id `gateway`. Gateways that share a database server have an empty id and share all."""
+        """Use only the rules of the gateway with the id `gateway`. Gateways that share a database server have no id and share all rules."""
         self._database = database
         self._gateway = gateway
 

@@ -19,7 +19,7 @@ QuestionState = Literal[
     "open", "approved", "approved_always", "approved_always_with_arguments", "answered", "denied", "expired", "withdrawn",
     "delivered",
 ]
-"""State of a question on the pending list.
+"""State of a question on the pending list (questions for a person that the client of the call cannot show).
 
 `delivered`: the waiting call has received the approval or the answer. `withdrawn`: the call ended before the answer.
 """
@@ -154,7 +154,10 @@ def is_answer_to(stored: JsonObject, item: JsonObject) -> bool:
 
 
 def forget(item: JsonObject) -> None:
-    """Withdraw a question of a task (a value of `TaskRow.asked`). Its name is not used again, so that late answers are ignored."""
+    """Withdraw a question of a task (a value of `TaskRow.asked`), because the task no longer waits for its answer.
+
+    The name of the question is not used again, so that late answers are ignored.
+    """
     item.clear()
     item["withdrawn"] = True
 
@@ -218,4 +221,6 @@ class WaitingTask:
 
 
 Choose = Callable[[Sequence[WaitingTask], Sequence[WaitingTask], Mapping[str, int]], list[str]]
-"""Function that receives the queued tasks, the running tasks and the recent starts by scope, and returns ids of queued tasks to start."""
+"""Function that chooses the queued tasks to start. Receives queued tasks, running tasks, and numbers of recent starts; returns ids.
+
+The numbers are by the scope of a limit, which names the tasks that the limit counts, such as all tasks of one principal."""

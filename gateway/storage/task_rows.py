@@ -277,7 +277,10 @@ class TaskRows:
             return await _steps(connection, task_id)
 
     async def listed(self, task_id: str | None = None) -> dict[str, list[str]]:
-        """Return the questions on the pending list for which tasks wait: task id → ids of the questions; for one task or for all."""
+        """Return the questions for which tasks wait on the pending list, which `moongate approvals` shows to persons.
+
+        The result maps task ids to ids of questions, for one task or for all.
+        """
         query = sa.select(task_steps.c.task, task_steps.c.value).where(task_steps.c.key.like(f"{KEPT}%/listed"))
         query = query if task_id is None else query.where(task_steps.c.task == task_id)
         found: dict[str, list[str]] = {}
@@ -318,12 +321,15 @@ async def _steps(connection: Any, task_id: str) -> Steps:
 
 
 def _is_failure(value: JsonValue) -> bool:
-    """Return whether the recorded result of a step is a tool result with `isError`."""
+    """Return whether the recorded result of a step is a tool result with `isError`, so that a retry of the task repeats the step."""
     return bool(members_of(members_of(value).get("result")).get("isError"))
 
 
 def _waits_for_person(row: TaskRow, steps: Steps) -> bool:
-    """Return whether every in-flight step of a task waits for the answer of a person, at the client or on the pending list."""
+    """Return whether every in-flight step of a task waits for the answer of a person. The task then cannot have killed its process.
+
+    The person answers at the client, or with `moongate approvals` if the question is on the pending list.
+    """
     waits = [str(item.get("step", "")) for item in row.asked.values() if is_open(item)]
     for key, (_, value) in steps.items():
         if key.startswith(KEPT) and key.endswith("/listed") and "taken" not in cast("JsonObject", value):

@@ -101,7 +101,10 @@ class StepLog:
             written.set()
 
     def port(self) -> StepPort:
-        """Return the access to this log (`DurablePort`) for the outermost code of the task, whose steps have no scope in their keys."""
+        """Return the object (`DurablePort`) through which the outermost code of the task records its steps.
+
+        Parts of the task, such as executors of a workflow, get their own object from it (`StepPort.scoped`).
+        """
         return StepPort(self, "")
 
     def number(self, name: str) -> str:
@@ -111,7 +114,7 @@ class StepLog:
         return f"{name}#{count}"
 
     def restart(self, scope: str) -> None:
-        """Let the numbers of all steps whose names start with `<scope>/` begin at 1 again."""
+        """Let the numbers of all steps whose names start with `<scope>/` begin at 1 again, because that part of the task begins."""
         for name in [name for name in self._counts if name.startswith(f"{scope}/")]:
             del self._counts[name]
 

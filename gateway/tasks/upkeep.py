@@ -29,14 +29,20 @@ SWEEP_SECONDS = 60.0
 
 
 class Upkeep:
-    """Runs the two background loops of a process with tasks: lease renewal, and care for queued, orphaned and expired tasks."""
+    """Runs the two background loops of a process with tasks: renewal of the lease, and care for queued, orphaned and expired tasks.
+
+    The lease is the right of the process to run its tasks. A task is orphaned if the process that ran it has stopped or died.
+    """
 
     def __init__(self, records: Records, executor: TaskExecutor) -> None:
         self._records = records
         self._executor = executor
         self._lease = executor.lease
         self._takes_over_from = float("-inf")
-        """Time by the event loop's clock from which this process may take tasks over; infinite while the database is unavailable."""
+        """Time by the event loop's clock from which this process may take over tasks of dead processes.
+
+        It is infinite while the database is unavailable, and then in the future, so that living processes can renew their leases first.
+        """
 
     async def run(self) -> None:
         """Run both loops until cancelled, then release the tasks of this process, so that other processes take them over."""

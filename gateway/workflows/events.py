@@ -61,8 +61,8 @@ WorkflowEventType = Literal[
 ]
 """Types of workflow events.
 
-Code of executors emits `warning` and `error`, orchestrations emit the last three types, and the deprecated method `emit` emits `data`. The
-workflow engine emits all other types."""
+Code of executors emits `warning` and `error`, orchestrations emit `group_chat`, `handoff_sent` and `magentic_orchestrator`, and the
+deprecated method `emit` emits `data`. The workflow engine emits all other types."""
 
 RESERVED_TYPES = frozenset({"started", "status", "failed", "output", "intermediate", "request_info"})
 """Types of workflow events that only the engine may emit. Code of executors calls `yield_output` and `request_info` instead."""

@@ -35,7 +35,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message to deliver to one executor in the current round of the run. `source_ids` are its senders, several for a fan-in."""
+    """A message to deliver to one executor in the current round of the run. `source_ids` are its senders.
+
+    There are several senders if the message is the list that a fan-in (edges from several executors to one) has collected.
+    """
 
     message: WorkflowMessage
     source_ids: list[str]
