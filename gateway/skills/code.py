@@ -274,7 +274,10 @@ def manifest_of(skill: Skill) -> str:
 
 
 def _header(frontmatter: SkillFrontmatter) -> str:
-    """Return the frontmatter of a `SKILL.md` as YAML. Values are quoted as in JSON, which YAML allows."""
+    """Return the frontmatter of a skill that is a Python object as the YAML with which a `SKILL.md` begins.
+
+    Values are quoted as in JSON, which YAML allows.
+    """
     fields = {
         "name": frontmatter.name,
         "description": frontmatter.description,
@@ -318,7 +321,7 @@ def _skills_in(value: object) -> list[Skill | SkillsSource]:
 
 
 def _own_values(module: ModuleType) -> list[object]:
-    """Return the values of a module's variables, without classes that the module imports from elsewhere."""
+    """Return the values of a module's variables, among which skills are searched, without classes that the module imports."""
     return [v for v in vars(module).values() if not isclass(v) or v.__module__ == module.__name__]
 
 

@@ -42,7 +42,7 @@ class SkillIndex:
     """All served skills, and tables to look them up. Created by `build_index` and `with_more`; never modified."""
 
     folders: Mapping[Key, SkillFolder] = field(default_factory=lambda: cast("dict[Key, SkillFolder]", {}))
-    """Key of a skill folder → everything that was read of the folder. Includes folders that are refused."""
+    """Key of a skill folder → everything that was read of the folder. Includes folders whose skill is refused and not served."""
     skills: tuple[Skill, ...] = ()
     """All served skills, sorted by id."""
     listed: tuple[Skill, ...] = ()

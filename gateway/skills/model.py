@@ -117,8 +117,8 @@ class SkillFile:
     path: str
     """Path of the file relative to the skill, with `/` as separator. Clients name the file by this path."""
     segments: tuple[str, ...]
-    """Location of the content: path segments below the root folder, without links; for a file on a remote server, its URI as the only item;
-    empty for a Python object."""
+    """Location of the content: path segments below the folder searched for skills, without links; for a file on a remote
+    server, its URI as the only item; empty for a Python object."""
     stamp: Stamp
     digest: str
     """`sha256:` and 64 hexadecimal digits over the raw bytes. Empty for a file whose content is made at each read; its size is then
@@ -164,8 +164,8 @@ class Skill:
     """Id of the skill, unique in the index: its name, or `<prefix>/<name>` if another skill has that name."""
     key: Key
     origin: str
-    """Origin of the skill, as shown to clients: the name of the root folder and the path below it, the name of a remote server, or the
-    reference of a Python object."""
+    """Origin of the skill, as shown to clients: the name of the folder searched for skills and the path below it, the name of a remote
+    server, or the reference of a Python object."""
     root_uri: str
     """URI of the skill's folder, `skill://…` without a trailing slash; empty for a skill that has no URIs and is served only by tools and
     prompts."""

@@ -354,7 +354,10 @@ def _legacy_entry(skill: Skill) -> JsonObject:
 
 
 def _version(index: SkillIndex, uri: str) -> object:
-    """Return a value that changes when the content of `uri`, a skill's file or `skill://index.json`, changes."""
+    """Return a value that changes when the content of `uri`, a skill's file or `skill://index.json`, changes.
+
+    Clients that watch the URI are notified if the values for the old and the new index differ.
+    """
     if uri == INDEX_URI:
         return _legacy_index(index)
     found = index.by_file.get(uri)

@@ -35,7 +35,7 @@ class AuditEntry:
 
     at: float
     kind: str
-    """Kind of the recorded event: `ask.judged`, `approval.decided`, `call.refused`, …"""
+    """Kind of the event that the audit entry records: `ask.judged`, `approval.decided`, `call.refused`, …"""
     source: str = ""
     name: str = ""
     principal: str = ""
@@ -194,7 +194,8 @@ class TaskRow:
     """Number of processes that died while they ran the task, without processes that died while the task only waited for a person."""
     owner: str = ""
     limits: list[JsonObject] = field(default_factory=lambda: cast("list[JsonObject]", []))
-    """Limits that keep the task in the queue. Each has a `scope`, and a maximum of `running` tasks, of starts `perMinute`, or both."""
+    """Limits that keep the task in the queue. Each has a `scope`, the name of the group of tasks that it counts, and a maximum of `running`
+    tasks in this group, of starts `perMinute`, or both."""
     admitted_at: float = 0.0
     """Time at which the task was allowed to start; 0 while it is queued."""
     request_key: str = ""

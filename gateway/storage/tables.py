@@ -30,7 +30,9 @@ audit_chain = _table("audit_chain", "id", "first", "base", "last", "head", "seal
 """
 
 sampling_use = _table("sampling_use", "id", "server", "principal", "at", "gateway")
-"""The sampling requests that count towards budgets, with one row per request. A budget counts only rows of its gateway (`of_gateway`)."""
+"""The sampling requests of servers, with one row per request, to enforce the budgets that limit their number.
+
+A budget counts only rows of its gateway (`of_gateway`)."""
 
 asks = _table(
     "asks", "id", "kind", "source", "name", "principal", "shown", "state", "created_at", "expires_at",
@@ -81,7 +83,9 @@ task_owners = _table("task_owners", "id", "until")
 """Leases: one row per process that runs tasks. When the lease has expired (`until`), other processes may take over the tasks."""
 
 task_starts = _table("task_starts", "scope", "at")
-"""Recent starts of tasks in scopes with a rate limit, one row per start in the last minute. `scope` begins with the id of the gateway."""
+"""Recent starts of tasks, to enforce limits on starts per minute; one row per start in the last minute.
+
+`scope` is the name of the group of tasks that a limit counts, and begins with the id of the gateway."""
 
 task_steps = _table("task_steps", "task", "key", "is_done", "value")
 """Recorded steps of tasks. A row is inserted when a step begins, and receives the JSON result when the step is done."""

@@ -23,10 +23,10 @@ from gateway.storage.tables import of_gateway, task_owners, task_steps, tasks
 from gateway.storage.task_admission import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, sweep, to_row
 
 _DOUBT = re.compile(r"!\d+$")
-"""Matches the durable key of the question whether to retry a step whose outcome is unknown because its process died."""
+"""Matches the key of the question whether to retry a step of a task whose outcome is unknown because its process died."""
 
 FORGET_OWNER_SECONDS = 86_400.0
-"""Seconds after its expiry at which a lease is deleted."""
+"""Seconds after its expiry at which the lease of a process (its right to run its tasks) is deleted."""
 
 UNCLAIMED_SECONDS = 30 * 86_400.0
 """Seconds for which an unfinished task waits for its gateway to run again. Then another gateway that shares the database fails it."""
@@ -43,7 +43,9 @@ _PUT_STEP = sa.text(
 
 
 class TaskRows:
-    """Stores tasks (calls that run in the background), their steps, and the leases of the processes that run them.
+    """Stores tasks (calls that run in the background), their steps, and the leases of the processes that run the tasks.
+
+    A lease is the right of a process to run its tasks until it expires, and is renewed regularly.
 
     Every method raises `StorageError` if the database is unavailable, locked for too long, full or damaged.
     """
@@ -213,7 +215,7 @@ class TaskRows:
     async def renew(
         self, known: Mapping[str, float], *, owner: str, lease_seconds: float
     ) -> tuple[set[str], list[TaskRow]]:
-        """Renew the lease of the process `owner` for `lease_seconds`, and find changes of its tasks by other processes.
+        """Renew the right of the process `owner` to run its tasks (its lease) for `lease_seconds`, and find changes of its tasks by others.
 
         `known` maps the id of each task of the process to the time of the last change that the process has seen. Returns the ids of the
         tasks that still belong to the process, and the stored rows of those that have changed since. Only the process `owner` writes the
@@ -266,7 +268,7 @@ class TaskRows:
         return of_gateway(tasks, self._gateway) & (tasks.c.gone_at == 0) & (tasks.c.owner != owner) & ~_has_owner(connection)
 
     async def release(self, *, owner: str) -> None:
-        """Delete the lease of the process `owner`, so that other processes can take over its tasks at once."""
+        """Delete the lease of the process `owner`, its right to run its tasks, so that other processes can take them over at once."""
         await self._database.change(sa.delete(task_owners).where(task_owners.c.id == owner))
 
     # -- steps -------------------------------------------------------------------------------------------------
@@ -303,7 +305,10 @@ class TaskRows:
 
 
 def _now(connection: Any) -> sa.ColumnElement[float]:
-    """Return an SQL expression for the current time of leases: the clock of the PostgreSQL server, or of this machine for SQLite."""
+    """Return an SQL expression for the current time, with which the expiry of leases is compared.
+
+    It is the clock of the PostgreSQL server, because clocks of machines differ, or of this machine for SQLite.
+    """
     if connection.dialect.name == "postgresql":
         return sa.cast(sa.func.date_part("epoch", sa.func.clock_timestamp()), sa.Float)
     return sa.literal(time.time(), sa.Float)

@@ -303,7 +303,10 @@ class StepPort:
         return self._log.number(f"{self._scope}/?{self._prefix}{name}")
 
     def judges(self, key: str) -> None:
-        """Record that the code that asks the question with the durable key `key` checks the answers and may refuse them."""
+        """Record that the code that asks the question `key` checks the answers and may refuse them.
+
+        `key` is the durable key that `question` returned; it is the same at every attempt of the task.
+        """
         if self._log.caller is not None:
             self._log.caller.judges(key)
 

@@ -106,9 +106,9 @@ class Upkeep:
         logger.warning("task database did not answer error=%s", error)
 
     async def _admit(self) -> None:
-        """Admit the queued tasks of all processes that the limits allow now, and start those of this process.
+        """Allow queued tasks of all processes to start, as far as the limits permit, and start those of this process.
 
-        Another process notices at its next lease renewal which of its tasks may start.
+        Another process notices which of its tasks may start when it next renews its right to run tasks (its lease).
         """
         running = self._executor.running
         if not any(not task.row.admitted_at for task in running.values()):
@@ -147,7 +147,7 @@ class Upkeep:
             self._executor.launch(row, from_stored(row))
 
     async def _release(self) -> None:
-        """End the lease in the database, so that other processes take the tasks of this process over at once."""
+        """Delete this process's right to run its tasks (its lease) from the database, so that other processes take them over at once."""
         if not self._records.is_open:
             return
         with anyio.move_on_after(2, shield=True):

@@ -88,7 +88,9 @@ class Default:
 
 @dataclass(eq=False)
 class EdgeGroup:
-    """Edges of a workflow graph that decide together which executors receive a message. Base of fan-out, fan-in and switch groups.
+    """Edges of a workflow graph that decide together which executors receive a message.
+
+    Base class of groups with one edge, with edges to several executors (fan-out, switch), and from several executors (fan-in).
 
     The edges have the order in which the targets were given.
     """

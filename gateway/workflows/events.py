@@ -102,7 +102,7 @@ class WorkflowEvent(Generic[DataT]):
     details: WorkflowErrorDetails | None = None
     """For a `failed` or `executor_failed` event: the exception."""
     iteration: int | None = None
-    """For a `superstep_started` or `superstep_completed` event: the number of the superstep within the run, from 1."""
+    """For a `superstep_started` or `superstep_completed` event: the number of the superstep (round) within the run, from 1."""
     origin: WorkflowEventSource = WorkflowEventSource.EXECUTOR
     asked: RequestFacts | None = None
     """For a `request_info` event: ids and types of the request. Read them through properties such as `request_id`."""

@@ -64,7 +64,7 @@ class State:
 
 @dataclass(slots=True)
 class RunState:
-    """The state of one workflow: everything that it carries from one superstep to the next, and from one run to the next."""
+    """The state of one workflow: everything that it carries from one superstep (round of a run) to the next, and from run to run."""
 
     shared: State = field(default_factory=State)
     messages: list[WorkflowMessage] = field(default_factory=list[WorkflowMessage])

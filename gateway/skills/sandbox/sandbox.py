@@ -193,8 +193,8 @@ class Sandbox:
     async def _probe_once(self) -> tuple[str, str]:
         """Run a test program in the sandbox, and return two reasons, each empty if it does not apply.
 
-        The first is why no program can run with the current wrapper, the second is why a program can see names of files outside the
-        sandbox.
+        The first is why no program can run with the current wrapper (bubblewrap or none), the second is why a program can see names of
+        files outside the sandbox.
         """
         with tempfile.TemporaryDirectory(prefix="moongate-probe-") as folder:
             outside = f"{folder}/outside"
