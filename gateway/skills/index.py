@@ -55,12 +55,13 @@ class SkillIndex:
     """One report per root folder (a folder searched for skills) that cannot be used, or that was not searched completely."""
     by_key: Mapping[Key, Skill] = field(default_factory=lambda: cast("dict[Key, Skill]", {}))
     by_root: Mapping[str, Skill] = field(default_factory=lambda: cast("dict[str, Skill]", {}))
-    """URI of a skill's folder → the skill, for the skills in `listed`."""
+    """URI of a skill's folder → the skill, for the gateway's own skills that have URIs (`listed`)."""
     by_file: Mapping[str, tuple[Skill, SkillFile]] = field(default_factory=lambda: cast("dict[str, tuple[Skill, SkillFile]]", {}))
-    """URI of a file (percent-encoded as by `file_uri`) → the skill and the file, for all files of the skills in `listed`."""
+    """URI of a file (percent-encoded as by `file_uri`) → the skill and the file, for all files of the gateway's own skills that have
+    URIs (`listed`)."""
     search: SearchIndex = field(default_factory=lambda: SearchIndex([]))
     by_name: Mapping[str, tuple[Skill, ...]] = field(default_factory=lambda: cast("dict[str, tuple[Skill, ...]]", {}))
-    """Case-folded name or id → the skills in `for_models` that have this name or id."""
+    """Case-folded name or id of a skill → the skills that models may see (`for_models`) with this name or id."""
 
     @property
     def has_uris(self) -> bool:

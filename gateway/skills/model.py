@@ -141,7 +141,7 @@ class SkillFile:
         return not self.digest
 
     def with_content(self, data: bytes) -> SkillFile:
-        """Return a copy of this file entry with the size, digest and text flag of the content `data`."""
+        """Return a copy of this description of a file, with the size, digest and `is_text` of the content `data`."""
         return replace(self, stamp=(len(data), *self.stamp[1:]), digest=digest_of(data), is_text=is_utf8(data))
 
 
@@ -207,7 +207,7 @@ class Skill:
 
     @property
     def manifest(self) -> SkillFile:
-        """The entry in `files` of the skill's `SKILL.md`."""
+        """The description (path, size, digest) of the skill's `SKILL.md`, from `files`."""
         return self.files[MANIFEST]
 
     @property

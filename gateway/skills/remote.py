@@ -25,7 +25,7 @@ INDEX_URI = "skill://index.json"
 """URI of the resource in which a server lists its skills by the draft of SEP-2640. Microsoft's agent framework reads no other list."""
 
 MAX_SKILLS = 10_000
-"""Maximum number of skills that are used of one server; further skills are ignored."""
+"""Maximum number of skills of one remote server that are listed and served; the server's further skills are ignored."""
 
 MAX_PAGES = 1_000
 """Maximum number of pages that are read of one server's `skills/list`."""

@@ -33,7 +33,7 @@ class ApprovalRules:
         self._gateway = gateway
 
     async def add(self, rule: ApprovalRule) -> None:
-        """Store a rule, in place of an earlier rule for the same principal, tool and arguments. Committed on return.
+        """Store a rule (a standing approval), in place of an earlier rule for the same principal, tool and arguments. Committed on return.
 
         Raises `StorageError`.
         """

@@ -67,7 +67,9 @@ LOG_SECONDS = 2.0
 """Minimum seconds between two log lines about an unusable database."""
 
 MIGRATION_LOCK = 0x6D6F6F6E67617465
-"""Number of the PostgreSQL advisory lock that is held during a migration: the ASCII letters `moongate`."""
+"""Number of the PostgreSQL advisory lock that is held during a migration, so that only one process migrates the database.
+
+Its bytes are the ASCII letters `moongate`."""
 
 
 class Database:

@@ -22,7 +22,7 @@ from gateway.storage.tables import asks, locks
 from gateway.storage.tables import spent_approvals as spent
 
 KEEP_SECONDS = 86_400.0
-"""Seconds for which a question stays stored after its expiry."""
+"""Seconds for which a question to a person stays stored after its expiry, when it can no longer be answered."""
 
 MAX_OPEN_PER_PRINCIPAL = 32
 """Maximum number of open questions per principal, so that a model in a loop cannot flood the person."""

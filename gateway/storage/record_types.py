@@ -10,7 +10,9 @@ from typing import Literal, cast
 from gateway.json_types import JsonObject, JsonValue
 
 Steps = dict[str, tuple[bool, JsonValue]]
-"""The recorded steps of a task: key of each step → whether the step is done, and its JSON result."""
+"""The recorded steps of a task: key of each step → whether the step is done, and its JSON result.
+
+A step is an action of the task, such as a tool call, that must not run twice if the task continues in another process."""
 
 KEPT = "kept:"
 """Prefix of keys in `Steps` under which a task stores values other than the results of its steps (`DurablePort.keep`)."""

@@ -146,7 +146,10 @@ class Records:
         return found is not None
 
     async def key(self, purpose: str) -> bytes:
-        """Return the 32-byte secret key of this installation for `purpose`, a fixed text. Raises `StorageError`."""
+        """Return the 32-byte secret key of this installation for `purpose`, a fixed text that names what the key protects.
+
+        Raises `StorageError`.
+        """
         known = self._keys.get(purpose)
         if known is None:
             known = self._keys[purpose] = await anyio.to_thread.run_sync(self._state.key, purpose)

@@ -56,7 +56,7 @@ class CachedAnswers:
     introduction: JsonObject
     """The result of `initialize`, without the protocol version."""
     lists: Mapping[str, str]
-    """The results of list requests with a single page as JSON text, by MCP method."""
+    """MCP method of a list request, such as `tools/list` → its result as JSON text. Only lists that fit on one page are cached."""
 
 
 class StartupCache:

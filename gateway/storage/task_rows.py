@@ -315,7 +315,7 @@ def _now(connection: Any) -> sa.ColumnElement[float]:
 
 
 def _has_owner(connection: Any) -> sa.ColumnElement[bool]:
-    """Return the SQL condition that the process that runs a task is alive, which means that its lease has not expired."""
+    """Return the SQL condition that the process that runs a task is alive: its right to run its tasks (lease) has not expired."""
     lives = (task_owners.c.id == tasks.c.owner) & (task_owners.c.until >= _now(connection))
     return sa.exists().where(lives).correlate(tasks)
 

@@ -179,7 +179,7 @@ class StepLog:
         return is_done, value
 
     async def finish(self, key: str, value: JsonValue) -> None:
-        """Record the JSON result of the step `key`."""
+        """Record the JSON result of the step `key`, which `begin` has recorded as begun."""
         await self._put(key, is_done=True, value=value)
 
     async def keep(self, key: str, value: JsonValue) -> None:

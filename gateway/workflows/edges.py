@@ -137,7 +137,7 @@ class EdgeGroup:
 
 
 class SingleEdgeGroup(EdgeGroup):
-    """An edge group with one edge, which may have a condition and a limit."""
+    """An edge group with one edge, which may have a condition, and a limit on the number of messages that it carries per run."""
 
     def __init__(
         self, source_id: str, target_id: str, condition: EdgeCondition | None = None, *, max_traversals: int | None = None

@@ -29,7 +29,7 @@ from gateway.skills.remote import INDEX_URI, decode_blob, file_of, index_entries
 logger = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 60.0
-"""Timeout of one request to the server, in seconds."""
+"""Timeout of one request to the MCP server that has the skills, in seconds."""
 
 _BACKEND_ID = "client:"
 """First part of the keys of skills that a program's own MCP client lists. These skills never enter the gateway's index."""

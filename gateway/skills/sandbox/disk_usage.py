@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SECONDS_BETWEEN = 0.1
-"""Seconds between two measurements."""
+"""Seconds between two measurements of what a script has written."""
 
 _BLOCK = 512
 """Bytes per unit of `st_blocks`."""

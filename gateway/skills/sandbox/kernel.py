@@ -150,7 +150,7 @@ class Unfit(Exception):
 
 
 def is_known_machine() -> bool:
-    """Return whether `NUMBERS` has the system calls of this machine's processor."""
+    """Return whether `NUMBERS` has the system calls of this machine's processor. If not, the sandbox cannot run scripts."""
     return MACHINE in MACHINES
 
 

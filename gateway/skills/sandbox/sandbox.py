@@ -421,7 +421,7 @@ def _reports(launcher: socket.socket) -> dict[str, str]:
 
 
 async def _end(process: Process) -> None:
-    """Kill the launcher's process group, wait for its end, and close the pipes to it."""
+    """Kill the process group of the launcher (the process that starts the program), wait for its end, and close the pipes to it."""
     with anyio.CancelScope(shield=True), anyio.move_on_after(KILL_SECONDS):
         _kill(process)
         await process.wait()
@@ -462,7 +462,7 @@ def _remove_now(folder: str) -> None:
 
 
 def python_path() -> str:
-    """Return the path of this process's Python interpreter, outside of any virtual environment."""
+    """Return the path of this process's Python interpreter outside of any virtual environment, which runs the launcher and scripts."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 

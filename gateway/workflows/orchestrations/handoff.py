@@ -101,14 +101,14 @@ class HandoffTool:
 
 
 class HandoffProvider(ContextProvider):
-    """A context provider that adds an agent's handoff tools to each run of the agent."""
+    """A context provider that adds tools to each run of an agent, with which the agent hands the conversation over to other agents."""
 
     def __init__(self, tools: Sequence[HandoffTool]) -> None:
         super().__init__("handoff")
         self._tools = list(tools)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add the handoff tools to the run that begins."""
+        """Add the tools with which the agent hands the conversation over to other agents to the run that begins."""
         context.extend_tools(self.source_id, cast("list[Tool]", self._tools))
 
 

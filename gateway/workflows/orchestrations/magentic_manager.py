@@ -264,11 +264,11 @@ class StandardMagenticManager(MagenticManagerBase):
         return Message("assistant", [answer.text], author_name=answer.author_name or MAGENTIC_MANAGER_NAME)
 
     def on_checkpoint_save(self) -> dict[str, Any]:
-        """Return the facts that the agent last gave, for a checkpoint."""
+        """Return the facts about the task that the agent last gave, for a checkpoint."""
         return {"facts": self._facts}
 
     def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the facts that the agent last gave from the result of `on_checkpoint_save`."""
+        """Restore the facts about the task that the agent last gave from the result of `on_checkpoint_save`."""
         self._facts = state.get("facts", "")
 
     async def _plan(self, context: MagenticContext, facts_prompt: str, plan_prompt: str) -> Message:
