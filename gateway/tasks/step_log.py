@@ -44,7 +44,7 @@ class StepLog:
     def __init__(
         self, task_id: str, steps: Steps, records: Records, owner: str, on_lost: Callable[[], None], continues: Callable[[], bool]
     ) -> None:
-        """Create the log of a task. `steps` are the steps that earlier attempts recorded, and `owner` is the id of this process's lease.
+        """Create the log of a task. `steps` are the steps that earlier attempts recorded, and `owner` names this process in the database.
 
         `on_lost` is called when another process has taken the task over. `continues` returns, after the task was cancelled in this process,
         whether another process or a later start continues it.

@@ -3,7 +3,8 @@
 The skills come from the MCP skills extension (SEP-2640) or from the resource `skill://index.json` of its draft. `skills.remote` converts
 the server's list to the types of the skill index, and `MCPSkill` answers from these. The text of a skill is fetched when it is first
 loaded. Names that a model gives are checked before a request is sent. The gateway itself reads skills of its servers with
-`catalog.remote_skills`. The SDK's types are imported at first use, because every program with a session has already imported them.
+`catalog.remote_skills`. The types of the MCP SDK are imported at first use, which costs no time, because a program with a session has
+already imported them.
 """
 
 from __future__ import annotations

@@ -200,11 +200,11 @@ class HandoffAgentExecutor(AgentExecutor):
             await self._answer(ctx)
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: the agent's state, the conversation and the number of autonomous turns."""
+        """Return the state for a checkpoint: the agent's state, the conversation, and the number of turns without the user."""
         return {**await super().on_checkpoint_save(), "heard": list(self._heard), "turns": self._turns}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the agent's state, the conversation and the number of autonomous turns from the result of `on_checkpoint_save`."""
+        """Restore the agent's state, the conversation, and the number of turns without the user from the result of `on_checkpoint_save`."""
         await super().on_checkpoint_restore(state)
         self._heard, self._turns = list(state["heard"]), state["turns"]
 

@@ -119,8 +119,8 @@ class MagenticProgressLedger:
 class MagenticContext:
     """The state of a magentic workflow's work on one task, which is passed to the methods of the manager.
 
-    The counters have the numbers of judgements, of judgements without progress (decreased by progress), and of new plans for lack of
-    progress.
+    `round_count` is the number of the manager's judgements of the progress; `stall_count` is increased by each judgement that there is no
+    progress, and decreased by each other judgement; `reset_count` is the number of new plans because of a lack of progress.
     """
 
     task: str
