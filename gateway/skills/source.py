@@ -78,7 +78,8 @@ class SkillSource:
 
         `strict` refuses skills that are otherwise served with a warning. Folders are checked for changes every `refresh_seconds`; with 0,
         only at every use. Without `scripts`, no script file can run. The skill index is cached in `state_folder` for the next start. `code`
-        provides the skills that are Python objects. Runs of scripts are emitted to `events`.
+        provides the skills that are Python objects. Runs of scripts are reported to `events`, from which
+        the audit log is written.
         """
         rules = rules or SkillRules()
         self.library = SkillLibrary(
@@ -180,7 +181,8 @@ class SkillSource:
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
         """Return the resources, resource templates or prompts of the skills, in MCP's format.
 
-        Resources are the `SKILL.md` of each listed skill and `skill://index.json`. One template covers all files. Each skill has a prompt.
+        Resources are the `SKILL.md` of each listed skill and `skill://index.json`. One URI template covers all files of skills. Each skill
+        has a prompt.
         """
         return list(self._lists[kind])
 

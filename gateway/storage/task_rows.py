@@ -97,7 +97,7 @@ class TaskRows:
             return await admit(connection, choose, self._gateway)
 
     async def sweep(self) -> None:
-        """Delete expired tasks and old leases, and set tasks to `failed` whose gateway has not run for `UNCLAIMED_SECONDS`."""
+        """Delete expired tasks and old leases of processes, and set tasks to `failed` whose gateway has not run for `UNCLAIMED_SECONDS`."""
         async with self._database.begin() as connection:
             await sweep(connection)
             unclaimed = (tasks.c.gone_at == 0) & (tasks.c.updated_at < time.time() - UNCLAIMED_SECONDS) & ~_has_owner(connection)

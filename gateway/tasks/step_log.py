@@ -1,4 +1,4 @@
-"""`StepLog`: records the steps of a task, so that no finished step runs twice after a restart. `StepPort`: gives code in the task access.
+"""`StepLog`: records the steps of a task, so that no finished step runs twice after a restart. Code in the task uses it by a `StepPort`.
 
 A step is one action of the task with a JSON result: a tool call, a model call, a function, or a round of a workflow.
 """
@@ -275,10 +275,10 @@ def _not_json(error: Exception) -> StorageError:
 
 
 class StepPort:
-    """Implements `DurablePort`, the access to the step log of a task, for one part of the task, such as one executor of a workflow."""
+    """Implements `DurablePort`: lets one part of a task, such as one executor of a workflow, record its steps in the task's log."""
 
     def __init__(self, log: StepLog, scope: str, prefix: str = "") -> None:
-        """Create the access for the part `scope` of the task. `prefix` is put before the names of the questions of this part."""
+        """Create the port of the part `scope` of the task. `prefix` is put before the names of the questions that this part asks."""
         self._log = log
         self._scope = scope
         self._prefix = prefix
@@ -289,13 +289,16 @@ class StepPort:
         return self._log.version
 
     def scoped(self, label: str) -> StepPort:
-        """Return the access to the step log for a part of the task. The steps of the part are numbered separately, from 1."""
+        """Return a port through which a part of the task records its steps. The steps of the part are numbered separately, from 1."""
         scope = f"{self._scope}/{label}"
         self._log.restart(scope)
         return StepPort(self._log, scope)
 
     def asking(self, label: str) -> StepPort:
-        """Return an access to the same steps that puts `label` before the names of questions, for parts that run concurrently."""
+        """Return a port for the same part of the task that puts `label` before the names of questions.
+
+        Code that asks questions concurrently uses different labels, so that each question has the same name at every attempt of the task.
+        """
         return StepPort(self._log, self._scope, f"{self._prefix}{label}/")
 
     def question(self, name: str) -> str:
