@@ -24,7 +24,8 @@ The message stays stored.
 STORED_KEY = "dev.moongate/stored"
 """Key in the `additional_properties` of a loaded message. Its value is the number of stored messages up to and including this message.
 
-A summary counts as all messages that it replaces.
+A summary counts as all messages that it replaces. When compaction summarises messages, the number is stored with the new summary, so that
+later runs load the summary instead of that many messages.
 """
 
 

@@ -21,9 +21,9 @@ from gateway.types.messages import Message
 GroupKind = Literal["system", "user", "assistant_text", "tool_call"]
 
 GROUP_ANNOTATION_KEY = "_group"
-"""Key in the `additional_properties` of a message. Its value is an object with the annotations about the message's group.
+"""Key in the `additional_properties` of a message. Its value is an object that describes the message's group.
 
-The constants that follow are keys of this object.
+A group is the messages that compaction must exclude together. The constants that follow are keys of this object.
 """
 GROUP_ID_KEY = "id"
 GROUP_KIND_KEY = "kind"
@@ -71,7 +71,7 @@ class MessageGroup:
         return bool(left)
 
     def note(self, **marks: object) -> None:
-        """Add values to the group annotations of each message of the group (`GROUP_ANNOTATION_KEY`)."""
+        """Add values to the annotation `GROUP_ANNOTATION_KEY`, which describes the group, of each message of the group."""
         for message in self.messages:
             _annotate(message, marks)
 
@@ -80,6 +80,8 @@ def annotate_message_groups(
     messages: list[Message], *, from_index: int | None = None, force_reannotate: bool = False, tokenizer: TokenizerProtocol | None = None
 ) -> list[str]:
     """Annotate all messages of a conversation with their group and, if a `tokenizer` is given, their token count.
+
+    A group is the messages that compaction must exclude together, such as a tool call and its result.
 
     Returns the ids of the groups in order. Messages without an id receive one. The tokens of a message are counted once, or again with
     `force_reannotate`. `from_index` is ignored; it exists for compatibility with agent-framework.
@@ -102,13 +104,16 @@ def annotate_message_groups(
 
 
 def groups_of(messages: list[Message], tokenizer: TokenizerProtocol | None = None) -> list[MessageGroup]:
-    """Annotate the messages of a conversation with their groups and, with a `tokenizer`, token counts; return the groups in order."""
+    """Divide a conversation into groups of messages that compaction must exclude together, and return the groups in order.
+
+    The messages are annotated with their groups and, with a `tokenizer`, token counts.
+    """
     annotate_message_groups(messages, tokenizer=tokenizer)
     return _group(messages)
 
 
 def newest_group(groups: Sequence[MessageGroup]) -> MessageGroup | None:
-    """Return the last group that is neither excluded nor a system message; `None` without one.
+    """Return the last group of messages that is neither excluded nor a system message; `None` if every group is.
 
     Compaction never excludes this group, so that the model has input.
     """
@@ -127,7 +132,10 @@ def included_token_count(messages: list[Message]) -> int:
 
 
 def annotation_of(message: Message) -> JsonMapping:
-    """Return the annotations about the group of a message (`GROUP_ANNOTATION_KEY`), or an empty mapping."""
+    """Return what is known about the group of a message: the value of its annotation `GROUP_ANNOTATION_KEY`; empty without annotation.
+
+    A group is the messages that compaction must exclude together, such as a tool call and its result. Its id and kind are in the value.
+    """
     found = message.additional_properties.get(GROUP_ANNOTATION_KEY)
     return cast("JsonMapping", found) if isinstance(found, Mapping) else {}
 

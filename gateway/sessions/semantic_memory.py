@@ -84,7 +84,10 @@ class SemanticMemoryProvider(ContextProvider):
         self._database: OpensDatabase = LazyDatabase(url) if url is None or isinstance(url, str | Path) else url
 
     async def remember(self, texts: Sequence[str], *, owner: str | None = None, fields: Mapping[str, object] | None = None) -> None:
-        """Store texts with their embeddings as memories, with further `fields`. Raises `ModelError`, `StorageError`."""
+        """Store texts with their embeddings as memories. `fields` are returned with each text by `recall`.
+
+        Raises `ModelError`, `StorageError`.
+        """
         cut = [text.strip()[:MAX_TEXT_CHARS] for text in texts if text.strip()]
         if cut:
             embedded = await self.embedding_client.get_embeddings(cut)

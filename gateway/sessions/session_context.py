@@ -37,7 +37,7 @@ PRINCIPAL_KEY = "dev.moongate/principal"
 
 
 class HasSourceId(Protocol):
-    """Protocol of an object with the attribute `source_id`, such as a context provider."""
+    """Protocol of an object that adds data to a run and has an id, the attribute `source_id`, such as a context provider."""
 
     source_id: str
 

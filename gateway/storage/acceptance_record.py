@@ -26,26 +26,34 @@ VERSION = 1
 
 @dataclass(slots=True)
 class Acceptances:
-    """Content of the acceptance record of one configuration: which entries are accepted, and which wait for acceptance."""
+    """Content of the acceptance record of one configuration: which of its entries are accepted, and which wait for acceptance.
+
+    An entry is a part of the configuration that names commands to run, such as a server. A person accepts new and changed entries
+    (`moongate lock --accept`) before the gateway runs their commands, because somebody else may have written them.
+    """
 
     salt: str = field(default_factory=lambda: secrets.token_hex(16))
     accepted: dict[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
-    """Key of each accepted entry (such as `mcpServers.files`) → salted digest of the accepted content."""
+    """Key of each accepted entry of the configuration (such as `mcpServers.files`) → salted digest of the accepted content."""
     held: dict[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
-    """Key of each entry that waits for acceptance → the file and place where the entry is written."""
+    """Key of each entry of the configuration whose commands do not run until a person accepts them → file and place of the entry."""
     homes: list[str] = field(default_factory=lambda: cast("list[str]", []))
-    """Paths of all state folders that contain an acceptance record of the same configuration."""
+    """Paths of all state folders that contain an acceptance record of the same configuration, so that each record is read and changed."""
     has_run: bool = False
-    """Whether a gateway has run with this configuration. If so, a new entry may have been written by somebody other than the user."""
+    """Whether a gateway has run with this configuration. If so, entries that are added later need acceptance, because somebody other than
+    the user may have written them."""
     edition: int = 0
-    """Number that each acceptance increments. A running gateway reads the record again when the number changes."""
+    """Number that increases with each acceptance of entries. A running gateway reads the record again when the number changes."""
 
     def accepts(self, key: str, digest: str) -> bool:
-        """Return whether the entry `key` has been accepted with exactly the content that has this digest."""
+        """Return whether a person has accepted the entry `key` of the configuration with exactly the content that has this digest."""
         return self.accepted.get(key) == self._salted(digest)
 
     def accept(self, key: str, digest: str) -> None:
-        """Record that the entry `key` is accepted with the content that has this digest, instead of earlier accepted content."""
+        """Record that a person accepts the entry `key` of the configuration with the content that has this digest.
+
+        It replaces the content that was accepted earlier.
+        """
         self.accepted[key] = self._salted(digest)
         self.held.pop(key, None)
 
@@ -54,7 +62,7 @@ class Acceptances:
 
 
 class AcceptanceRecord:
-    """Reads and writes the file in a state folder that records the accepted entries of one configuration."""
+    """Reads and writes the file in a state folder that records which entries of one configuration a person has accepted."""
 
     def __init__(self, folder: Path, configuration: Path) -> None:
         """Compute the path of the file from the state folder `folder` and the configuration file. No file is opened."""

@@ -33,7 +33,7 @@ MAX_SESSION_BYTES = 16_777_216
 
 @dataclass(frozen=True, slots=True)
 class HeldSession:
-    """A session that is reserved for one call, so that no other call uses it, with its messages. `claim` and `begin` return it."""
+    """A session and its messages, reserved for one call, so that no other call uses the session. `claim` and `begin` return it."""
 
     id: str
     principal: str

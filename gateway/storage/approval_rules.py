@@ -28,12 +28,12 @@ class ApprovalRules:
     """Stores standing approvals: operators' decisions that a principal may call a tool without asking a person each time."""
 
     def __init__(self, database: Database, gateway: str = "") -> None:
-        """Use only the rules of the gateway with the id `gateway`. Gateways that share a database server have an empty id and share all."""
+        """Use only the rules of the gateway with the id `gateway`. Gateways that share a database server have no id and share all rules."""
         self._database = database
         self._gateway = gateway
 
     async def add(self, rule: ApprovalRule) -> None:
-        """Store a rule, in place of an earlier rule for the same principal, tool and arguments. Committed on return.
+        """Store a rule (a standing approval), in place of an earlier rule for the same principal, tool and arguments. Committed on return.
 
         Raises `StorageError`.
         """

@@ -23,7 +23,7 @@ from gateway.storage.tables import audit, audit_chain, locks
 
 _START = "0" * 64
 _PAGE = 1000
-"""Number of entries that one query reads during `verify`."""
+"""Number of audit entries that one database query reads while `verify` recomputes the digests of the log."""
 
 
 class AuditLog:

@@ -47,13 +47,13 @@ class Checkpoints:
             await delete_oldest(connection, checkpoints, checkpoints.c.seq, here, keep=keep)
 
     async def load(self, owner: str, checkpoint_id: str) -> str | None:
-        """Return the text of the checkpoint with this id, or `None` if the id is unknown. Raises `StorageError`."""
+        """Return the JSON text of the checkpoint with this id, or `None` if the id is unknown. Raises `StorageError`."""
         here = (checkpoints.c.owner == owner) & (checkpoints.c.id == checkpoint_id)
         found = await self._database.rows(sa.select(checkpoints.c.form).where(here))
         return found[0]["form"] if found else None
 
     async def texts(self, owner: str, workflow: str) -> list[str]:
-        """Return the texts of all checkpoints of a workflow, oldest first. Raises `StorageError`."""
+        """Return the JSON texts of all checkpoints of a workflow, oldest first. Raises `StorageError`."""
         return await self._column(checkpoints.c.form, owner, workflow)
 
     async def ids(self, owner: str, workflow: str) -> list[str]:
@@ -61,7 +61,7 @@ class Checkpoints:
         return await self._column(checkpoints.c.id, owner, workflow)
 
     async def latest(self, owner: str, workflow: str) -> str | None:
-        """Return the text of the newest checkpoint of a workflow, or `None` if the workflow has none. Raises `StorageError`."""
+        """Return the JSON text of the newest checkpoint of a workflow, or `None` if it has none. Raises `StorageError`."""
         here = (checkpoints.c.owner == owner) & (checkpoints.c.workflow == workflow)
         newest = checkpoints.c.at.desc(), checkpoints.c.iteration.desc(), checkpoints.c.seq.desc()
         found = await self._database.rows(sa.select(checkpoints.c.form).where(here).order_by(*newest).limit(1))

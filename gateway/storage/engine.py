@@ -57,7 +57,7 @@ FILE_POOL_SIZE = 1
 """Maximum number of connections of one process to an SQLite file.
 
 SQLite allows one writer at a time, and waiting writers poll. With one connection, the transactions of a process wait in their order, and a
-new transaction never overtakes one that renews a lease.
+new transaction never overtakes one that renews a lease (the right of the process to run its tasks).
 """
 
 CONNECT_SECONDS = 5
@@ -67,14 +67,16 @@ LOG_SECONDS = 2.0
 """Minimum seconds between two log lines about an unusable database."""
 
 MIGRATION_LOCK = 0x6D6F6F6E67617465
-"""Number of the PostgreSQL advisory lock that is held during a migration: the ASCII letters `moongate`."""
+"""Number of the PostgreSQL advisory lock that is held during a migration, so that only one process migrates the database.
+
+Its bytes are the ASCII letters `moongate`."""
 
 
 class Database:
     """An open database, which runs transactions. `open_database` or `open_url` creates it; its creator calls `aclose`."""
 
     def __init__(self, engine: AsyncEngine, urgent: AsyncEngine, shown: str, hint: str) -> None:
-        """Store the arguments. `urgent` is the engine for urgent transactions.
+        """Store the arguments. `urgent` is the SQLAlchemy engine for transactions that must not wait for others of this process.
 
         Errors contain `shown`, the name of the database without a password, and `hint`, which says what to check.
         """
@@ -88,10 +90,10 @@ class Database:
     async def begin(self, *, urgent: bool = False) -> AsyncGenerator[AsyncConnection, None]:
         """Context manager: run a transaction and yield its connection. The transaction commits at the end, or rolls back on an exception.
 
-        With SQLite, it holds the write lock from its start, so that data it reads stays valid until the commit. An `urgent` transaction
-        (renewal of a lease) waits for other processes, but not for other transactions of this process. If the caller is cancelled, the
-        transaction is still completed, within `WORK_SECONDS`, because a cancelled driver call would leave the connection in an unknown
-        state.
+        With SQLite, it holds the write lock from its start, so that data it reads stays valid until the commit. An `urgent` transaction,
+        such as one that renews the right of the process to run its tasks, waits for other processes, but not for other transactions of this
+        process. If the caller is cancelled, the transaction is still completed, within `WORK_SECONDS`, because a cancelled driver call
+        would leave the connection in an unknown state.
 
         Raises:
             StorageUnusable: The database is unavailable, locked for too long, full, read-only, or damaged.
@@ -171,7 +173,10 @@ def _pool(size: int) -> dict[str, Any]:
 
 
 def _urgent(pool: dict[str, Any]) -> dict[str, Any]:
-    """Return the connection pool settings for urgent transactions: one pooled connection, or no pool if `pool` has no pool."""
+    """Return the connection pool settings for urgent transactions, which must not wait for other transactions of this process.
+
+    They are one pooled connection, or no pool if `pool`, the settings for other transactions, has no pool.
+    """
     return _pool(1) if "pool_size" in pool else pool
 
 

@@ -30,7 +30,7 @@ MAX_FILE_BYTES = 268_435_456
 """Maximum size in bytes of a file that is read. The content of a larger file would exceed every model's context and fill the memory."""
 
 _LOCK_OFFSET = 2**40
-"""Offset of the locked byte on systems that lock byte ranges. It is far beyond the content of the file."""
+"""Offset of the byte of a file that processes lock, on systems that lock byte ranges. It is far beyond the content of the file."""
 
 
 class LineFile:

@@ -45,7 +45,9 @@ class Memories:
         self._database = database
 
     async def add(self, owner: str, collection: str, items: Sequence[tuple[str, Sequence[float], JsonObject]]) -> None:
-        """Store items (text, vector, further fields) in a collection. An existing text is replaced and becomes the newest.
+        """Store texts in a collection. Each item is a text, its embedding, and fields that are returned with the text when it is found.
+
+        A text that is stored already is replaced and becomes the newest.
 
         Raises `StorageError`.
         """

@@ -22,7 +22,7 @@ from gateway.storage.tables import asks, locks
 from gateway.storage.tables import spent_approvals as spent
 
 KEEP_SECONDS = 86_400.0
-"""Seconds for which a question stays stored after its expiry."""
+"""Seconds for which a question to a person stays stored after its expiry, when it can no longer be answered."""
 
 MAX_OPEN_PER_PRINCIPAL = 32
 """Maximum number of open questions per principal, so that a model in a loop cannot flood the person."""
@@ -35,7 +35,7 @@ class PendingQuestions:
         self._database = database
 
     async def add(self, ask: PendingQuestion) -> None:
-        """Add a question to the pending list. Committed on return.
+        """Add a question to the pending list (questions for a person that the client of the call cannot show). Committed on return.
 
         Raises:
             PolicyDenied: The principal already has `MAX_OPEN_PER_PRINCIPAL` open questions.
@@ -66,7 +66,7 @@ class PendingQuestions:
         return _to_ask(found[0]) if found else None
 
     async def list(self, *, only_open: bool) -> list[PendingQuestion]:
-        """Return all questions of the pending list, or only the open ones, oldest first. Raises `StorageError`."""
+        """Return the stored questions for persons, or only those that are still open, oldest first. Raises `StorageError`."""
         found = [_to_ask(row) for row in await self._database.rows(sa.select(asks).order_by(asks.c.created_at, asks.c.id))]
         return [ask for ask in found if ask.state == "open"] if only_open else found
 

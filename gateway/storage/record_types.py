@@ -10,7 +10,9 @@ from typing import Literal, cast
 from gateway.json_types import JsonObject, JsonValue
 
 Steps = dict[str, tuple[bool, JsonValue]]
-"""The recorded steps of a task: key of each step → whether the step is done, and its JSON result."""
+"""The recorded steps of a task: key of each step → whether the step is done, and its JSON result.
+
+A step is an action of the task, such as a tool call, that must not run twice if the task continues in another process."""
 
 KEPT = "kept:"
 """Prefix of keys in `Steps` under which a task stores values other than the results of its steps (`DurablePort.keep`)."""
@@ -19,7 +21,7 @@ QuestionState = Literal[
     "open", "approved", "approved_always", "approved_always_with_arguments", "answered", "denied", "expired", "withdrawn",
     "delivered",
 ]
-"""State of a question on the pending list.
+"""State of a question on the pending list (questions for a person that the client of the call cannot show).
 
 `delivered`: the waiting call has received the approval or the answer. `withdrawn`: the call ended before the answer.
 """
@@ -35,7 +37,7 @@ class AuditEntry:
 
     at: float
     kind: str
-    """Kind of the recorded event: `ask.judged`, `approval.decided`, `call.refused`, …"""
+    """Kind of the event that the audit entry records: `ask.judged`, `approval.decided`, `call.refused`, …"""
     source: str = ""
     name: str = ""
     principal: str = ""
@@ -154,7 +156,10 @@ def is_answer_to(stored: JsonObject, item: JsonObject) -> bool:
 
 
 def forget(item: JsonObject) -> None:
-    """Withdraw a question of a task (a value of `TaskRow.asked`). Its name is not used again, so that late answers are ignored."""
+    """Withdraw a question of a task (a value of `TaskRow.asked`), because the task no longer waits for its answer.
+
+    The name of the question is not used again, so that late answers are ignored.
+    """
     item.clear()
     item["withdrawn"] = True
 
@@ -191,7 +196,8 @@ class TaskRow:
     """Number of processes that died while they ran the task, without processes that died while the task only waited for a person."""
     owner: str = ""
     limits: list[JsonObject] = field(default_factory=lambda: cast("list[JsonObject]", []))
-    """Limits that keep the task in the queue. Each has a `scope`, and a maximum of `running` tasks, of starts `perMinute`, or both."""
+    """Limits that keep the task in the queue. Each has a `scope`, the name of the group of tasks that it counts, and a maximum of `running`
+    tasks in this group, of starts `perMinute`, or both."""
     admitted_at: float = 0.0
     """Time at which the task was allowed to start; 0 while it is queued."""
     request_key: str = ""
@@ -218,4 +224,6 @@ class WaitingTask:
 
 
 Choose = Callable[[Sequence[WaitingTask], Sequence[WaitingTask], Mapping[str, int]], list[str]]
-"""Function that receives the queued tasks, the running tasks and the recent starts by scope, and returns ids of queued tasks to start."""
+"""Function that chooses the queued tasks to start. Receives queued tasks, running tasks, and numbers of recent starts; returns ids.
+
+The numbers are by the scope of a limit, which names the tasks that the limit counts, such as all tasks of one principal."""

@@ -70,9 +70,9 @@ class Records:
     def __init__(self, state: StateFolder, *, audit_days: int, url: str | None = None, gateway: str = "") -> None:
         """Store the settings without opening the database. With a `url`, it is on a PostgreSQL server instead of in the state folder.
 
-        Audit entries are deleted after `audit_days`. `gateway` is an id that separates the tasks, sessions, budgets and standing approvals
-        of configurations that share a state folder. It is ignored with a `url`, because gateways that share a database server share all
-        records.
+        Audit entries are deleted after `audit_days`. `gateway` is an id that separates the tasks, sessions, sampling budgets and standing
+        approvals of configurations that share a state folder. It is ignored with a `url`, because gateways that share a database server
+        share all records.
         """
         self._gateway = gateway if url is None else ""
         self._state = state
@@ -97,11 +97,14 @@ class Records:
         return (await self._open()).audit
 
     async def questions(self) -> PendingQuestions:
-        """Open the database if necessary, and return the store of pending questions. Raises `StorageError`."""
+        """Open the database if necessary, and return the store of questions that wait for a person's answer. Raises `StorageError`."""
         return (await self._open()).questions
 
     async def rules(self) -> ApprovalRules:
-        """Open the database if necessary, and return the store of standing approvals. Raises `StorageError`."""
+        """Open the database if necessary, and return the store of standing approvals. Raises `StorageError`.
+
+        A standing approval is the decision of an operator that a principal may call a tool without asking each time.
+        """
         return (await self._open()).rules
 
     async def budget(self) -> SamplingUse:
@@ -143,7 +146,10 @@ class Records:
         return found is not None
 
     async def key(self, purpose: str) -> bytes:
-        """Return the 32-byte secret key of this installation for `purpose`, a fixed text. Raises `StorageError`."""
+        """Return the 32-byte secret key of this installation for `purpose`, a fixed text that names what the key protects.
+
+        Raises `StorageError`.
+        """
         known = self._keys.get(purpose)
         if known is None:
             known = self._keys[purpose] = await anyio.to_thread.run_sync(self._state.key, purpose)

@@ -57,12 +57,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KeptResult:
-    """Metadata of a stored result, without its content."""
+    """Metadata of a stored result of a call, which was too large to return as a whole. The content is not included."""
 
     id: str
     mime_type: str
     size: int
-    """Size in bytes."""
+    """Size of the stored result in bytes."""
     origin: str
     """Exposed name of the tool or prompt, or URI of the resource, that produced the result."""
 

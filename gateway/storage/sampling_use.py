@@ -14,12 +14,12 @@ class SamplingUse:
     """Counts the sampling requests of servers in the database, with one row per request."""
 
     def __init__(self, database: Database, gateway: str = "") -> None:
-        """Count only requests of the gateway with the id `gateway`, or, if it is empty, of all gateways that share the database."""
+        """Count only sampling requests of the gateway with the id `gateway`; if it is empty, of all gateways that share the database."""
         self._database = database
         self._gateway = gateway
 
     async def count(self, server: str, principal: str, *, limit: int, window_seconds: float) -> int:
-        """Return how many requests the server has sent for the principal in the last `window_seconds`, before the present request.
+        """Return how many sampling requests the server sent for the principal in the last `window_seconds`, before the present request.
 
         If that number is below `limit`, the present request is counted too. This is one transaction, so that concurrent processes never
         exceed a budget. Raises `StorageError`.

@@ -37,12 +37,16 @@ MAX_FILES = 2_000
 """Maximum number of files that are checked for changes at a start. A gateway that depends on more files is not cached."""
 
 CLOCK_TICK_NS = 20_000_000
-"""Coarsest assumed resolution of the timestamps of file systems, in nanoseconds (20 ms)."""
+"""Coarsest assumed resolution of the timestamps of file systems, in nanoseconds (20 ms).
+
+A file whose time is up to this much before the start of the process may have changed after the start."""
 
 _VARIABLE = re.compile(rb"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)")
 
 Signature = tuple[int, int, int, int] | None
-"""Modification time, inode change time, size and inode of a file; `None` if the file is missing."""
+"""Modification time, inode change time, size and inode of a file; `None` if the file is missing.
+
+A file whose values are the same as when the cache was written counts as unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class CachedAnswers:
     introduction: JsonObject
     """The result of `initialize`, without the protocol version."""
     lists: Mapping[str, str]
-    """The results of list requests with a single page as JSON text, by MCP method."""
+    """MCP method of a list request, such as `tools/list` → its result as JSON text. Only lists that fit on one page are cached."""
 
 
 class StartupCache:

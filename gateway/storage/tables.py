@@ -30,7 +30,9 @@ audit_chain = _table("audit_chain", "id", "first", "base", "last", "head", "seal
 """
 
 sampling_use = _table("sampling_use", "id", "server", "principal", "at", "gateway")
-"""The sampling requests that count towards budgets, with one row per request. A budget counts only rows of its gateway (`of_gateway`)."""
+"""The sampling requests of servers, with one row per request, to enforce the budgets that limit their number.
+
+A budget counts only rows of its gateway (`of_gateway`)."""
 
 asks = _table(
     "asks", "id", "kind", "source", "name", "principal", "shown", "state", "created_at", "expires_at",
@@ -78,16 +80,22 @@ the same `gateway` run a task; if `gateway` is empty, every process may run it.
 """
 
 task_owners = _table("task_owners", "id", "until")
-"""Leases: one row per process that runs tasks. When the lease has expired (`until`), other processes may take over the tasks."""
+"""Leases (the rights of processes to run their tasks): one row per process.
+
+When a lease has expired (`until`), other processes may take over the tasks of its process."""
 
 task_starts = _table("task_starts", "scope", "at")
-"""Recent starts of tasks in scopes with a rate limit, one row per start in the last minute. `scope` begins with the id of the gateway."""
+"""Recent starts of tasks, to enforce limits on starts per minute; one row per start in the last minute.
+
+`scope` is the name of the group of tasks that a limit counts, and begins with the id of the gateway."""
 
 task_steps = _table("task_steps", "task", "key", "is_done", "value")
 """Recorded steps of tasks. A row is inserted when a step begins, and receives the JSON result when the step is done."""
 
 checkpoints = _table("checkpoints", "seq", "owner", "id", "workflow", "graph", "iteration", "at", "form")
-"""Checkpoints: saved states of workflow runs between two iterations. `form` is versioned JSON; `graph` is the signature of the graph."""
+"""Checkpoints: saved states of workflow runs between two supersteps (rounds). `form` is the state as versioned JSON.
+
+`graph` is a digest of the workflow's graph, because a state fits only the graph with which it was made."""
 
 memories = _table("memories", "id", "owner", "collection", "text", "vector", "fields", "at")
 """Texts with their embeddings, for similarity search. `vector` has 32-bit little-endian floats, scaled to length 1."""

@@ -23,10 +23,10 @@ from gateway.storage.tables import of_gateway, task_owners, task_steps, tasks
 from gateway.storage.task_admission import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, sweep, to_row
 
 _DOUBT = re.compile(r"!\d+$")
-"""Matches the durable key of the question whether to retry a step whose outcome is unknown because its process died."""
+"""Matches the key of the question whether to retry a step of a task whose outcome is unknown because its process died."""
 
 FORGET_OWNER_SECONDS = 86_400.0
-"""Seconds after its expiry at which a lease is deleted."""
+"""Seconds after its expiry at which the lease of a process (its right to run its tasks) is deleted."""
 
 UNCLAIMED_SECONDS = 30 * 86_400.0
 """Seconds for which an unfinished task waits for its gateway to run again. Then another gateway that shares the database fails it."""
@@ -43,7 +43,9 @@ _PUT_STEP = sa.text(
 
 
 class TaskRows:
-    """Stores tasks (calls that run in the background), their steps, and the leases of the processes that run them.
+    """Stores tasks (calls that run in the background), their steps, and the leases of the processes that run the tasks.
+
+    A lease is the right of a process to run its tasks until it expires, and is renewed regularly.
 
     Every method raises `StorageError` if the database is unavailable, locked for too long, full or damaged.
     """
@@ -95,7 +97,7 @@ class TaskRows:
             return await admit(connection, choose, self._gateway)
 
     async def sweep(self) -> None:
-        """Delete expired tasks and old leases, and set tasks to `failed` whose gateway has not run for `UNCLAIMED_SECONDS`."""
+        """Delete expired tasks and old leases of processes, and set tasks to `failed` whose gateway has not run for `UNCLAIMED_SECONDS`."""
         async with self._database.begin() as connection:
             await sweep(connection)
             unclaimed = (tasks.c.gone_at == 0) & (tasks.c.updated_at < time.time() - UNCLAIMED_SECONDS) & ~_has_owner(connection)
@@ -213,7 +215,7 @@ class TaskRows:
     async def renew(
         self, known: Mapping[str, float], *, owner: str, lease_seconds: float
     ) -> tuple[set[str], list[TaskRow]]:
-        """Renew the lease of the process `owner` for `lease_seconds`, and find changes of its tasks by other processes.
+        """Renew the right of the process `owner` to run its tasks (its lease) for `lease_seconds`, and find changes of its tasks by others.
 
         `known` maps the id of each task of the process to the time of the last change that the process has seen. Returns the ids of the
         tasks that still belong to the process, and the stored rows of those that have changed since. Only the process `owner` writes the
@@ -266,7 +268,7 @@ class TaskRows:
         return of_gateway(tasks, self._gateway) & (tasks.c.gone_at == 0) & (tasks.c.owner != owner) & ~_has_owner(connection)
 
     async def release(self, *, owner: str) -> None:
-        """Delete the lease of the process `owner`, so that other processes can take over its tasks at once."""
+        """Delete the lease of the process `owner`, its right to run its tasks, so that other processes can take them over at once."""
         await self._database.change(sa.delete(task_owners).where(task_owners.c.id == owner))
 
     # -- steps -------------------------------------------------------------------------------------------------
@@ -277,7 +279,10 @@ class TaskRows:
             return await _steps(connection, task_id)
 
     async def listed(self, task_id: str | None = None) -> dict[str, list[str]]:
-        """Return the questions on the pending list for which tasks wait: task id → ids of the questions; for one task or for all."""
+        """Return the questions for which tasks wait on the pending list, which `moongate approvals` shows to persons.
+
+        The result maps task ids to ids of questions, for one task or for all.
+        """
         query = sa.select(task_steps.c.task, task_steps.c.value).where(task_steps.c.key.like(f"{KEPT}%/listed"))
         query = query if task_id is None else query.where(task_steps.c.task == task_id)
         found: dict[str, list[str]] = {}
@@ -300,14 +305,17 @@ class TaskRows:
 
 
 def _now(connection: Any) -> sa.ColumnElement[float]:
-    """Return an SQL expression for the current time of leases: the clock of the PostgreSQL server, or of this machine for SQLite."""
+    """Return an SQL expression for the current time, with which the expiry of leases is compared.
+
+    It is the clock of the PostgreSQL server, because clocks of machines differ, or of this machine for SQLite.
+    """
     if connection.dialect.name == "postgresql":
         return sa.cast(sa.func.date_part("epoch", sa.func.clock_timestamp()), sa.Float)
     return sa.literal(time.time(), sa.Float)
 
 
 def _has_owner(connection: Any) -> sa.ColumnElement[bool]:
-    """Return the SQL condition that the process that runs a task is alive, which means that its lease has not expired."""
+    """Return the SQL condition that the process that runs a task is alive: its right to run its tasks (lease) has not expired."""
     lives = (task_owners.c.id == tasks.c.owner) & (task_owners.c.until >= _now(connection))
     return sa.exists().where(lives).correlate(tasks)
 
@@ -318,12 +326,15 @@ async def _steps(connection: Any, task_id: str) -> Steps:
 
 
 def _is_failure(value: JsonValue) -> bool:
-    """Return whether the recorded result of a step is a tool result with `isError`."""
+    """Return whether the recorded result of a step is a tool result with `isError`, so that a retry of the task repeats the step."""
     return bool(members_of(members_of(value).get("result")).get("isError"))
 
 
 def _waits_for_person(row: TaskRow, steps: Steps) -> bool:
-    """Return whether every in-flight step of a task waits for the answer of a person, at the client or on the pending list."""
+    """Return whether every in-flight step of a task waits for the answer of a person. The task then cannot have killed its process.
+
+    The person answers at the client, or with `moongate approvals` if the question is on the pending list.
+    """
     waits = [str(item.get("step", "")) for item in row.asked.values() if is_open(item)]
     for key, (_, value) in steps.items():
         if key.startswith(KEPT) and key.endswith("/listed") and "taken" not in cast("JsonObject", value):

@@ -72,11 +72,17 @@ class TaskCaller:
         self._live_timeout = live_timeout_seconds
         self._asked = len(task.row.asked)
         self._shown: list[str] = []
-        """Messages of the open `shows` contexts. The status message shows them instead of progress."""
+        """Messages of the `with` blocks of `shows` that have not ended. The status message shows them instead of progress."""
         self._judges: set[str] = set()
-        """Durable keys of the questions whose answers the code inside the task checks and may refuse."""
+        """Keys of the questions whose answers the code inside the task checks and may refuse.
+
+        A key is durable: it identifies the question at every attempt of the task.
+        """
         self._unclaimed: set[str] = set()
-        """Names of open questions that were stored without a durable key (`STEPS_VERSION` 1), and that the task has not asked again yet."""
+        """Names of open questions that were stored without a durable key, and that the resumed task has not asked again yet.
+
+        A durable key identifies a question at every attempt of a task. Earlier versions (`STEPS_VERSION` 1) stored none.
+        """
         self._saved_at = float("-inf")
         self._progress = 0.0
         self._total: float | None = None
@@ -87,7 +93,7 @@ class TaskCaller:
         """Time at which the client that waits for the result last answered a question, by the event loop's clock."""
 
     def detach(self) -> Caller | None:
-        """Stop sending progress and questions to the client that waits for the result, and return the `Caller` of this client."""
+        """Stop sending progress and questions to the client that waits for the result, and return the connection to it."""
         live, self._live = self._live, None
         return live
 
@@ -165,8 +171,8 @@ class TaskCaller:
     def resume(self, version: int) -> bool:
         """Withdraw open questions of earlier attempts that this attempt will not ask again; return whether there were any.
 
-        `version` is the task's `STEPS_VERSION`. A question without a durable key ends with its attempt. Version 1 stored no durable keys,
-        so its open questions stay open until the code asks a question with the same text (`_claim`).
+        `version` is the task's `STEPS_VERSION`. A question without a durable key, which would identify it at later attempts, ends with its
+        attempt. Version 1 stored no durable keys, so its open questions stay open until the code asks a question with the same text.
         """
         self._unclaimed = {name for name, item in self._task.row.asked.items() if is_open(item) and "step" not in item}
         ended = [item for item in self._task.row.asked.values() if is_open(item) and not item.get("step", version == 1)]
@@ -230,8 +236,8 @@ class TaskCaller:
     def _store(self, request: JsonObject, key: str) -> str:
         """Find or add a question of the task, and return its name, which is its key in `TaskRow.asked`.
 
-        A stored question with the same durable key and the same request is reused. If the request differs, the code that asks has changed,
-        so a new question is added.
+        A stored question with the same request and the same durable `key`, which identifies a question at every attempt, is reused. If the
+        request differs, the code that asks has changed, so a new question is added.
         """
         wanted, shown = shown_request(request)
         asked = self._task.row.asked
@@ -256,7 +262,9 @@ class TaskCaller:
         return next((name for name, item in asked.items() if key and item.get("step") == key and item["request"] == shown), None)
 
     def _claim(self, shown: JsonObject) -> str | None:
-        """Return the name of a stored question with the same text that has no durable key, because `STEPS_VERSION` 1 stored it.
+        """Return the name of a stored question with the same text that has no durable key, because an earlier version stored it.
+
+        A durable key identifies a question at every attempt of the task. With `STEPS_VERSION` 1, questions had no such key.
 
         Returns `None` unless exactly one stored question has this text, and it was open when the task was taken over: an answered question
         may be an earlier question with the same text.

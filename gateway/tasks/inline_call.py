@@ -23,7 +23,7 @@ HEARTBEAT_SECONDS = 5.0
 """Seconds between progress notifications to a waiting client; less if a quarter of the maximum wait is shorter."""
 
 Work = Callable[[CallContext], Awaitable[ToolOutcome]]
-"""Function that makes the call once. If it returns `InputRequired`, it is called again with a context that has the answers."""
+"""Function that makes the tool call once. If it returns `InputRequired`, it is called again with a context that has the answers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +40,7 @@ class InlineCall:
     error: Exception | None = None
 
     async def run(self, work: Work, ctx: CallContext) -> None:
-        """Run the call, and store its outcome or exception in `outcome` or `error`, for `result`."""
+        """Run the call, and store its outcome in `outcome` or its exception in `error`. The method `result` returns or raises it."""
         try:
             with self.task.scope:
                 try:

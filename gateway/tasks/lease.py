@@ -14,10 +14,12 @@ from gateway.storage.record_types import TaskRow
 from gateway.storage.records import Records
 
 LATE_FACTOR = 3.0
-"""Seconds by which the lease is extended for each second that a renewal is late."""
+"""Seconds by which the lease (the right of a process to run its tasks) is extended for each second that a renewal is late."""
 
 MAX_LATE_SECONDS = 5.0
-"""Maximum lateness of a renewal, in seconds, that extends the lease; the machine may have been suspended for much longer."""
+"""Maximum lateness of a renewal, in seconds, that extends the lease (the right of a process to run its tasks).
+
+A greater lateness counts as this value, because the machine was probably suspended and not busy."""
 
 
 class Lease:
@@ -27,7 +29,7 @@ class Lease:
     """
 
     def __init__(self, records: Records, seconds: float) -> None:
-        """Create a lease with a new random owner id. It lasts `seconds` after each renewal, the same in all processes."""
+        """Create a lease with a random owner id, which names this process. It lasts `seconds` after each renewal, as in all processes."""
         self.owner = secrets.token_hex(12)
         self.seconds = seconds
         self.tick_seconds = seconds / 5

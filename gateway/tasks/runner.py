@@ -68,7 +68,10 @@ class TaskRunner:
         self._executor.caller_now = caller_now
 
     async def run(self) -> None:
-        """Until cancelled, renew the lease, start queued tasks, take over tasks of dead processes, and delete expired tasks."""
+        """Until cancelled, renew the lease, start queued tasks, take over tasks of dead processes, and delete expired tasks.
+
+        The lease is the right of this process to run its tasks.
+        """
         await self._upkeep.run()
 
     async def start(

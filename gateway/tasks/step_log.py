@@ -1,4 +1,4 @@
-"""`StepLog`: records the steps of a task, so that no finished step runs twice after a restart. `StepPort`: gives code in the task access.
+"""`StepLog`: records the steps of a task, so that no finished step runs twice after a restart. Code in the task uses it by a `StepPort`.
 
 A step is one action of the task with a JSON result: a tool call, a model call, a function, or a round of a workflow.
 """
@@ -44,7 +44,7 @@ class StepLog:
     def __init__(
         self, task_id: str, steps: Steps, records: Records, owner: str, on_lost: Callable[[], None], continues: Callable[[], bool]
     ) -> None:
-        """Create the log of a task. `steps` are the steps that earlier attempts recorded, and `owner` is the id of this process's lease.
+        """Create the log of a task. `steps` are the steps that earlier attempts recorded, and `owner` names this process in the database.
 
         `on_lost` is called when another process has taken the task over. `continues` returns, after the task was cancelled in this process,
         whether another process or a later start continues it.
@@ -101,7 +101,10 @@ class StepLog:
             written.set()
 
     def port(self) -> StepPort:
-        """Return the access to this log (`DurablePort`) for the outermost code of the task, whose steps have no scope in their keys."""
+        """Return the object (`DurablePort`) through which the outermost code of the task records its steps.
+
+        Parts of the task, such as executors of a workflow, get their own object from it (`StepPort.scoped`).
+        """
         return StepPort(self, "")
 
     def number(self, name: str) -> str:
@@ -111,7 +114,7 @@ class StepLog:
         return f"{name}#{count}"
 
     def restart(self, scope: str) -> None:
-        """Let the numbers of all steps whose names start with `<scope>/` begin at 1 again."""
+        """Let the numbers of all steps whose names start with `<scope>/` begin at 1 again, because that part of the task begins."""
         for name in [name for name in self._counts if name.startswith(f"{scope}/")]:
             del self._counts[name]
 
@@ -176,7 +179,7 @@ class StepLog:
         return is_done, value
 
     async def finish(self, key: str, value: JsonValue) -> None:
-        """Record the JSON result of the step `key`."""
+        """Record the JSON result of the step `key`, which `begin` has recorded as begun."""
         await self._put(key, is_done=True, value=value)
 
     async def keep(self, key: str, value: JsonValue) -> None:
@@ -272,10 +275,10 @@ def _not_json(error: Exception) -> StorageError:
 
 
 class StepPort:
-    """Implements `DurablePort`, the access to the step log of a task, for one part of the task, such as one executor of a workflow."""
+    """Implements `DurablePort`: lets one part of a task, such as one executor of a workflow, record its steps in the task's log."""
 
     def __init__(self, log: StepLog, scope: str, prefix: str = "") -> None:
-        """Create the access for the part `scope` of the task. `prefix` is put before the names of the questions of this part."""
+        """Create the port of the part `scope` of the task. `prefix` is put before the names of the questions that this part asks."""
         self._log = log
         self._scope = scope
         self._prefix = prefix
@@ -286,13 +289,16 @@ class StepPort:
         return self._log.version
 
     def scoped(self, label: str) -> StepPort:
-        """Return the access to the step log for a part of the task. The steps of the part are numbered separately, from 1."""
+        """Return a port through which a part of the task records its steps. The steps of the part are numbered separately, from 1."""
         scope = f"{self._scope}/{label}"
         self._log.restart(scope)
         return StepPort(self._log, scope)
 
     def asking(self, label: str) -> StepPort:
-        """Return an access to the same steps that puts `label` before the names of questions, for parts that run concurrently."""
+        """Return a port for the same part of the task that puts `label` before the names of questions.
+
+        Code that asks questions concurrently uses different labels, so that each question has the same name at every attempt of the task.
+        """
         return StepPort(self._log, self._scope, f"{self._prefix}{label}/")
 
     def question(self, name: str) -> str:
@@ -300,7 +306,10 @@ class StepPort:
         return self._log.number(f"{self._scope}/?{self._prefix}{name}")
 
     def judges(self, key: str) -> None:
-        """Record that the code that asks the question with the durable key `key` checks the answers and may refuse them."""
+        """Record that the code that asks the question `key` checks the answers and may refuse them.
+
+        `key` is the durable key that `question` returned; it is the same at every attempt of the task.
+        """
         if self._log.caller is not None:
             self._log.caller.judges(key)
 

@@ -21,9 +21,10 @@ INTERNAL = -32603
 
 
 def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> JsonObject:
-    """Return the JSON that another process needs to make the call again: arguments, principal, client, `_meta` and answers.
+    """Return the JSON that another process needs to make the call again.
 
-    `resumes` is false if no other process may make the call again.
+    It has arguments, principal, client, `_meta`, and the client's answers to requests for input of the call. `resumes` is false if no other
+    process may make the call again.
     """
     principal, client = ctx.facts.principal, ctx.facts.client
     call: JsonObject = {

@@ -29,14 +29,20 @@ SWEEP_SECONDS = 60.0
 
 
 class Upkeep:
-    """Runs the two background loops of a process with tasks: lease renewal, and care for queued, orphaned and expired tasks."""
+    """Runs the two background loops of a process with tasks: renewal of the lease, and care for queued, orphaned and expired tasks.
+
+    The lease is the right of the process to run its tasks. A task is orphaned if the process that ran it has stopped or died.
+    """
 
     def __init__(self, records: Records, executor: TaskExecutor) -> None:
         self._records = records
         self._executor = executor
         self._lease = executor.lease
         self._takes_over_from = float("-inf")
-        """Time by the event loop's clock from which this process may take tasks over; infinite while the database is unavailable."""
+        """Time by the event loop's clock from which this process may take over tasks of dead processes.
+
+        It is infinite while the database is unavailable, and then in the future, so that living processes can renew their leases first.
+        """
 
     async def run(self) -> None:
         """Run both loops until cancelled, then release the tasks of this process, so that other processes take them over."""
@@ -100,9 +106,9 @@ class Upkeep:
         logger.warning("task database did not answer error=%s", error)
 
     async def _admit(self) -> None:
-        """Admit the queued tasks of all processes that the limits allow now, and start those of this process.
+        """Allow queued tasks of all processes to start, as far as the limits permit, and start those of this process.
 
-        Another process notices at its next lease renewal which of its tasks may start.
+        Another process notices which of its tasks may start when it next renews its right to run tasks (its lease).
         """
         running = self._executor.running
         if not any(not task.row.admitted_at for task in running.values()):
@@ -141,7 +147,7 @@ class Upkeep:
             self._executor.launch(row, from_stored(row))
 
     async def _release(self) -> None:
-        """End the lease in the database, so that other processes take the tasks of this process over at once."""
+        """Delete this process's right to run its tasks (its lease) from the database, so that other processes take them over at once."""
         if not self._records.is_open:
             return
         with anyio.move_on_after(2, shield=True):

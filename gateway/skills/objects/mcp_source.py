@@ -3,7 +3,8 @@
 The skills come from the MCP skills extension (SEP-2640) or from the resource `skill://index.json` of its draft. `skills.remote` converts
 the server's list to the types of the skill index, and `MCPSkill` answers from these. The text of a skill is fetched when it is first
 loaded. Names that a model gives are checked before a request is sent. The gateway itself reads skills of its servers with
-`catalog.remote_skills`. The SDK's types are imported at first use, because every program with a session has already imported them.
+`catalog.remote_skills`. The types of the MCP SDK are imported at first use, which costs no time, because a program with a session has
+already imported them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from gateway.skills.remote import INDEX_URI, decode_blob, file_of, index_entries
 logger = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 60.0
-"""Timeout of one request to the server, in seconds."""
+"""Timeout of one request to the MCP server that has the skills, in seconds."""
 
 _BACKEND_ID = "client:"
 """First part of the keys of skills that a program's own MCP client lists. These skills never enter the gateway's index."""
@@ -38,7 +39,7 @@ _NOT_FOUND = (-32002, -32601)
 
 
 class ReadsResources(Protocol):
-    """The method of an MCP client that this module uses. The SDK's `Client` and `ClientSession` implement it."""
+    """Interface of an MCP client with which `MCPSkillsSource` reads skills. `Client` and `ClientSession` of the MCP SDK implement it."""
 
     async def read_resource(self, uri: str) -> object:
         """Send `resources/read` and return the result. Raises `MCPError`."""
