@@ -46,13 +46,16 @@ BYTE_SECONDS, PART_SECONDS = 1e-8, 5e-7
 """Estimated seconds that parsing a request body with the MCP SDK takes: per byte, and per JSON member, object, list or value."""
 
 PACE = 2
-"""Parsing the large request bodies of one caller may take at most one second of event loop time in this many seconds."""
+"""Parsing the large request bodies of one caller may take at most one second of event loop time in this many seconds. The caller's next
+large body is delayed accordingly."""
 
 MAX_WAIT_SECONDS = 10.0
-"""Maximum seconds that a caller's large request bodies may wait. At longer waits, its bodies over `SMALL_BYTES` are refused (HTTP 429)."""
+"""Maximum seconds that a caller's large request bodies may wait to be parsed.
+
+While the wait is longer, further bodies of the caller that exceed `SMALL_BYTES` are refused (HTTP 429)."""
 
 MAX_KNOWN = 1_024
-"""Number of counted callers at which those that have nothing in progress are removed before a new caller is added."""
+"""Number of callers from which on the counts of callers without requests in progress are removed before a new caller is counted."""
 
 
 class Totals:
@@ -106,7 +109,7 @@ class Usage:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the caller has nothing in progress."""
+        """Whether the caller has no calls, requests, streams, sessions or bytes in progress."""
         return not (self.calls or self.requests or self.streams or self.sessions or self.bytes or self.unread)
 
     @property
@@ -133,9 +136,9 @@ class Usage:
         return self._judge(self._quotas.unread, self.unread, 0)
 
     def refuse_bytes(self, size: int) -> Refusal | None:
-        """Return a refusal if a request body of `size` bytes would exceed the quota of bytes, or if earlier large bodies wait too long.
+        """Return a refusal if a request body of `size` bytes would exceed the caller's quota of bytes; `None` if it is allowed.
 
-        Return `None` if the body is allowed.
+        A body is also refused if the caller's large bodies wait longer than `MAX_WAIT_SECONDS` to be parsed.
         """
         if size > SMALL_BYTES and self.wait_seconds() > MAX_WAIT_SECONDS:
             text = f"Large bodies of this caller wait for more than {MAX_WAIT_SECONDS:g} s. Send fewer of them at a time."
@@ -208,9 +211,9 @@ class Usage:
 
 
 class Usages:
-    """Counts what every caller has in progress: finds or creates the `Usage` of a caller.
+    """Finds or creates the `Usage` of each caller, which counts the caller's requests, calls, streams, sessions and bytes in progress.
 
-    `bound_by` sets the configured quotas; before that, nothing is refused because of a quota.
+    `bound_by` sets the configured quotas; before that, no request is refused because of a quota.
     """
 
     def __init__(self) -> None:
@@ -245,9 +248,10 @@ class Usages:
 
 
 class CountedBody:
-    """An ASGI `receive` callable that counts the bytes of a request body for its caller, and delays large bodies.
+    """An ASGI `receive` callable that counts a request body against its caller's quota of bytes in progress, and delays large bodies.
 
-    Until it has arrived, a body of unknown length counts with the largest allowed length. The count ends with `release`.
+    A large body is delayed until the caller's earlier large bodies were parsed. A body of unknown length counts with the largest allowed
+    length until it has arrived. The body is counted until `release` is called.
     """
 
     def __init__(self, receive: Receive, scope: Scope, usage: Usage, size: int, *, is_known: bool) -> None:
@@ -266,7 +270,7 @@ class CountedBody:
         usage.hold_bytes(size)
 
     async def __call__(self) -> Message:
-        """Return the next ASGI message of the request. The last part of a large body is delayed, to spread large bodies over time."""
+        """Return the next ASGI message of the request. The last message of a large body is delayed, to spread their parsing over time."""
         message = await self._receive()
         if message["type"] == "http.request" and (self._parts is not None or not self._is_known):
             body = message.get("body", b"")
