@@ -79,7 +79,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
 
     @abstractmethod
     def begin(self) -> None:
-        """Emit the event (for logs and the audit log) that the call begins. Reads and requests about tasks have no such event."""
+        """Emit the event (for the console and the audit log) that the call begins. Reads and requests about tasks have no such event."""
 
     @abstractmethod
     def authorize(self) -> Reject | None:
@@ -135,7 +135,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
 
     @abstractmethod
     def end(self) -> None:
-        """Emit the event (for logs and the audit log) that the call ended, with its outcome."""
+        """Emit the event (for the console and the audit log) that the call ended, with its outcome."""
 
     def mask(self, error: Exception) -> None:
         """Remove secrets from the text of `error`, in place, if it is a `GatewayError`. Other exceptions are not changed."""

@@ -42,7 +42,7 @@ CLIENT = ClientProfile(name="ag-ui", protocol_version="1.0", capabilities={"elic
 
 
 class Conversations(Protocol):
-    """Interface of the object that finds the agents which AG-UI applications can run."""
+    """Interface of the object that finds an agent by name, for runs that AG-UI applications request."""
 
     def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
         """Return a tool that runs agent `name` on the conversation `messages`; `None` if no agent has this name.
@@ -178,7 +178,7 @@ class _ParkedFollower(ParkedCaller):
 
 
 def _resumed(wanted: RunAgentInput) -> tuple[str | None, JsonObject | None]:
-    """Return the MCP request state of the run that an AG-UI request resumes, and the answers to the run's interrupts, by key.
+    """Return the MCP request state that identifies the run which an AG-UI request resumes, and the user's answers, by key of the question.
 
     Return two `None` for a request that starts a run.
 

@@ -53,9 +53,11 @@ _BLOCKS: Mapping[str, Sequence[str]] = {
     "image": ("data", "mimeType"),
     "audio": ("data", "mimeType"),
 }
-"""The fields that a common content block has besides `type`, by its type. Other blocks are left to the models of the MCP SDK."""
+"""The only fields, besides `type`, of content blocks that are sent without the MCP SDK's models, by block type.
+
+A result with other blocks is converted by these models."""
 _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
-"""Fields of a `tools/call` result that have the same form in every protocol version."""
+"""Fields of a `tools/call` result that have the same form in every protocol version, so that they need no conversion by the MCP SDK."""
 
 
 class CallHandler:
@@ -226,9 +228,9 @@ def input_required_to_wire(outcome: InputRequired) -> JsonObject:
 
 
 def is_plain_result(result: JsonMapping) -> bool:
-    """Whether the SDK's models of every protocol version would send a `tools/call` result unchanged, so that they are not needed.
+    """Whether a `tools/call` result can be sent without the MCP SDK's models, which would not change it in any protocol version.
 
-    This is true if the result has only common fields and common content blocks.
+    This is true if the result has only common fields, and content blocks of the types text, image and audio.
     """
     content: list[JsonMapping] | None = result.get("content")  # checked in the next line
     if not isinstance(content, list):

@@ -146,7 +146,7 @@ class HttpDispatch:
             await started.end()
 
     def take(self, head: Head, body: bytes, principal: Principal) -> StartedRequest | None:
-        """Start to serve a completely received request on the fast path. Return `None`, without any effect, if the request needs the SDK.
+        """Start to serve a completely received request without the MCP SDK. Return `None`, without any effect, if it needs the SDK.
 
         The HTTP server calls this before it runs the ASGI application: a request that is answered here needs no `asyncio` task for the
         ASGI application.
@@ -180,9 +180,9 @@ class HttpDispatch:
         return StartedAnswer(self._app, self._server.plain.answer(request, principal), principal, usage)
 
     async def _delegate_cancelled(self, message: JsonObject, wire_id: str) -> None:
-        """Hand a call of the 2025 session `wire_id` over to the SDK path, so that the SDK can cancel the call.
+        """Hand a call of the 2025 session `wire_id` over to the MCP SDK (on the SDK path), so that the SDK can cancel the call.
 
-        `message` is the `notifications/cancelled` that names the call. The SDK path receives it after this method returns.
+        `message` is the `notifications/cancelled` that names the call. The SDK receives it after this method returns.
         """
         params: JsonValue = message.get("params")
         number = cast("JsonMapping", params).get("requestId") if isinstance(params, dict) else None
@@ -273,7 +273,7 @@ class LineDispatch:
         self._opening = ""
         """JSON-RPC id of the request that this class itself sent to the SDK as the first one, while its response is awaited; else empty."""
         self._has_answered = self._is_open = False
-        """Whether the fast path has accepted a request; whether the SDK has received a request, which fixes its protocol era."""
+        """Whether a request was accepted without the MCP SDK; whether the SDK has received a request, which fixes its protocol era."""
         self._uses_fast_path = True
         self._over = anyio.Event()
 
@@ -455,7 +455,7 @@ class LineDispatch:
         return self._lines
 
     async def _open(self, lines: MemoryObjectSendStream[DelegatedLine]) -> None:
-        """Send the SDK a request that fixes the protocol era of the connection, because the fast path answered the client's first request.
+        """Send the MCP SDK a request that fixes its protocol era (2025 or 2026), because the first request was answered without the SDK.
 
         In a 2025 session this is the client's `initialize` request, so that the SDK has the session's state; else `server/discover`.
         """
