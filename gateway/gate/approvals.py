@@ -148,7 +148,7 @@ class Approvals:
         default_by: Callable[[], ApprovalBy] = lambda: "caller",
         chosen_by: Callable[[], ApprovalBy | None] = lambda: None,
     ) -> None:
-        """`records` stores the questions that people have not answered yet. Without it, calls whose client cannot show a form are refused.
+        """`records` stores questions that wait for a person's answer. Without it, calls whose client cannot show a form are refused.
 
         A person may also approve a call and similar future calls ("always"); such a standing approval is valid for `standing_days`, and is
         not offered if this is 0. `default_by` returns who may approve if the policy of a source does not set it, and `chosen_by` the value
@@ -212,7 +212,7 @@ class Approvals:
         """Ask a person a question, and wait for the decision. Return a refusal; `None` if approved.
 
         `by` is who may decide according to the policy of the question's source. Inside a durable task, `key` identifies the question
-        (`CallContext.question`): when the task is resumed, an approval under the same key is valid without another question, event or rule.
+        (`CallContext.question`): when the task is resumed, an approval that was given under the same key is used, without asking again.
 
         Raises:
             PolicyDenied: Too many questions of this caller are pending.

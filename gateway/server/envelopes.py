@@ -39,7 +39,7 @@ _INFO = {"name", "version", "title", "description"}
 
 
 class KnownClient:
-    """The client of a 2026 tool call, with what it declared in the call's `_meta`, after this was found to be valid.
+    """The client of a 2026-07-28 tool call, with what it declared in the call's `_meta`, after this was found to be valid.
 
     A later call on the same connection whose `_meta` declares the same values is not checked again.
     """
@@ -123,12 +123,12 @@ class Envelopes:
         return profile
 
     def agree(self, message: JsonObject, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether the headers of a 2026 request repeat the protocol version, method and tool (or resource or prompt) name of its body."""
+        """Whether the headers of a 2026-07-28 request repeat the protocol version, method and name (of a tool, prompt, …) of its body."""
         return _repeat_body(message, headers) or (self._has_sdk() and _routes(message, headers))
 
 
 def is_plain_envelope(envelope: JsonMapping) -> bool:
-    """Whether what a 2026 request declares about its client in `_meta` is valid, as far as this can be checked without the MCP SDK.
+    """Whether what a 2026-07-28 request declares about its client in `_meta` is valid, as far as can be checked without the MCP SDK.
 
     Unusual capabilities, which only the SDK's models can check, give false.
     """
