@@ -262,7 +262,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return outcome
 
     def _note(self, error: Exception) -> None:
-        """Record for the call's end event that the tool raised `error`. An exception that ends an agent's run on purpose is no failure."""
+        """Record for the call's end event that the tool raised `error`. It is not a failure if it ends an agent's run on purpose."""
         if isinstance(error, PolicyDenied):
             self.kind, self.outcome, self.rule = "call.refused", "refused", error.rule
         self.error = type(error).__name__
