@@ -56,7 +56,7 @@ INPUT_REQUIRED = "input_required"
 """First word of the progress message that a client receives while its call waits for a person's approval."""
 
 MAX_SHOWN_CHARS = 300
-"""Maximum characters of the question to the person in the progress message of a call that waits for the decision."""
+"""Maximum characters that the progress message of a call which waits for a person's decision shows of the question."""
 
 POLL_SECONDS = 0.25
 """Seconds between two reads of the question of a waiting call from the database, because another process may store a person's decision."""
@@ -124,8 +124,10 @@ class Grant:
 
 
 def approved_in_run(ctx: CallContext) -> bool:
-    """Whether a person already approved the call that an agent's run makes: in its conversation (`approval_mode` of a tool), or as policy
-    requires (`note_approved`)."""
+    """Whether a person already approved this call of an agent's run.
+
+    The person did so in the agent's conversation, which a tool's `approval_mode` requires, or as policy requires (`note_approved`).
+    """
     metadata: JsonObject = ctx.run.invocation.metadata if ctx.run.invocation is not None else {}
     return metadata.get(_APPROVED_KEY) is True or getattr(metadata.get("approval_response"), "approved", None) is True
 
@@ -299,7 +301,7 @@ class Approvals:
         self._events.emit("approval.rule", source=rule.source, name=rule.name, principal=rule.principal, fields=fields)
 
     async def _by_list(self, question: Question, ctx: CallContext, by: ApprovalBy, key: str) -> tuple[Decision | Literal["expired"], str]:
-        """Put a question on the list of pending questions (in the database), and wait until a person decides.
+        """Put a question on the list of pending questions (in the database), and wait until a person decides, or the question expires.
 
         Return the decision, and the id of the principal that decided.
         """

@@ -174,7 +174,7 @@ class Slot:
         return self._is_held
 
     async def acquire(self) -> None:
-        """Take a slot of the limiter; wait until one is free."""
+        """Take a slot of the limiter for the call; wait until a slot is free."""
         await self.limiter.acquire(self._caller)
         if self._is_held or self._waiting:  # another question of this call acquired the slot first, or a new question is pending
             self.limiter.release()

@@ -401,7 +401,7 @@ class _Shortening:
 
 
 def _decoded(body: Sequence[bytes]) -> tuple[JsonValue, bool]:
-    """Parse an encoded text. Return its value and true if it is a JSON object or array; else `None` and false."""
+    """Parse an encoded text as JSON. Return its value and true if it is a JSON object or array; else `None` and false."""
     if body[0].lstrip()[:1] not in (b"{", b"["):
         return None, False
     try:

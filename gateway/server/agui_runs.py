@@ -166,13 +166,13 @@ class _Caller:
 
 
 class _ParkedFollower(ParkedCaller):
-    """The caller object of an agent run that several AG-UI requests share: forwards the run's updates to the current request.
+    """Sends the updates of an agent's run to the application, in the AG-UI request that is now open; the run may take several requests.
 
     Between two requests, the run is parked: it waits for the application's answer to an interrupt.
     """
 
     async def follow(self, update: AgentResponseUpdate) -> None:
-        """Forward an update of the run to the current request. Between requests it is dropped; the conversation still contains it."""
+        """Send an update of the run on the AG-UI request that is now open. Between two requests, drop it: the conversation contains it."""
         if isinstance(self.current, _Caller):
             await self.current.follow(update)
 

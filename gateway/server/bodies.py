@@ -50,7 +50,10 @@ def has_foreign_charset(content_type: bytes) -> bool:
 
 
 class BufferedReceive:
-    """An ASGI `receive` callable that allows reading a request's body in advance: `read` returns the body, later calls return it again."""
+    """An ASGI `receive` callable that allows reading a request's body in advance, with `read`.
+
+    The application that calls the object later still receives the whole body.
+    """
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive

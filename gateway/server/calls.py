@@ -74,7 +74,7 @@ class CallHandler:
         """Handle a `tools/call` request with the MCP SDK, and return its result as JSON object.
 
         If the fast path, which does not use the SDK, already started the call, await that call. A call that requests input from a 2026
-        client has several requests, each of which is handled here, and is called a round of the call.
+        client takes several requests (its rounds), because the client repeats its request with the answers. Each of them is handled here.
         """
         from gateway.server.sdk_path.wire_caller import WireCaller, is_call_result
 
@@ -149,9 +149,9 @@ class CallHandler:
         return self._tasks.relayed(tool, outcome, ctx) if isinstance(outcome, TaskStarted) else outcome
 
     async def run_plain(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run one round of a 2026 client's call: one request and its result. The outcome equals that of `run`, which can run every tool.
+        """Run one round of a 2026 client's call: one request and its result. It is a faster `run`, with the same outcome, for some tools.
 
-        The tool must never run as a task of this gateway, and must not ask the client while it runs (only by its result).
+        The tool must never run as a task of this gateway, and may request input from the client only by its result, not while it runs.
         """
         outcome = await tool.call(arguments, ctx)
         if isinstance(outcome, Complete):

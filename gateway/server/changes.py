@@ -121,7 +121,7 @@ class Changes:
         self._wake.set()
 
     def _listing_changed(self, scope: str) -> None:
-        """Record that a client loaded or unloaded tools, which changes only its own list of tools.
+        """Record that a client loaded or unloaded on-demand tools, which are listed only for clients that load them.
 
         `scope` is the key of the client's loaded tools. A 2025 client is notified on its session. For a 2026 client, every listen stream is
         notified, because a stream does not identify its client.

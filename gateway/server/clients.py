@@ -75,7 +75,7 @@ class LegacySession:
     opened_by: str = ""
     """Id of the principal that opened the session. Requests of other principals cannot use it."""
     seen: float = 0.0
-    """Monotonic time of the session's last request. Requests that set `used` do not count."""
+    """Monotonic time of the session's last request, except requests that were served without the MCP SDK although it keeps the session."""
     used: float = 0.0
     """Monotonic time of the last request that was served without the MCP SDK (on the fast path) although the SDK keeps the session."""
     idle_seconds: float | None = None
@@ -116,7 +116,7 @@ class CloseableCaller(Caller, Protocol):
 
     @property
     def has_more(self) -> bool:
-        """Whether `close` has messages to send."""
+        """Whether `close` has messages to send, which had to wait until the call's result is known."""
         ...
 
     async def close(self) -> None:
@@ -142,7 +142,7 @@ class Clients:
         self._ask_timeout_seconds = ask_timeout_seconds
         self._count = 0
         self.tasks: TaskGroup | None = None
-        """Task group in which delayed notifications are sent; `None` while the server is not running."""
+        """Task group in which notifications are sent that a rate limit delays; `None` while the server is not running."""
 
     def all(self) -> list[LegacySession]:
         """Return every open 2025 session whose client completed the handshake."""
@@ -237,7 +237,7 @@ class Clients:
         self._moving[wire_id] = inherit
 
     async def end_session(self, wire_id: str) -> None:
-        """Remove a session on the fast path (without the MCP SDK), and report its end. A session that the SDK has taken over remains."""
+        """Remove a session on the fast path (without the MCP SDK), and call `on_close`. A session that the SDK has taken over remains."""
         self._moving.pop(wire_id, None)
         session = self._fast.pop(wire_id, None)
         if session is not None:
@@ -258,7 +258,7 @@ class Clients:
         return f"session-{self._count}"
 
     def scope(self, ctx: RequestContext) -> str:
-        """Return the key under which the catalog stores the tools that the client of a request has loaded.
+        """Return the key under which the catalog stores which on-demand tools (listed only when loaded) the client of a request has loaded.
 
         There is one key per 2025 session, and one per principal for 2026 clients.
         """

@@ -160,7 +160,7 @@ class HttpDispatch:
     def _start(self, message: JsonObject, head: Head, session: LegacySession | bool, principal: Principal) -> StartedRequest | None:
         """Start to serve a request without the MCP SDK, or refuse the request if a quota of its caller is used up.
 
-        `session` is the 2025 session of the request, or true for a 2026 request. Return `None` if the SDK must serve the request.
+        `session` is the 2025 session of the request, or true for a 2026-07-28 request. Return `None` if the SDK must serve the request.
         """
         usages = self._server.usages
         usage = usages.by_id.get(principal.id) or usages.of(principal)
@@ -193,7 +193,7 @@ class HttpDispatch:
     def _plain_session(self, head: Head, principal: Principal) -> LegacySession | bool:
         """Decide by its head whether a request may be served without the MCP SDK.
 
-        Return the session for a request of a 2025 session, true for a 2026 request, and false if the SDK must serve the request.
+        Return the session for a request of a 2025 session, true for a 2026-07-28 request, and false if the SDK must serve the request.
         """
         if head.is_plain is None:
             head.is_plain = self._is_plain(head)
@@ -252,7 +252,7 @@ class LineDispatch:
     def __init__(self, server: ServerParts, write: Write, tasks: TaskGroup, listed: Listed | None = None) -> None:
         """`write` sends lines to the client. Requests are answered in the task group `tasks`, which must outlive the connection.
 
-        `listed` is started in this task group after the first listing of a 2025 session was answered.
+        `listed`, which stores results for the next start, runs in this task group after the first listing of a 2025 session was answered.
         """
         self._listed = listed
         self._server = server

@@ -40,7 +40,7 @@ GATHER_SECONDS = 0.1
 one by one."""
 
 MAX_GATHER_SECONDS = 2.0
-"""Maximum seconds to wait, after a call's first request for input, for further ones that can be sent to the client in the same result."""
+"""Maximum seconds for which a call's first request for input waits for further requests for input, to be sent in the same result."""
 
 HANDLE_PREFIX = "parked:"
 """Prefix of the `requestState` of a result, before encryption, if it names a call that is parked: waits for the client's answers."""
@@ -94,7 +94,7 @@ class _Parked(Generic[OutcomeT]):
     async def moved(self) -> None:
         """Wait until the call's work has ended, or has open requests for input.
 
-        After the first request for input, wait a little for further ones, which often follow at once.
+        After the first request for input, wait a little for further requests for input, which often follow at once.
         """
         while True:
             await self.caller.moved.wait()
@@ -119,7 +119,7 @@ class ParkedCalls:
     """
 
     def __init__(self, tasks: anyio.abc.TaskGroup, *, ttl_seconds: float) -> None:
-        """The work of the calls runs in `tasks`. A parked call is cancelled if the client does not answer within `ttl_seconds`."""
+        """The calls run in `tasks`. A call that waits for input is cancelled if the client does not answer within `ttl_seconds`."""
         self._tasks = tasks
         self._ttl_seconds = ttl_seconds
         self._calls: dict[str, _Parked[Any]] = {}
@@ -202,7 +202,7 @@ class ParkedCalls:
         return await self._round(parked, caller)
 
     async def _round(self, parked: _Parked[OutcomeT], caller: Caller) -> OutcomeT | InputRequired:
-        """Wait for one request of the client until its call ends or requests input. Return the outcome, or the requests for input.
+        """Serve one request of the client: wait until its call ends or requests input. Return the outcome, or the requests for input.
 
         If the client's request is cancelled, the call is cancelled.
         """

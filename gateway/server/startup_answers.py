@@ -61,7 +61,7 @@ Number = int | str
 Write = Callable[[bytes], Awaitable[None]]
 
 Listed = Callable[[], Coroutine[None, None, None]]
-"""An async function that the stdio server runs once, after it answered the first listing request of a 2025 session."""
+"""An async function that stores results for the next start. The stdio server runs it once, after the first listing of a 2025 session."""
 
 
 @dataclass(slots=True)

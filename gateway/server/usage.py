@@ -163,7 +163,7 @@ class Usage:
         return self.refuse(verdict) if isinstance(verdict, Reject) else None
 
     def release_call(self) -> None:
-        """Decrease the number of calls in progress, because a call ended."""
+        """Decrease the number of the caller's calls in progress, because a call ended."""
         self.calls -= 1
 
     def hold_bytes(self, size: int) -> None:
@@ -220,7 +220,7 @@ class Usages:
         self._totals = Totals()
         self._log = SparseLog(logger)
         self.by_id: dict[str, Usage] = {}
-        """The counts of each caller, by the id of its principal. `of` adds an entry for a new caller."""
+        """The calls, requests, streams, sessions and bytes of each caller, by the id of its principal. `of` adds a new caller."""
         self.bound_by(CallerQuotas())
 
     def bound_by(self, quotas: CallerQuotas) -> None:
@@ -229,12 +229,12 @@ class Usages:
         self.by_id.clear()
 
     def of(self, principal: Principal) -> Usage:
-        """Return the counts of a caller; for a new caller, with nothing in progress."""
+        """Return the counts of a caller's calls, requests, streams, sessions and bytes in progress; all 0 for a new caller."""
         usage = self.by_id.get(principal.id)
         return usage if usage is not None else self._new(principal)
 
     def known(self, principal_id: str) -> Usage:
-        """Return the counts of the caller whose principal has this id; for a new caller, with nothing in progress."""
+        """Return the counts of the caller whose principal has this id: calls, requests, … in progress. They are 0 for a new caller."""
         return self.by_id.get(principal_id) or self._new(LOCAL if principal_id == LOCAL.id else Principal(principal_id))
 
     def _new(self, principal: Principal) -> Usage:

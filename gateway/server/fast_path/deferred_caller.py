@@ -1,6 +1,6 @@
 """Implementations of `Caller`, which sends the messages of a call to its client, for calls that were started without the MCP SDK.
 
-`PlainCaller` is for 2026 requests, and `DeferredCaller` for requests of 2025 sessions.
+`PlainCaller` is for requests of protocol version 2026-07-28, and `DeferredCaller` for requests of 2025 sessions.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gateway.tools.ports import LogLevel, Presence, undeclared
 
 
 class PlainCaller:
-    """The `Caller` of a 2026 tool call whose client requested neither progress nor log messages: drops both.
+    """The `Caller` (sends a call's messages to its client) of a 2026-07-28 call whose client requested neither progress nor log messages.
 
-    It cannot request input, because 2026 clients receive requests for input in results.
+    It drops progress and log messages. It cannot request input, because 2026 clients receive requests for input in results.
     """
 
     log_level: LogLevel | None = None

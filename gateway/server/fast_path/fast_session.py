@@ -30,7 +30,7 @@ MAX_TOLD = 200
 
 @dataclass(slots=True)
 class NotificationLog:
-    """The last notifications of a 2025 session, sent or not, so that a client can resume its listening GET with `Last-Event-ID`.
+    """The last notifications of a 2025 session, sent or not, for a client that reconnects its GET for notifications with `Last-Event-ID`.
 
     The SSE event id of a notification is `<token>.<number>`.
     """

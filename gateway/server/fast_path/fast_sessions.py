@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PULSE_SECONDS = 5.0
-"""Seconds between two checks of all sessions for streams without events and for idle sessions."""
+"""Seconds between two checks of all sessions, which end idle sessions and send a comment on streams that had no events for a while."""
 
 SILENCE_SECONDS = 9.0
 """Seconds without an event after which a stream gets an SSE comment at the next check, so that no proxy closes the stream."""

@@ -101,7 +101,7 @@ def _parse(message: JsonMapping, methods: Set[str], *, is_modern: bool) -> Plain
 
 
 def _is_token(value: JsonValue) -> bool:
-    """Whether `value` is a progress token. Some clients send a token with every request."""
+    """Whether `value` is a progress token, which is ignored in a listing request, because some clients send a token with every request."""
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
@@ -125,8 +125,8 @@ class PlainAnswers:
     ) -> bytes | None:
         """Return the encoded response to a listing request of the 2025 session `session_id`; `None` if the MCP SDK must answer.
 
-        The listing contains the tools that the session has loaded. With `is_resumable`, a listing that has tools with task support is left
-        to the SDK, whose streamed response the client can resume.
+        The listing contains on-demand tools only if the session has loaded them. With `is_resumable`, a listing that has tools with task
+        support is left to the SDK, whose streamed response the client can resume.
         """
         result = await self._page(request, principal, session_id, is_resumable=is_resumable)
         return None if result is None else request.frame(result)

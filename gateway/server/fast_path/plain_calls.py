@@ -102,7 +102,7 @@ class PlainCalls:
         return StartedCall(self._app, running, partial(self._encode, key[1], is_modern=False), principal, key, self._in_session)
 
     def start(self, message: JsonObject, head: Head, principal: Principal, usage: Usage) -> StartedCall | None:
-        """Start the tool call of a 2026 request over HTTP. Return `None`, without any effect, if the request needs the MCP SDK.
+        """Start the tool call of a 2026-07-28 request over HTTP. Return `None`, without any effect, if the request needs the MCP SDK.
 
         `head` has the request's headers. The call counts in `usage`, the counts of the caller, until it ends.
         """
@@ -164,7 +164,7 @@ class PlainCalls:
     def _declared(
         self, message: JsonObject, params: JsonObject, headers: Mapping[bytes, bytes] | None, last: KnownClient | None
     ) -> tuple[KnownClient, JsonMapping] | None:
-        """Return the client that a 2026 request declares, and the part of the request's `_meta` that is sent on to the tool's server.
+        """Return the client that a 2026-07-28 request declares, and the part of its `_meta` that is sent on to the tool's server.
 
         Return `None` if the declaration is invalid, differs from `headers`, or requests a feature. `last` is the client of an earlier
         request with the same headers; if this request declares the same client, it is not checked again.
@@ -240,7 +240,7 @@ def _plain_params(message: JsonObject) -> JsonObject | None:
 
 
 def _forwarded(client: KnownClient, meta: JsonValue) -> JsonMapping | None:
-    """Return the part of `meta`, the `_meta` of a 2026 request, that is sent on to the tool's server.
+    """Return the part of `meta`, the `_meta` of a 2026-07-28 request, that is sent on to the tool's server.
 
     Return `None` if `meta` declares another client than `client`, or requests a feature such as progress.
     """
@@ -261,7 +261,7 @@ def _forwarded(client: KnownClient, meta: JsonValue) -> JsonMapping | None:
 def _is_plain_meta(meta: JsonValue, *, has_envelope: bool = True) -> TypeGuard[JsonMapping]:
     """Whether `_meta` of a request is an object that requests no feature, such as progress.
 
-    Only with `has_envelope` may it contain the keys in which a 2026 request describes its client.
+    Only with `has_envelope` may it contain the keys in which a 2026-07-28 request describes its client.
     """
     if not isinstance(meta, dict):
         return False
