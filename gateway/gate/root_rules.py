@@ -70,7 +70,7 @@ class RootRules:
         return [*self._fixed, *named, *self._loaded_code()]
 
     def _loaded_code(self) -> Iterator[Protected]:
-        """Yield the folders of the Python modules that this process has imported, as protected folders.
+        """Yield the folders of the Python modules that this process has imported, which agents must not be able to change.
 
         The folder of a package is protected with everything below it.
         """

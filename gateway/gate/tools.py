@@ -102,7 +102,7 @@ class GuardedTool:
         return judge_scope(principal.scopes, "tools", self.source, self.definition.name)
 
     def described(self, wire: JsonObject, scopes: Sequence[str]) -> JsonObject:
-        """Return `wire`, the tool's entry in a listing, with the description for a caller with these scopes, on which it may depend."""
+        """Return `wire`, the tool's entry in a listing, with the description for a caller with these scopes (it may differ by scope)."""
         description = self.description_for(scopes)
         return wire if description == self.definition.description else {**wire, "description": description}
 

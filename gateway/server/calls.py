@@ -191,7 +191,7 @@ class CallHandler:
 def _started_call(ctx: RequestContext) -> InFlightCall | None:
     """Return the running call of a request that was started without the MCP SDK (on the fast path), and then delegated to the SDK path.
 
-    Return `None` for other requests.
+    Return `None` for a request whose call was not started yet.
     """
     request: object = ctx.request
     if isinstance(request, InFlightCall):

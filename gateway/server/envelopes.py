@@ -47,7 +47,7 @@ class KnownClient:
     __slots__ = ("envelope", "facts", "spelled")
 
     def __init__(self, meta: JsonMapping, facts: CallFacts) -> None:
-        """`meta` is the `_meta` of a call, which must be valid. `facts` are the facts of the call that all calls of this client share."""
+        """`meta` is the `_meta` of a call, which must be valid. `facts` describe the client, for the context of each of its calls."""
         self.facts = facts
         envelope = {key: meta[key] for key in ENVELOPE_KEYS if key in meta}
         is_small, is_exact = _measured(envelope)

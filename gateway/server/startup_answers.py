@@ -235,7 +235,7 @@ def _agreed(result: JsonValue) -> list[JsonValue]:
 def _message(line: bytes) -> JsonMapping | None:
     """Parse a line that contains a JSON-RPC request or notification.
 
-    Return `None` for other lines, for long or deeply nested lines, and for JSON that two parsers may read differently.
+    Return `None` for a line that contains anything else, is long or deeply nested, or is JSON that two parsers may read differently.
     """
     is_odd = b"\\u" in line or b"NaN" in line or b"Infinity" in line
     if is_odd or len(line) > MAX_LINE or line.count(b"{") + line.count(b"[") > MAX_NESTED:

@@ -101,7 +101,7 @@ class Usage:
         self._log = log
         self.is_admin = is_admin
         self.max_calls = quotas.calls.per_caller
-        """Number of calls in progress below which a further small call is certainly allowed, so that no other quota needs to be checked.
+        """Number of calls in progress below which a call with a short body is certainly allowed, so that no other quota need be checked.
 
         0 while the caller leaves too many bytes of responses unread.
         """

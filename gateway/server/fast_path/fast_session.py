@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from starlette.types import Message, Send
 
 MAX_PENDING = 16
-"""Maximum number of events that wait to be sent on a stream whose client does not read. Further events are not sent on this stream, but a
-client that reconnects with `Last-Event-ID` receives them."""
+"""Maximum number of server-sent events (notifications) that wait to be sent on a stream whose client does not read.
+
+Further events are not sent on this stream, but a client that reconnects with `Last-Event-ID` receives them."""
 
 MAX_TOLD = 200
 """Maximum number of notifications stored per session, for clients that reconnect their stream."""
