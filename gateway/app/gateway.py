@@ -270,7 +270,7 @@ class Gateway:
     # -- another configuration ---------------------------------------------------------------------------------
 
     def follow(self, read: Callable[[], LoadedConfig], watch: FileWatch | None) -> None:
-        """From now on, read the configuration again with `read` and apply it, at each SIGHUP and when the file that `watch` watches changes.
+        """From now on, read the configuration with `read` and apply it, at each SIGHUP and when the file that `watch` watches changes.
 
         This ends when the gateway exits. `read` runs in a worker thread; it may block, and may raise `ConfigError`, which changes nothing.
         """

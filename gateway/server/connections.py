@@ -109,7 +109,7 @@ class Connections:
         return network_of(client[0] if client else None)
 
     def opened(self, peer: Peer, now: float) -> bool | None:
-        """Count the new connection `peer`, and decide whether it is served. At a limit, close an idle connection.
+        """Count the new connection `peer`, and decide whether it is served. At a limit, close one that waits for its client.
 
         Return true if its requests are served, false if it may only be used for health checks and by administrators, and `None` if it is
         refused. `now` is the event loop's time.
