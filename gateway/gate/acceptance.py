@@ -79,9 +79,9 @@ class Acceptance:
     # -- deciding ----------------------------------------------------------------------------------------------
 
     def open(self, configuration: Path, state_folder: str | None) -> None:
-        """Read from the state folders which commands of the file `configuration` a person has accepted. Later calls read this again.
+        """Read from the state folders which commands of the file `configuration` a person has accepted.
 
-        `state_folder` is `storage.dir` of the configuration.
+        `state_folder` is `storage.dir` of the configuration. Later calls read the same folders again, and ignore their arguments.
 
         Raises:
             StorageError: A record is damaged.

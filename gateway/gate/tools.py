@@ -243,7 +243,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return self._settled(ctx) if ctx.ports.durable is None or self._rules.is_own else self._recorded(ctx)
 
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
-        """Call the tool. Exceptions become results with `isError`, unless `GuardedTool.call` raises them, or an agent defines the tool."""
+        """Call the tool. Exceptions become `isError` results, unless `GuardedTool.call` raises them or an agent or workflow owns it."""
         rules = self._rules
         try:
             outcome = await self._tool.tool.call(self.arguments, ctx)

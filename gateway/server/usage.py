@@ -250,8 +250,8 @@ class Usages:
 class CountedBody:
     """An ASGI `receive` callable that counts a request body against its caller's quota of bytes in progress, and delays large bodies.
 
-    A large body is delayed until the caller's earlier large bodies were parsed. A body of unknown length counts with the largest allowed
-    length until it has arrived. The body is counted until `release` is called.
+    A large body is delayed until the caller's earlier large bodies were parsed, and a pause has passed. A body of unknown length
+    counts with the largest allowed length until it has arrived. The body is counted until `release` is called.
     """
 
     def __init__(self, receive: Receive, scope: Scope, usage: Usage, size: int, *, is_known: bool) -> None:
