@@ -41,7 +41,7 @@ All other commands and modules that a person must accept are named in the config
 
 
 class Acceptance:
-    """Decides which entries of a configuration may execute something: commands of servers, Python modules, scripts.
+    """Decides which commands of servers, Python modules and scripts that a configuration names may run: those that a person has accepted.
 
     Implements `config.executes.Admission`. All methods except `follow` block; use the object from one thread at a time.
     """

@@ -94,7 +94,7 @@ class ServerParts(CallParts, SdkParts, Protocol):
 
 
 class HttpDispatch:
-    """ASGI application that answers authenticated requests which need no MCP SDK, and passes all others to the ASGI application `app`.
+    """ASGI application that answers authenticated requests which need no MCP SDK, and passes all other requests to the application `app`.
 
     The application in front of it is `KeyGate`, which authenticates requests.
     """

@@ -183,7 +183,7 @@ class PlainAnswers:
 
 
 def _plain_page(page: JsonObject, kind: Listed, *, is_modern: bool, is_resumable: bool) -> JsonObject | None:
-    """Return a page of a listing without the keys of its entries that the protocol does not define.
+    """Return a page of a listing, and remove the keys of its entries (tools, resources or prompts) that the protocol does not define.
 
     Return `None` if an entry must be validated by the MCP SDK's models, or with `is_resumable` if a tool supports tasks.
     """
