@@ -118,9 +118,9 @@ class Gateway:
     ) -> Gateway:
         """Return a gateway for the configuration `loaded`. It has no side effects before it is entered.
 
-        `acceptance` decides which commands of the configuration may run. By default all may run, except those that wait for acceptance in a
-        running gateway of this configuration, and no acceptance is recorded. `endpoint` is the port or `STDIO` at which the gateway will be
-        served; it is a part of the id by which a chain of gateways detects loops (`hop_id`).
+        `acceptance` decides which commands of the configuration may run. By default all may run, except new or changed commands that a
+        person has not yet accepted for a running gateway of this configuration; nothing is recorded as accepted. `endpoint` is the port or
+        `STDIO` at which the gateway will be served; it is a part of the id by which a chain of gateways detects loops (`hop_id`).
         """
         return cls(loaded, events or EventStream(), acceptance, endpoint)
 
@@ -217,9 +217,9 @@ class Gateway:
         await self._stack.enter_async_context(self._server)
 
     def _asking(self, records: Records) -> InputRequestServices:
-        """Build the services that handle requests for input of remote servers: approvals, and models for sampling.
+        """Build the services for requests that remote servers send to clients: a person's approval, and models that answer sampling.
 
-        From now on, events are also written to the audit log in `records`. The database is opened on first use.
+        This also begins the audit log: until the gateway exits, audit events are stored with `records`, in the gateway's database.
         """
         config = self.loaded.config
         self._stack.callback(audit(self.events, records))
@@ -242,7 +242,7 @@ class Gateway:
         return is_operator(principal) or bool(approvers_of(self.loaded.config, self.approval_by()) - {"operator"})
 
     def _entries(self) -> list[CatalogEntry]:
-        """Return one catalog entry per source: first the built-in tools, then local sources, then servers in the order of the file."""
+        """Return one catalog entry per source of tools: built-in tools, local sources, then servers in the order of the configuration."""
         unlimited = {"max_result_bytes": UNLIMITED_BYTES, "max_kept_bytes": UNLIMITED_BYTES}
         own = self.loaded.config.policy(SOURCE_ID).model_copy(update=unlimited)
         entries = [CatalogEntry(self._own, own, "", self._own, is_local=True)]
@@ -270,7 +270,7 @@ class Gateway:
     # -- another configuration ---------------------------------------------------------------------------------
 
     def follow(self, read: Callable[[], LoadedConfig], watch: FileWatch | None) -> None:
-        """Start to read the configuration again with `read`, and apply it, at each SIGHUP and when the file of `watch` changes.
+        """From now on, read the configuration with `read` and apply it, at each SIGHUP and when the file that `watch` watches changes.
 
         This ends when the gateway exits. `read` runs in a worker thread; it may block, and may raise `ConfigError`, which changes nothing.
         """
@@ -385,9 +385,9 @@ class Gateway:
         await self.catalog.catch_up()
 
     async def _serve_remote(self, remote: RemoteSkills) -> None:
-        """Serve the skills of remote servers in the source `skill`, and update the catalog if this adds or removes the source.
+        """Publish changed skills of remote servers in the source `skill`, which contains all skills, local and remote.
 
-        Without local skills, the source exists only while a server has skills.
+        Without local skills this source exists only while a remote server has skills; the catalog is updated when it is added or removed.
         """
         async with self._arranging:
             changes = await self._local.share(self.loaded, remote)

@@ -40,11 +40,11 @@ class LocalBuilder:
     models: Callable[[], ModelResolver]
     """Function that returns the gateway's model resolver."""
     records: Records
-    """Stores the sessions of agents, and the pending questions of workflows."""
+    """Stores the sessions of agents, and the questions of workflows that people have not answered yet."""
     state_folder: Path
     events: EventStream
     acceptance: Acceptance
-    """Decides which files of agents and workflows may make the gateway import Python modules."""
+    """Decides which files of agents and workflows may make the gateway import Python modules: those that a person has accepted."""
 
     def build(self, kind: LocalKind, loaded: LoadedConfig, roots: RootRules, local: LocalSources) -> LocalToolSource:
         """Build a new source of the given kind from the configuration `loaded`. Implements `LocalSourceBuilder`.

@@ -35,17 +35,22 @@ from gateway.storage.state_folder import default_state_dir, state_dir
 logger = logging.getLogger(__name__)
 
 _OF_FILES = ("agent/", "workflow/")
-"""Prefixes of the keys of entries that are written in files of agents and workflows. All other entries are in the configuration file."""
+"""Prefixes of the keys of commands and modules to accept that are named in files of agents and workflows.
+
+All other commands and modules that a person must accept are named in the configuration file."""
 
 
 class Acceptance:
-    """Decides which entries of a configuration may execute something: commands of servers, Python modules, scripts.
+    """Decides which commands of servers, Python modules and scripts that a configuration names may run: those that a person has accepted.
 
     Implements `config.executes.Admission`. All methods except `follow` block; use the object from one thread at a time.
     """
 
     def __init__(self, *, is_start: bool = True, records_start: bool = False) -> None:
-        """With `is_start`, all entries may run until `settle` is called. With `records_start`, `settle` records them as accepted."""
+        """With `is_start`, all commands of the configuration may run until `settle` is called, because the user just started the gateway.
+
+        With `records_start`, `settle` records these commands as accepted.
+        """
         self._is_start = is_start
         self._records_start = records_start
         self._records: list[tuple[AcceptanceRecord, Acceptances]] = []
@@ -53,12 +58,14 @@ class Acceptance:
         self._told: dict[str, str] = {}
         self._news: list[tuple[str, RunEntry]] = []
         self.held: dict[str, RunEntry] = {}
-        """Entries that wait until a person accepts them, by key: a server's name, or for example `expose.functions.my_module`."""
+        """Configuration entries whose commands wait until a person accepts them, by key: a server's name, `expose.functions.NAME`, …"""
         self.kept: dict[str, str] = {}
-        """Servers that still run with their earlier entry: by server name, the key of the changed entry, which waits for acceptance."""
+        """Servers that still run with their earlier configuration entry: by name, the key of the changed, waiting entry."""
 
     async def follow(self, read_again: Callable[[], None]) -> None:
-        """Watch the record of accepted entries until cancelled. Call `read_again` when it changes while entries wait for acceptance.
+        """Watch the file that records which commands a person has accepted, until cancelled.
+
+        Call `read_again` when the file changes while commands of the configuration wait until a person accepts them.
 
         Returns at once if `open` was not called before.
         """
@@ -72,9 +79,9 @@ class Acceptance:
     # -- deciding ----------------------------------------------------------------------------------------------
 
     def open(self, configuration: Path, state_folder: str | None) -> None:
-        """Read the records of accepted entries for the file `configuration`. Later calls read the same records again, without arguments.
+        """Read from the state folders which commands of the file `configuration` a person has accepted.
 
-        `state_folder` is `storage.dir` of the configuration.
+        `state_folder` is `storage.dir` of the configuration. Later calls read the same folders again, and ignore their arguments.
 
         Raises:
             StorageError: A record is damaged.
@@ -96,9 +103,9 @@ class Acceptance:
                 self._records.append((record, record.read()))
 
     def refusal(self, entry: RunEntry) -> str | None:
-        """Return why `entry` may not execute anything, and how to accept it; `None` if it may.
+        """Return why the command of the configuration entry `entry` may not run, and how a person accepts it; `None` if it may run.
 
-        A refused entry is added to `held`, the entries that wait for acceptance.
+        A refused entry is added to `held`, the entries that wait until a person accepts them.
         """
         key, digest = entry.key, entry.digest
         recorded = [Recorded(content.accepts(key, digest), key in content.held, content.has_run) for _, content in self._records]
@@ -118,7 +125,7 @@ class Acceptance:
         return f"It is new or changed, and nobody accepted it. `moongate lock --accept {key}` shows what would run and accepts it."
 
     def _release(self, keys: Iterable[str]) -> None:
-        """Remove the entries with these keys from those that wait for acceptance, in `held` and in the stored records."""
+        """Record, in `held` and on disk, that the configuration entries with these keys no longer wait until a person accepts them."""
         gone = [key for key in keys if self.held.pop(key, None) or any(key in content.held for _, content in self._records)]
         for key in gone:
             self._told.pop(key, None)
@@ -126,9 +133,9 @@ class Acceptance:
             self._change(lambda content: [content.held.pop(key, None) for key in gone])
 
     def admit(self, written: LoadedConfig, running: LoadedConfig | None) -> LoadedConfig:
-        """Return a copy of the configuration `written` without the entries that wait for acceptance.
+        """Return a copy of the configuration `written` without the entries whose commands a person must accept before they run.
 
-        A changed entry is replaced by its earlier version in `running`, the configuration in use, if there is one.
+        If `running`, the configuration in use, has an earlier version of such an entry, the copy contains that version.
 
         Raises:
             StorageError: A record is damaged.
@@ -160,10 +167,10 @@ class Acceptance:
     def _servers(
         self, written: LoadedConfig, before: dict[str, ServerEntry], refused: set[str]
     ) -> tuple[dict[str, ServerEntry], list[DisabledServer]]:
-        """Return the entries of the servers of `written` that may start, by name, and the servers that may not.
+        """Return the configuration entries of the servers of `written` that may start, by name, and the servers that may not.
 
-        A server whose changed entry waits for acceptance may start with its earlier entry in `before`, if there is one. `refused` has the
-        keys of the entries that wait.
+        A server whose changed command waits until a person accepts it may start with its earlier entry in `before`, if there is one.
+        `refused` has the keys of the entries that wait.
         """
         servers: dict[str, ServerEntry] = {}
         disabled: list[DisabledServer] = []
@@ -188,7 +195,10 @@ class Acceptance:
     # -- recording ---------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """End the start phase: from now on, an entry may run only if a person accepted it, or if it already ran unchanged in that phase."""
+        """End the start phase of the gateway, in which all commands of the configuration may run.
+
+        From now on, a command may run only if a person accepted it, or if it already ran unchanged in the start phase.
+        """
         is_start, self._is_start = self._is_start, False
         running = dict(self._running)
         if not is_start or not self._records_start or not (running or self._recorded_as_held()):
@@ -202,7 +212,7 @@ class Acceptance:
         self._change(edit)
 
     def accept(self, entries: Sequence[RunEntry]) -> None:
-        """Record that a person accepts these entries of a configuration. `open` must have been called with the configuration.
+        """Record that a person accepts the commands of these configuration entries. `open` must have been called with the configuration.
 
         Raises:
             StorageError: The record cannot be written.
@@ -222,7 +232,7 @@ class Acceptance:
                     raise
 
     def waits(self, entry: RunEntry) -> bool:
-        """Whether a running gateway would wait until a person accepts `entry` before it uses the entry.
+        """Whether a running gateway would wait until a person accepts the command of the configuration entry `entry`, before running it.
 
         False if no gateway has run with the configuration yet.
         """
@@ -230,11 +240,14 @@ class Acceptance:
         return not all(content.accepts(entry.key, entry.digest) for content in known)
 
     def places_held(self) -> dict[str, str]:
-        """Return the entries that wait for acceptance according to the stored records: by key, where the entry is written."""
+        """Return from the records on disk where each configuration entry is written that waits until a person accepts it, by key."""
         return {key: place for _, content in self._records for key, place in content.held.items()}
 
     def take_events(self) -> list[tuple[str, RunEntry]]:
-        """Return `(event kind, entry)` for each entry that began or ceased to wait for acceptance since the last call of this method."""
+        """Return `(event kind, entry)` for each configuration entry that began to wait for a person's acceptance, or was accepted.
+
+        Only changes since the last call of this method are returned, for the caller to emit as gateway events.
+        """
         news, self._news = self._news, []
         return news
 

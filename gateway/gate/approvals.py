@@ -53,21 +53,20 @@ from gateway.tools.drive import asking_of, digest_of
 logger = logging.getLogger(__name__)
 
 INPUT_REQUIRED = "input_required"
-"""First word of the progress message that the client receives while its call waits for a person's decision."""
+"""First word of the progress message that a client receives while its call waits for a person's approval."""
 
 MAX_SHOWN_CHARS = 300
-"""Maximum characters of the question to the person in the progress message of a call that waits for the decision."""
+"""Maximum characters that the progress message of a call which waits for a person's decision shows of the question."""
 
 POLL_SECONDS = 0.25
-"""Seconds between two reads of a waiting call's entry on the pending list. It is read from the database, because another process may store
-the decision."""
+"""Seconds between two reads of the question of a waiting call from the database, because another process may store a person's decision."""
 
 _DECISIONS: dict[QuestionState, Decision] = {
     "approved": "approve",
     "approved_always": "approve_always",
     "approved_always_with_arguments": "approve_always_with_arguments",
 }
-"""The decision that the state of an entry of the pending list means. Any other state of an answered entry denies the call."""
+"""What a person decided, by the state of the question in the database. Any other state of an answered question denies the call."""
 
 _DAY_SECONDS = 86_400.0
 
@@ -125,8 +124,10 @@ class Grant:
 
 
 def approved_in_run(ctx: CallContext) -> bool:
-    """Whether a person already approved the call that an agent's run makes: in its conversation (`approval_mode` of a tool), or as policy
-    requires (`note_approved`)."""
+    """Whether a person already approved this call of an agent's run.
+
+    The person did so in the agent's conversation, which a tool's `approval_mode` requires, or as policy requires (`note_approved`).
+    """
     metadata: JsonObject = ctx.run.invocation.metadata if ctx.run.invocation is not None else {}
     return metadata.get(_APPROVED_KEY) is True or getattr(metadata.get("approval_response"), "approved", None) is True
 
@@ -149,7 +150,7 @@ class Approvals:
         default_by: Callable[[], ApprovalBy] = lambda: "caller",
         chosen_by: Callable[[], ApprovalBy | None] = lambda: None,
     ) -> None:
-        """`records` stores the pending list. Without it, calls whose client cannot show a form are refused.
+        """`records` stores questions that wait for a person's answer. Without it, calls whose client cannot show a form are refused.
 
         A person may also approve a call and similar future calls ("always"); such a standing approval is valid for `standing_days`, and is
         not offered if this is 0. `default_by` returns who may approve if the policy of a source does not set it, and `chosen_by` the value
@@ -164,9 +165,10 @@ class Approvals:
         self._events = events
 
     def approvers_on_list(self, ctx: CallContext, by: ApprovalBy | None) -> str:
-        """Return a text that describes who must decide about a call on the pending list; empty if its client gets a form instead.
+        """Return a text that describes who must approve a call that waits on the list of pending questions (in the database).
 
-        `by` is who may approve according to the policy of the tool's source.
+        The text is empty if the call does not wait there, because its client shows the caller a form (elicitation) to approve it. `by` is
+        who may approve according to the policy of the tool's source.
         """
         by, caller = by or self._default_by(), ctx.facts.on_behalf_of
         is_own = may_approve_itself(by, caller.id, is_operator=is_operator(caller))
@@ -212,11 +214,11 @@ class Approvals:
         """Ask a person a question, and wait for the decision. Return a refusal; `None` if approved.
 
         `by` is who may decide according to the policy of the question's source. Inside a durable task, `key` identifies the question
-        (`CallContext.question`): when the task is resumed, an approval under the same key is valid without another question, event or rule.
+        (`CallContext.question`): when the task is resumed, an approval that was given under the same key is used, without asking again.
 
         Raises:
             PolicyDenied: Too many questions of this caller are pending.
-            StorageError: The question cannot be put on the list, or the decision cannot be stored.
+            StorageError: The question or the decision cannot be stored in the database.
         """
         durable, place = ctx.ports.durable if key else None, f"{key}/{digest_of(question.shown)}"
         if durable is not None and durable.kept(place) == "approved":
@@ -299,7 +301,10 @@ class Approvals:
         self._events.emit("approval.rule", source=rule.source, name=rule.name, principal=rule.principal, fields=fields)
 
     async def _by_list(self, question: Question, ctx: CallContext, by: ApprovalBy, key: str) -> tuple[Decision | Literal["expired"], str]:
-        """Put a question on the pending list and wait for the decision. Return it, and the id of the principal that decided."""
+        """Put a question on the list of pending questions (in the database), and wait until a person decides, or the question expires.
+
+        Return the decision, and the id of the principal that decided.
+        """
         ended = await self._wait_on_list(question, ctx, key, hint="moongate approvals approve {id}` or `deny", by=by)
         decision = _DECISIONS.get(ended.state)
         if decision is not None:
@@ -307,8 +312,9 @@ class Approvals:
         return ("expired" if ended.state == "expired" else "decline"), ended.decided_by
 
     async def put_form(self, source: str, name: str, message: str, form: JsonObject, ctx: CallContext, key: str = "") -> JsonObject:
-        """Put a workflow's form on the pending list, and return the answer as an elicitation result. For clients that cannot show forms.
+        """Put a workflow's form on the list of pending questions (in the database), and return the answer as an elicitation result.
 
+        This is for calls whose client cannot show forms: people answer with `moongate approvals` or the tool `review_approvals`.
         `message` and `form` (a JSON Schema) are those of the elicitation. Inside a durable task, `key` identifies the question.
 
         Raises:
@@ -329,10 +335,11 @@ class Approvals:
     async def _wait_on_list(
         self, question: Question, ctx: CallContext, key: str, *, hint: str, by: ApprovalBy, form: JsonObject | None = None
     ) -> PendingQuestion:
-        """Put a question on the pending list, wait until a person decides or the entry expires, and return the entry.
+        """Put a question on the list of pending questions (in the database), wait until a person decides or it expires, and return it.
 
-        `hint` is the command that answers, with `{id}` in place of the entry's id. A resumed durable task waits for its earlier entry, and
-        uses a decision that was made before. While the database is not available, the wait continues until the entry expires.
+        `hint` is the command that answers, with `{id}` in place of the question's id. A resumed durable task waits for the question that it
+        put on the list before, and uses an earlier decision. While the database is not available, the wait continues until the question
+        expires.
         """
         if self._records is None:
             raise PolicyDenied("The connected client cannot ask a person.", rule=RULE, subject=question.source)
@@ -440,7 +447,7 @@ def _span(seconds: float) -> str:
 
 
 def _entry(question: Question, ctx: CallContext, by: ApprovalBy, form: JsonObject | None) -> PendingQuestion:
-    """Return a new entry of the pending list for a question. `form` is the JSON Schema of a workflow's form, if it is one."""
+    """Return the database record of a new question that a person must answer. `form` is the JSON Schema if it is a workflow's form."""
     now = time.time()
     return PendingQuestion(
         id=secrets.token_hex(5),

@@ -1,4 +1,4 @@
-"""Selects the events that are written to the audit log. Used by `Gateway`."""
+"""Selects the gateway's events (such as the end of a call) that are written to the audit log. Used by `Gateway`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ AUDITED = frozenset(
 
 
 def audit(events: EventStream, records: Records) -> Callable[[], None]:
-    """From now on, write events of the kinds in `AUDITED` to the audit log in `records`. Return a function that stops this."""
+    """From now on, write the gateway's events of the kinds in `AUDITED` to the audit log, a table of the database that `records` writes.
+
+    Return a function that stops this.
+    """
 
     def note(event: Event) -> None:
         records.note(AuditEntry(event.time, event.kind, event.source, event.name, event.principal, event.fields))

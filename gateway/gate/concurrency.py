@@ -1,4 +1,4 @@
-"""Limits how many calls of a source run at once (`Limiter`, `Slot`), and how long they run (`run_within`).
+"""Limits how many tool calls and reads of a source run at once (`Limiter`, `Slot`), and how long they run (`run_within`).
 
 `gate.pipeline` runs every call within these limits. `CallerQueues` queues the waiting calls fairly; `upstream` uses it too, for calls that
 wait for a server. `ActiveCalls` counts running calls.
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class ActiveCalls:
-    """Counts the running calls and reads of one source, so that the source can be closed after all of them have ended."""
+    """Counts the running tool calls and reads of one source of tools, so that the source is closed only after all of them have ended."""
 
     __slots__ = ("_over", "_running")
 
@@ -29,11 +29,11 @@ class ActiveCalls:
         self._over: anyio.Event | None = None
 
     def begin(self) -> None:
-        """Increase the count, because a call or read begins."""
+        """Increase the number of running calls and reads, because a call or read begins."""
         self._running += 1
 
     def end(self) -> None:
-        """Decrease the count, because a call or read ended."""
+        """Decrease the number of running calls and reads, because a call or read ended."""
         self._running -= 1
         if not self._running and self._over is not None:
             self._over.set()
@@ -56,24 +56,24 @@ class CallerQueues(Generic[T]):
 
     def __init__(self) -> None:
         self._queues: dict[str, deque[T]] = {}
-        """The waiters of each caller. The order of the callers is that of the rotation: the caller to serve next is first."""
+        """The waiting calls ("waiters") of each caller. The callers are in the order of rotation: the caller to serve next is first."""
 
     def __bool__(self) -> bool:
         return bool(self._queues)
 
     def __len__(self) -> int:
-        """Return the total number of waiters of all callers."""
+        """Return the number of waiting calls ("waiters") of all callers together."""
         return sum(map(len, self._queues.values()))
 
     def add(self, caller: str, waiter: T) -> None:
-        """Add `waiter` to the end of the queue of `caller`."""
+        """Add `waiter`, a call that begins to wait, to the end of the queue of `caller`."""
         queue = self._queues.get(caller)
         if queue is None:
             queue = self._queues[caller] = deque()
         queue.append(waiter)
 
     def discard(self, caller: str, waiter: T) -> bool:
-        """Remove `waiter` from the queue of `caller`, because it stopped waiting. Return whether it was still in the queue."""
+        """Remove `waiter`, a call that stopped waiting, from the queue of `caller`. Return whether it was still in the queue."""
         queue = self._queues.get(caller)
         if queue is None or waiter not in queue:
             return False
@@ -83,17 +83,17 @@ class CallerQueues(Generic[T]):
         return True
 
     def heads(self) -> Iterator[tuple[str, T]]:
-        """Yield each caller with its first waiter, in the order of the rotation. Waiters may be served or removed during the iteration."""
+        """Yield each caller with its first waiting call, in the order of rotation. Calls may be served or removed during the iteration."""
         for caller in list(self._queues):
             if queue := self._queues.get(caller):
                 yield caller, queue[0]
 
     def of(self, caller: str) -> list[T]:
-        """Return the waiters of `caller` in the order of its queue, as a new list."""
+        """Return the waiting calls of `caller` in the order of its queue, as a new list."""
         return list(self._queues.get(caller, ()))
 
     def serve(self, caller: str) -> T:
-        """Remove and return the first waiter of `caller`, and move the caller to the end of the rotation."""
+        """Remove and return the first waiting call of `caller`, and move the caller to the end of the rotation."""
         queue = self._queues.pop(caller)
         waiter = queue.popleft()
         if queue:
@@ -101,7 +101,7 @@ class CallerQueues(Generic[T]):
         return waiter
 
     def serve_next(self) -> T:
-        """Remove and return the first waiter of the caller that is next in the rotation. The queues must not be empty."""
+        """Remove and return the first waiting call of the caller that is next in the rotation. The queues must not be empty."""
         return self.serve(next(iter(self._queues)))
 
 
@@ -113,11 +113,11 @@ class Limiter:
     def __init__(self, total: int) -> None:
         self._total = total
         self.held = 0
-        """Number of slots in use."""
+        """Number of slots in use: of calls that run now."""
         self._waiting: CallerQueues[anyio.Event] = CallerQueues()
 
     def acquire_now(self) -> bool:
-        """Take a slot without waiting, and return true; return false if no slot is free."""
+        """Take one of the slots for running calls without waiting, and return true; return false if no slot is free."""
         if self.held >= self._total:
             return False
         self.held += 1
@@ -137,7 +137,7 @@ class Limiter:
             raise
 
     def release(self) -> None:
-        """Release a slot, and give it to the next waiting call, if there is one."""
+        """Release a slot because its call ended, and give it to the next waiting call, if there is one."""
         self.held -= 1
         while self._waiting and self.held < self._total:
             self.held += 1
@@ -174,7 +174,7 @@ class Slot:
         return self._is_held
 
     async def acquire(self) -> None:
-        """Take a slot of the limiter; wait until one is free."""
+        """Take a slot of the limiter for the call; wait until a slot is free."""
         await self.limiter.acquire(self._caller)
         if self._is_held or self._waiting:  # another question of this call acquired the slot first, or a new question is pending
             self.limiter.release()

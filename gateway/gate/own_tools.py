@@ -29,8 +29,8 @@ from gateway.tools.context import CallContext
 from gateway.tools.wrappers import RenamedTool
 
 MAX_RULES = 1000
-"""Maximum number of tools per agent or workflow whose compiled rules are cached. They are cached by name, because context providers create
-new tool objects for each run."""
+"""Maximum number of tools per agent or workflow whose compiled policy (`ToolRules`) is cached. It is cached by the tool's name, because
+context providers create new tool objects for each run."""
 
 
 class OwnTool(GuardedTool):

@@ -27,7 +27,7 @@ OutcomeT = TypeVar("OutcomeT")
 
 @dataclass(frozen=True, slots=True)
 class GateServices:
-    """The objects that the checks of all calls and reads of a gateway share."""
+    """The objects that the checks of all tool calls and reads of a gateway share."""
 
     events: EventStream
     approvals: Approvals | None = None
@@ -40,7 +40,7 @@ class GateServices:
 
 @dataclass(frozen=True, slots=True)
 class SourceGate:
-    """The objects that the checks of all calls and reads of one source share."""
+    """The objects that the checks of all tool calls and reads of one source of tools share."""
 
     source: str
     """Id of the source."""
@@ -52,9 +52,9 @@ class SourceGate:
 
 
 class GatedCall(ABC, Generic[OutcomeT]):
-    """One tool call or read, with the steps that `pass_gate` executes for it, and the facts for the event that it ended.
+    """One tool call, or one read of a resource, prompt, completion or skills, with the steps that `pass_gate` executes for it.
 
-    Subclasses implement the steps for tools and for reads.
+    It also records how the call ended, for the event that is emitted then. Subclasses implement the steps for tools and for reads.
     """
 
     __slots__ = ("ctx", "gate", "name", "needs_approval", "outcome", "rule", "seconds", "started")
@@ -69,7 +69,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
         """Name of the tool or prompt, or URI of the resource, as clients see it; the id of the source for a listing of skills."""
         self.ctx = ctx
         self.outcome = "cancelled"
-        """How the call ended, for the event that it ended: `complete`, `refused`, `timeout`, …"""
+        """How the call ended, for the event that is emitted then: `complete`, `refused`, `timeout`, …"""
         self.rule = ""
         """Id of the policy rule that refused the call; empty if the call was not refused."""
         self.seconds = seconds
@@ -79,7 +79,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
 
     @abstractmethod
     def begin(self) -> None:
-        """Emit the event that the call begins. For some kinds of calls there is no such event."""
+        """Emit the event (for the console and the audit log) that the call begins. Reads and requests about tasks have no such event."""
 
     @abstractmethod
     def authorize(self) -> Reject | None:
@@ -110,15 +110,24 @@ class GatedCall(ABC, Generic[OutcomeT]):
 
     @abstractmethod
     def refuse(self, verdict: Reject) -> OutcomeT:
-        """Handle a refusal by policy: record it for the end event, and return an outcome that reports it, or raise an exception."""
+        """Handle a refusal of the call by policy, and record it for the event that is emitted when the call ends.
+
+        A tool call returns an outcome that reports the refusal to the model. A read, or a request about a task, raises `PolicyDenied`.
+        """
 
     @abstractmethod
     def fail(self, error: GatewayError) -> OutcomeT:
-        """Handle an exception of `run`: record it for the end event, and return an outcome that reports it, or raise it."""
+        """Handle an exception of `run`, and record it for the event that is emitted when the call ends.
+
+        A tool call returns an outcome that reports an unanswered question to the model. Every other exception is raised.
+        """
 
     @abstractmethod
     def time_out(self) -> OutcomeT:
-        """Handle a timeout of `run`: record it for the end event, and return an outcome that reports it, or raise an exception."""
+        """Handle a timeout of `run`, and record it for the event that is emitted when the call ends.
+
+        A tool call returns an outcome that reports the timeout to the model. A read, or a request about a task, raises an exception.
+        """
 
     def complete(self, outcome: OutcomeT) -> OutcomeT:
         """Return the outcome with additions of the gateway, such as the names of removed arguments."""
@@ -126,7 +135,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
 
     @abstractmethod
     def end(self) -> None:
-        """Emit the event that the call ended, with its outcome."""
+        """Emit the event (for the console and the audit log) that the call ended, with its outcome."""
 
     def mask(self, error: Exception) -> None:
         """Remove secrets from the text of `error`, in place, if it is a `GatewayError`. Other exceptions are not changed."""
@@ -147,7 +156,7 @@ def audit_refusal(gate: SourceGate, name: str, principal: str, rule: str) -> Non
 
 
 async def pass_gate(call: GatedCall[OutcomeT]) -> OutcomeT:
-    """Execute a call or read with all its checks, and return its outcome.
+    """Execute a tool call or read with all its checks, and return its outcome.
 
     The steps are: scopes, arguments, approval, concurrency and deadline, the work itself (`call.run`), and the checks of the outcome. A
     refused call never reaches `call.run`. The end event is emitted however the call ends: with a result, a refusal, an error, at its

@@ -23,7 +23,7 @@ from gateway.tools.base import Finished, InputRequired, Received
 from gateway.tools.context import CallContext
 
 ReadWork = Callable[[CallContext], Awaitable[Finished | InputRequired]]
-"""A function that reads from a source, and returns the result with the URIs that clients use (exposed URIs)."""
+"""A function that reads a resource, prompt, completion or skills from a source. URIs in its result are those that clients use (exposed)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,10 @@ class Read:
 
 
 class ReadGate:
-    """Applies policy to the reads of one source: checks scopes, limits concurrency and time, judges results, and emits audit events."""
+    """Applies policy to the reads of the resources, prompts, completions and skills of one source.
+
+    It checks scopes, limits concurrency and time, judges results, and emits audit events.
+    """
 
     def __init__(self, gate: SourceGate, policy: SourcePolicy, *, is_local: bool = False) -> None:
         """`gate` has the limits that the source's reads share with its tool calls. `policy` is the policy of the source.
@@ -80,7 +83,10 @@ class ReadGate:
 
 
 class ReadCall(GatedCall[Finished | InputRequired]):
-    """One read, with the steps that `gate.pipeline` executes for it: authorization, the read itself, checks of the result, audit event."""
+    """One request that reads a resource, prompt, completion or skills of a source, with the steps that `gate.pipeline` executes for it.
+
+    The steps are: authorization, the read itself, checks of the result, and an audit event.
+    """
 
     __slots__ = ("_gate", "_read", "_work")
 
@@ -104,7 +110,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         return None
 
     async def run(self, ctx: CallContext) -> Finished | InputRequired:
-        """Read from the source, and record for the audit event how the read ended."""
+        """Read the resource, prompt, completion or skills from the source, and record for the audit event how the read ended."""
         try:
             outcome = await self._work(ctx)
         except Exception:

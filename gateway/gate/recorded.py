@@ -1,4 +1,7 @@
-"""`record_call`: runs a tool call in a durable task as a recorded step, which a resumed task does not repeat. Used by `gate.tools`."""
+"""`record_call`: runs a tool call in a durable task as a recorded step. Used by `gate.tools`.
+
+A durable task is a call in the background that continues after a restart of the gateway; it does not repeat recorded steps.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,14 @@ from gateway.tools.context import CallContext, DurablePort
 from gateway.tools.drive import digest_of
 
 FOLLOWED_TASK = "task"
-"""Name of the entry in a durable task's step log in which a tool stores a remote server's `CreateTaskResult`, to follow that task."""
+"""Name of the entry, in the record of a durable task's steps, in which a tool stores a remote server's `CreateTaskResult`.
+
+With this entry, a resumed task follows the server's task instead of starting another."""
 
 PASSED = "passed"
-"""Key in the record of a call's outcome: true if policy judged the outcome before it was recorded. Records of earlier versions lack it."""
+"""Key in a recorded outcome of a durable task's step: true if policy judged the outcome before it was recorded.
+
+Outcomes that earlier versions of the gateway recorded do not have this key."""
 
 Settle = Callable[[CallContext], Awaitable[ToolOutcome]]
 
@@ -29,7 +36,7 @@ async def record_call(
     *,
     is_repeatable: bool = False,
 ) -> tuple[ToolOutcome, bool]:
-    """Run a tool call as a step of a durable task. Return its outcome, and whether policy judged the outcome before it was recorded.
+    """Run a tool call as a step of a durable task, which continues after a restart. Return its outcome, and whether policy has judged it.
 
     `settle` makes the call. If an earlier attempt of the task recorded the outcome of the step, that outcome is returned without a call.
 

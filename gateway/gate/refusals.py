@@ -16,7 +16,7 @@ RULE_META_KEY = "dev.moongate/rule"
 
 _MAX_NOTED_NAMES = 20
 _MAX_NOTED_LENGTH = 64
-"""Limits on the names of removed arguments in events, logs and results (number of names, characters per name): callers choose them."""
+"""Maximum number of names of removed arguments (and characters per name) in events, logs and results; callers choose these names."""
 
 
 def noted_names(names: tuple[str, ...]) -> list[str]:

@@ -39,16 +39,16 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SHORTENED_META_KEY = "dev.moongate/shortened"
-"""Key in the `_meta` of a shortened result whose value lists the shortened parts, with the id and size of the stored texts."""
+"""Key in the `_meta` of a shortened result whose value lists what was cut, with the id and size of each stored text."""
 
 MARKER_KEY = "dev.moongate/shortened"
 """Key that is added to structured content to mark it as incomplete, if its output schema allows another key."""
 
 HEAD_BYTES = 16_384
-"""Maximum number of bytes that remain at the start of a text that is cut: about 4,000 tokens."""
+"""Maximum bytes of the start of a text that remain in a shortened result: about 4,000 tokens. The whole text is stored."""
 
 NOTICE_BYTES = 700
-"""Estimated number of bytes of the notice and the link that follow a text that was cut."""
+"""Estimated bytes of the notice and the link that replace the rest of a text in a shortened result."""
 
 MAX_PARTS = 16
 """Maximum number of texts of one result that are stored separately. If more texts must be cut, all are stored as one JSON document."""
@@ -57,7 +57,7 @@ _LEVELS = ((64, 2_048), (16, 512), (4, 128), (1, 64), (0, 16))
 """Sizes to which structured content is cut: items per list and characters per string. They are tried in this order until it fits."""
 
 _MAX_MAP_KEYS = 256
-"""Maximum number of keys per object that remain in structured content that is cut."""
+"""Maximum number of keys per JSON object that remain in structured content that is cut because it is too large."""
 
 Form = Literal["content", "contents", "messages"]
 """Key of the list in a result that contains its texts: `content` for a call, `contents` for a read, `messages` for a prompt."""
@@ -225,7 +225,7 @@ def _judged(result: JsonObject, cleaned: JsonObject, verdict: Pass | Reject | Js
 class HelperResult(Releasable, Protocol):
     """A large result that is in the memory of a helper process (`upstream.large_result_pool`), not of this process.
 
-    It also reserves memory for large results; `release` frees the result and the reservation.
+    Its bytes count against the memory that large results may use together; `release` frees the result and these bytes.
     """
 
     async def judge(self, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged | None:
@@ -284,7 +284,10 @@ class _Shortening:
         return shortened
 
     def _choose(self, parts: Sequence[_Part], total: int) -> tuple[set[int], int]:
-        """Choose the parts of the result to cut, largest first, until the rest fits. Return their indexes, and the estimated new size."""
+        """Choose which texts (or structured content) to cut, largest first, until the result fits. Return their indexes and the new size.
+
+        The size is an estimate in bytes.
+        """
         chosen: set[int] = set()
         for part in sorted(parts, key=lambda p: -p.size):
             if total <= self._budget or part.size <= self._head:
@@ -398,7 +401,7 @@ class _Shortening:
 
 
 def _decoded(body: Sequence[bytes]) -> tuple[JsonValue, bool]:
-    """Parse an encoded text. Return its value and true if it is a JSON object or array; else `None` and false."""
+    """Parse an encoded text as JSON. Return its value and true if it is a JSON object or array; else `None` and false."""
     if body[0].lstrip()[:1] not in (b"{", b"["):
         return None, False
     try:

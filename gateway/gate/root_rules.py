@@ -38,11 +38,17 @@ class RootRules:
         self._files: Mapping[str, object] = {}
 
     def protect(self, references: Iterable[str]) -> None:
-        """Also protect the files of these Python modules, which files of agents and workflows refer to as `package.module:name`."""
+        """Protect the files of these Python modules, too: from now on, agents get no folder in which they could change them.
+
+        Files of agents and workflows refer to the modules as `package.module:name`.
+        """
         self._modules.update(references)
 
     def protect_files(self, files: Mapping[str, object]) -> None:
-        """Also protect the folders of the Python files whose paths are the keys of `files`. The mapping is read at each decision."""
+        """Protect the folders of the Python files whose paths are the keys of `files`, too: agents must not be able to change them.
+
+        The mapping is read at each decision, so later changes count.
+        """
         self._files = files
 
     def refusal(self, root: Path, access: Access) -> str | None:
@@ -64,7 +70,7 @@ class RootRules:
         return [*self._fixed, *named, *self._loaded_code()]
 
     def _loaded_code(self) -> Iterator[Protected]:
-        """Yield the folders of the Python modules that this process has imported, as protected folders.
+        """Yield the folders of the Python modules that this process has imported, which agents must not be able to change.
 
         The folder of a package is protected with everything below it.
         """
@@ -99,7 +105,10 @@ def _configured(loaded: LoadedConfig) -> Iterator[Protected]:
 
 
 def _own_files(loaded: LoadedConfig) -> Iterator[Protected]:
-    """Yield the files and folders to protect that the configuration names (except Python modules and programs), and its own file."""
+    """Yield the configuration file, and the files and folders that it names, which agents must not be able to change (or even read).
+
+    Python modules and programs are not included.
+    """
     config, base = loaded.config, loaded.base_dir
     if loaded.path is not None:
         yield _of("the configuration file", loaded.path, is_remarked=True)
@@ -143,7 +152,7 @@ def _configured_modules(loaded: LoadedConfig) -> list[str]:
 def _module_places(reference: str, base: Path) -> Iterator[Protected]:
     """Yield the paths in folder `base` from which Python would import the module of `reference`, as files and folders to protect.
 
-    A reference is `package.module:name`. The paths are protected whether or not they exist.
+    A reference is `package.module:name`. Paths that do not exist are included, because an agent could create a file there.
     """
     top = reference.partition(":")[0].partition(".")[0]
     if top:
@@ -152,7 +161,7 @@ def _module_places(reference: str, base: Path) -> Iterator[Protected]:
 
 
 def _command_places(what: str, command: Sequence[str], env: Mapping[str, str], folder: Path) -> Iterator[Protected]:
-    """Yield the files that a command executes, and each symbolic link on their paths (it could be replaced), as files to protect.
+    """Yield the files that a command executes, and each symbolic link on their paths, because agents must not be able to change them.
 
     `what` describes the command in messages. `env` and `folder` are its environment variables and working directory.
     """

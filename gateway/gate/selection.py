@@ -36,7 +36,7 @@ def encode(text: str) -> bytes:
 
 
 def encode_parts(text: str) -> list[bytes]:
-    """Encode the text of a result to the bytes that are stored, in short parts, because encoding a part blocks all other threads."""
+    """Encode the text of a result to the bytes that are stored, piece by piece, because encoding a piece blocks all other threads."""
     return [encode(text[start : start + PART_CHARACTERS]) for start in range(0, max(1, len(text)), PART_CHARACTERS)]
 
 

@@ -8,10 +8,10 @@ from typing import cast
 from gateway.json_types import JsonMapping, JsonValue
 
 MAX_DEPTH = 3
-"""Maximum levels of nesting of a JSON value that its description contains."""
+"""Maximum levels of nesting that the description of a large JSON value shows to a model."""
 
 MAX_KEYS = 15
-"""Maximum number of keys of one JSON object that its description contains."""
+"""Maximum number of keys of one JSON object that the description of a large JSON value shows to a model."""
 
 _MAX_KEY_CHARS = 60
 _SLICE = 262_144

@@ -60,7 +60,7 @@ _OUTCOMES = {"MiddlewareTermination": "complete", "UserInputRequired": "input_re
 
 
 class GuardedTool:
-    """A tool wrapped so that each call passes scopes, rules, approval, limits and audit. Concurrent calls share the object."""
+    """A tool wrapped so that each call passes scopes, rules, approval and limits, and is recorded. Concurrent calls share the object."""
 
     __slots__ = ("definition", "exposed_name", "gate", "rules", "short_bytes", "source", "tool")
 
@@ -102,7 +102,7 @@ class GuardedTool:
         return judge_scope(principal.scopes, "tools", self.source, self.definition.name)
 
     def described(self, wire: JsonObject, scopes: Sequence[str]) -> JsonObject:
-        """Return `wire`, the tool's entry in a listing, with the description for a caller with these scopes, on which it may depend."""
+        """Return `wire`, the tool's entry in a listing, with the description for a caller with these scopes (it may differ by scope)."""
         description = self.description_for(scopes)
         return wire if description == self.definition.description else {**wire, "description": description}
 
@@ -243,7 +243,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return self._settled(ctx) if ctx.ports.durable is None or self._rules.is_own else self._recorded(ctx)
 
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
-        """Call the tool. Return an exception as a result with `isError`; raise it if `call` may, or if an agent or workflow has it."""
+        """Call the tool. Exceptions become `isError` results, unless `GuardedTool.call` raises them or an agent or workflow owns it."""
         rules = self._rules
         try:
             outcome = await self._tool.tool.call(self.arguments, ctx)
@@ -262,7 +262,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return outcome
 
     def _note(self, error: Exception) -> None:
-        """Record, for the end event, that the tool raised `error`. An exception that ends an agent's run on purpose is not a failure."""
+        """Record for the call's end event that the tool raised `error`. It is not a failure if it ends an agent's run on purpose."""
         if isinstance(error, PolicyDenied):
             self.kind, self.outcome, self.rule = "call.refused", "refused", error.rule
         self.error = type(error).__name__
@@ -281,7 +281,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return Complete.text(text, is_error=True)
 
     def _settle(self, outcome: ToolOutcome) -> None:
-        """Record, for the end event, how the call ended, according to the outcome that the tool returned."""
+        """Record how the call ended, according to the outcome that the tool returned, for the event at its end."""
         if isinstance(outcome, Complete):
             self.outcome = "error" if outcome.result.get("isError") else "complete"
         elif isinstance(outcome, InputRequired):
@@ -407,7 +407,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return Complete.text(text, is_error=True)
 
     def complete(self, outcome: ToolOutcome) -> ToolOutcome:
-        """Return the outcome with the names of removed arguments; if an approved call requests input, also with a code of the approval."""
+        """Add the names of removed arguments to the outcome; if an approved call requests input, also a code that proves the approval."""
         if self._grant is not None:
             outcome = self._grant.sealed(outcome)
         return with_dropped(outcome, self.dropped) if self.dropped else outcome
@@ -475,7 +475,7 @@ class TaskCall(_ToolRequest[JsonObject]):
         return answer
 
     def refuse(self, verdict: Reject) -> JsonObject:
-        """Raise `PolicyDenied` with the reason of the refusal, and record the refusal for the end event."""
+        """Raise `PolicyDenied` with the reason of the refusal, and record the refusal for the event at the end of the request."""
         self.outcome, self.rule = "refused", verdict.rule
         raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=self.name)
 
@@ -490,7 +490,7 @@ class TaskCall(_ToolRequest[JsonObject]):
         raise ToolFailed(f"No answer about the task within {self.seconds:g} s.")
 
     def end(self) -> None:
-        """Emit the end event: `call.refused` if policy refused the request or the task's result, else `task.finished`."""
+        """Emit the event that the request ended: `call.refused` if policy refused it or the task's result, else `task.finished`."""
         fields: JsonObject = {"method": self._method, "outcome": self.outcome, "milliseconds": self.milliseconds}
         if self.rule:
             fields["rule"] = self.rule

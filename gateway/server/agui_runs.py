@@ -42,7 +42,7 @@ CLIENT = ClientProfile(name="ag-ui", protocol_version="1.0", capabilities={"elic
 
 
 class Conversations(Protocol):
-    """Interface of the object that finds the agents which AG-UI applications can run."""
+    """Interface of the object that finds an agent by name, for runs that AG-UI applications request."""
 
     def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
         """Return a tool that runs agent `name` on the conversation `messages`; `None` if no agent has this name.
@@ -166,19 +166,19 @@ class _Caller:
 
 
 class _ParkedFollower(ParkedCaller):
-    """The caller object of an agent run that several AG-UI requests share: forwards the run's updates to the current request.
+    """Sends the updates of an agent's run to the application, in the AG-UI request that is now open; the run may take several requests.
 
     Between two requests, the run is parked: it waits for the application's answer to an interrupt.
     """
 
     async def follow(self, update: AgentResponseUpdate) -> None:
-        """Forward an update of the run to the current request. Between requests it is dropped; the conversation still contains it."""
+        """Send an update of the run on the AG-UI request that is now open. Between two requests, drop it: the conversation contains it."""
         if isinstance(self.current, _Caller):
             await self.current.follow(update)
 
 
 def _resumed(wanted: RunAgentInput) -> tuple[str | None, JsonObject | None]:
-    """Return the MCP request state of the run that an AG-UI request resumes, and the answers to the run's interrupts, by key.
+    """Return the MCP request state that identifies the run which an AG-UI request resumes, and the user's answers, by key of the question.
 
     Return two `None` for a request that starts a run.
 

@@ -24,15 +24,15 @@ TOO_MANY_PARTS = (
 )
 
 COUNTED_SCOPE_KEY = "moongate.counted"
-"""ASGI scope key that is set when the whole request body has arrived and its JSON members and values were counted to be within the limits.
+"""ASGI scope key that is set when the whole request body has arrived, and its JSON members and values were counted and are not too many.
 
-The body then need not be counted again."""
+The application then need not count them again before it parses the body."""
 
 
 def problem_of(data: bytes, *, is_counted: bool = False) -> tuple[int, str] | None:
     """Check whether a message may be parsed as JSON. Return the code and text of a JSON-RPC error if not, else `None`.
 
-    A message is rejected if it is not UTF-8, or has too many JSON members or values. With `is_counted`, they were counted before.
+    A message is rejected if it is not UTF-8, or has too many JSON members or values. With `is_counted`, these are not counted again.
     """
     if not is_utf8_text(data):
         return PARSE_ERROR, NOT_UTF8
@@ -50,7 +50,10 @@ def has_foreign_charset(content_type: bytes) -> bool:
 
 
 class BufferedReceive:
-    """An ASGI `receive` callable that allows reading a request's body in advance: `read` returns the body, later calls return it again."""
+    """An ASGI `receive` callable that allows reading a request's body in advance, with `read`.
+
+    The application that calls the object later still receives the whole body.
+    """
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -85,7 +88,7 @@ class BufferedReceive:
 class Utf8Bodies:
     """ASGI middleware that rejects a POST request whose body is malformed (HTTP 400) or too large (413).
 
-    All other bodies are passed to the application as one ASGI message.
+    The application receives a body that is not rejected as one ASGI message.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int, *, is_rpc: bool) -> None:

@@ -53,9 +53,11 @@ _BLOCKS: Mapping[str, Sequence[str]] = {
     "image": ("data", "mimeType"),
     "audio": ("data", "mimeType"),
 }
-"""The fields that a common content block has besides `type`, by its type. Other blocks are left to the models of the MCP SDK."""
+"""The only fields, besides `type`, of content blocks that are sent without the MCP SDK's models, by block type.
+
+A result with other blocks is converted by these models."""
 _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
-"""Fields of a `tools/call` result that have the same form in every protocol version."""
+"""Fields of a `tools/call` result that have the same form in every protocol version, so that they need no conversion by the MCP SDK."""
 
 
 class CallHandler:
@@ -72,7 +74,7 @@ class CallHandler:
         """Handle a `tools/call` request with the MCP SDK, and return its result as JSON object.
 
         If the fast path, which does not use the SDK, already started the call, await that call. A call that requests input from a 2026
-        client has several requests, each of which is handled here, and is called a round of the call.
+        client takes several requests (its rounds), because the client repeats its request with the answers. Each of them is handled here.
         """
         from gateway.server.sdk_path.wire_caller import WireCaller, is_call_result
 
@@ -147,9 +149,9 @@ class CallHandler:
         return self._tasks.relayed(tool, outcome, ctx) if isinstance(outcome, TaskStarted) else outcome
 
     async def run_plain(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run one round of a 2026 client's call: one request and its result. The outcome equals that of `run`, which can run every tool.
+        """Run one round of a 2026 client's call: one request and its result. It is a faster `run`, with the same outcome, for some tools.
 
-        The tool must never run as a task of this gateway, and must not ask the client while it runs (only by its result).
+        The tool must never run as a task of this gateway, and may request input from the client only by its result, not while it runs.
         """
         outcome = await tool.call(arguments, ctx)
         if isinstance(outcome, Complete):
@@ -189,7 +191,7 @@ class CallHandler:
 def _started_call(ctx: RequestContext) -> InFlightCall | None:
     """Return the running call of a request that was started without the MCP SDK (on the fast path), and then delegated to the SDK path.
 
-    Return `None` for other requests.
+    Return `None` for a request whose call was not started yet.
     """
     request: object = ctx.request
     if isinstance(request, InFlightCall):
@@ -226,9 +228,9 @@ def input_required_to_wire(outcome: InputRequired) -> JsonObject:
 
 
 def is_plain_result(result: JsonMapping) -> bool:
-    """Whether the SDK's models of every protocol version would send a `tools/call` result unchanged, so that they are not needed.
+    """Whether a `tools/call` result can be sent without the MCP SDK's models, which would not change it in any protocol version.
 
-    This is true if the result has only common fields and common content blocks.
+    This is true if the result has only common fields, and content blocks of the types text, image and audio.
     """
     content: list[JsonMapping] | None = result.get("content")  # checked in the next line
     if not isinstance(content, list):

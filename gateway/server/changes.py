@@ -36,7 +36,8 @@ MAX_PENDING_UPDATES = 10_000
 """Maximum number of resource updates that wait to be sent, in total and per client. Further updates are dropped, as MCP allows."""
 
 _LISTENERS = ""
-"""Key for all 2026 clients together, used where a 2025 session has its own key, because a listen stream does not identify its client."""
+"""Key of a pending tool-list notification for all 2026 clients together, because their listen streams do not identify the client. For
+a 2025 client the key identifies its session."""
 
 _NOTIFICATIONS: dict[ChangeKind, str] = {
     "tools": "notifications/tools/list_changed",
@@ -104,7 +105,7 @@ class Changes:
         self._updates: dict[str, None] = {}
         self._scopes: _Paced[str] = _Paced()
         self._sending: dict[LegacySession, _Pending] = {}
-        """Sessions to which a task is sending notifications, each with the further notifications that the task will send next."""
+        """Sessions to which a task is sending notifications, each with the notifications that the task will send next."""
         self._wake = anyio.Event()
         if catalog.disclosure is not None:
             catalog.disclosure.subscribe(self._listing_changed)
@@ -120,7 +121,7 @@ class Changes:
         self._wake.set()
 
     def _listing_changed(self, scope: str) -> None:
-        """Record that a client loaded or unloaded tools, which changes only its own list of tools.
+        """Record that a client loaded or unloaded on-demand tools, which are listed only for clients that load them.
 
         `scope` is the key of the client's loaded tools. A 2025 client is notified on its session. For a 2026 client, every listen stream is
         notified, because a stream does not identify its client.

@@ -38,8 +38,9 @@ PRINCIPAL_SCOPE_KEY = "moongate.principal"
 """ASGI scope key of the authenticated principal."""
 
 SEEN_SECONDS = 120.0
-"""Seconds after a request for which the 2025 session that the SDK path keeps is assumed to exist. Only the SDK can tell when it ends idle
-sessions, so the fast path serves requests of the session no longer than this."""
+"""Seconds after a request during which the fast path (without the MCP SDK) may serve requests of a 2025 session that the SDK keeps.
+
+Only the SDK can tell when it ends an idle session; during these seconds the session is assumed to exist."""
 
 _NO_META: JsonMapping = {}
 
@@ -63,7 +64,7 @@ class Channel(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LegacySession:
-    """The state of one session of a 2025 client, whether the fast path (without the MCP SDK) or the SDK path keeps the session."""
+    """The state of one session of a 2025 client, whether the session is kept without the MCP SDK (fast path) or by the SDK (SDK path)."""
 
     profile: ClientProfile
     channel: Channel
@@ -74,7 +75,7 @@ class LegacySession:
     opened_by: str = ""
     """Id of the principal that opened the session. Requests of other principals cannot use it."""
     seen: float = 0.0
-    """Monotonic time of the session's last request. Requests that set `used` do not count."""
+    """Monotonic time of the session's last request, except requests that were served without the MCP SDK although it keeps the session."""
     used: float = 0.0
     """Monotonic time of the last request that was served without the MCP SDK (on the fast path) although the SDK keeps the session."""
     idle_seconds: float | None = None
@@ -84,9 +85,12 @@ class LegacySession:
     is_initialized: bool = False
     """Whether the fast path (without the MCP SDK) has received the client's `notifications/initialized`."""
     calls: int = 0
-    """Number of requests in progress because of which the session is not idle: tool calls, and other requests on the SDK path."""
+    """Number of requests in progress because of which the session is not idle: tool calls, and requests that the MCP SDK handles."""
     plain: CallFacts | None = None
-    """Facts that all tool calls of the session on the fast path (without the MCP SDK) share; replaced when the log level changes."""
+    """Facts about the client that all tool calls of the session share on the fast path (without the MCP SDK); `None` before the first call.
+
+    They are replaced when the log level changes.
+    """
 
 
 class LeveledCaller(Caller, Protocol):
@@ -100,9 +104,9 @@ class PresentCaller(LeveledCaller, Presence, Protocol):
 
 
 class CloseableCaller(Caller, Protocol):
-    """A `Caller` (sends the messages of a call to its client) with messages that must wait until the call's result is known.
+    """A `Caller` (sends the messages of a call to its client) that sends some messages only when the call's result is known.
 
-    `close` sends these messages.
+    `close` sends these messages, which report that requests for input whose URLs the client opened are complete.
     """
 
     @property
@@ -112,7 +116,7 @@ class CloseableCaller(Caller, Protocol):
 
     @property
     def has_more(self) -> bool:
-        """Whether `close` has messages to send."""
+        """Whether `close` has messages to send, which had to wait until the call's result is known."""
         ...
 
     async def close(self) -> None:
@@ -138,14 +142,14 @@ class Clients:
         self._ask_timeout_seconds = ask_timeout_seconds
         self._count = 0
         self.tasks: TaskGroup | None = None
-        """Task group in which delayed notifications are sent; `None` while the server is not running."""
+        """Task group in which notifications are sent that a rate limit delays; `None` while the server is not running."""
 
     def all(self) -> list[LegacySession]:
         """Return every open 2025 session whose client completed the handshake."""
         return [session for session in (*self._sessions.values(), *self._fast.values()) if session.is_here]
 
     def session_of(self, ctx: RequestContext) -> LegacySession:
-        """Return the 2025 session of a request on the SDK path. The first request on its SDK connection creates the session."""
+        """Return the 2025 session of a request that the MCP SDK handles. The first request on the SDK's connection creates the session."""
         session = self._recorded(ctx)
         session.is_here = True
         return session
@@ -189,7 +193,7 @@ class Clients:
     def use_of(self, wire_id: str) -> tuple[int, float]:
         """Return the number of calls in progress in a session, and the monotonic time when a request was last served without the MCP SDK.
 
-        Both are 0 if no session has the `Mcp-Session-Id` `wire_id`. They show whether a session that the SDK keeps is idle.
+        Both are 0 if no session has the `Mcp-Session-Id` `wire_id`. They show whether a session of the SDK is idle and may be ended.
         """
         known = self._by_wire_id.get(wire_id)
         return (0, 0.0) if known is None else (known.calls, known.used)
@@ -233,7 +237,7 @@ class Clients:
         self._moving[wire_id] = inherit
 
     async def end_session(self, wire_id: str) -> None:
-        """Remove a session on the fast path (without the MCP SDK), and report its end. A session that the SDK has taken over remains."""
+        """Remove a session on the fast path (without the MCP SDK), and call `on_close`. A session that the SDK has taken over remains."""
         self._moving.pop(wire_id, None)
         session = self._fast.pop(wire_id, None)
         if session is not None:
@@ -241,9 +245,9 @@ class Clients:
             await self._on_close(session)
 
     def adopt_session(self, ctx: RequestContext) -> None:
-        """Attach the SDK connection of a request to the session of the fast path that the SDK path is taking over.
+        """Attach the MCP SDK's connection of a request to the session that the SDK is taking over from the fast path (without the SDK).
 
-        For other connections nothing happens.
+        If the connection belongs to no such session, nothing happens.
         """
         connection = _connection_of(ctx.session)
         if (connection.session_id or "") in self._moving:
@@ -254,7 +258,7 @@ class Clients:
         return f"session-{self._count}"
 
     def scope(self, ctx: RequestContext) -> str:
-        """Return the key under which the catalog stores the tools that the client of a request has loaded.
+        """Return the key under which the catalog stores which on-demand tools (listed only when loaded) the client of a request has loaded.
 
         There is one key per 2025 session, and one per principal for 2026 clients.
         """
@@ -269,7 +273,7 @@ class Clients:
     def context(self, ctx: RequestContext, caller: LeveledCaller) -> CallContext:
         """Build the call context of a request that the MCP SDK handles.
 
-        `caller`, which sends messages to the client, gets the log level of the client.
+        `caller` sends messages to the client. Its log level is set here, so that it drops log messages below the client's level.
         """
         raw = ctx.params or {}
         if is_modern(ctx):
@@ -285,8 +289,8 @@ class Clients:
     ) -> CallContext:
         """Build the call context of a tool call in a 2025 session that is handled without the MCP SDK.
 
-        `meta` is the `_meta` of the request. `caller` sends messages to the client, and gets the session's log level. `late_clock` is the
-        deadline of the call.
+        `meta` is the `_meta` of the request. `caller` sends messages to the client; its log level is set to that of the session, so that it
+        drops log messages below this level. `late_clock` is the deadline of the call.
         """
         session.is_here = True
         caller.log_level = level = session.log_level
@@ -303,16 +307,16 @@ class Clients:
         params: JsonMapping,
         caller: LeveledCaller,
     ) -> CallContext:
-        """Build the call context of a 2026 request. `profile` describes its client (`modern_profile`); `params` are its parameters.
+        """Build the call context of a 2026-07-28 request. `profile` describes its client (`modern_profile`); `params` are its parameters.
 
-        `caller`, which sends messages to the client, gets the log level that the request declares.
+        `caller` sends messages to the client. Its log level is set to the level that the request declares, below which it drops messages.
         """
         meta = cast("JsonMapping", params.get("_meta") or {})
         level = cast("LogLevel | None", meta.get(LOG_LEVEL_META_KEY))
         return self._context(principal, profile, level, params, caller)
 
     def template(self, profile: ClientProfile, *, takes_tasks: bool) -> CallFacts:
-        """Return the facts that a 2026 client's calls without the MCP SDK share; `CallContext.of_request` adds the facts of one call.
+        """Return the facts about a 2026 client that its calls without the MCP SDK share; `CallContext.of_request` adds those of one call.
 
         `takes_tasks` is whether the client supports tasks as results.
         """

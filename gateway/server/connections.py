@@ -109,7 +109,7 @@ class Connections:
         return network_of(client[0] if client else None)
 
     def opened(self, peer: Peer, now: float) -> bool | None:
-        """Count the new connection `peer`, and decide whether it is served. At a limit, close the connection that has waited longest.
+        """Count the new connection `peer`, and decide whether it is served. At a limit, close one that waits for its client.
 
         Return true if its requests are served, false if it may only be used for health checks and by administrators, and `None` if it is
         refused. `now` is the event loop's time.
@@ -134,7 +134,10 @@ class Connections:
         return True
 
     def _frees_reserve(self) -> bool:
-        """Close the oldest of the connections above the limit that waits for its client, and return true. Return false if none waits."""
+        """Close the oldest connection that was opened above a limit and waits for its client, and return true.
+
+        Return false if all connections above the limit are busy.
+        """
         for peer in self._surplus:
             if peer.waits() is not None:
                 peer.evict()
@@ -143,9 +146,9 @@ class Connections:
         return False
 
     def _stays_full(self, group: LongestIdle[Peer], newcomer: Peer, now: float) -> bool:
-        """Close the connection of `group` that has waited longest for its client, and return whether there is still no room for `newcomer`.
+        """Close the connection of `group` that has waited longest for its client, to make room for the new connection `newcomer`.
 
-        There is still no room if no connection waits, or if the closed connection was itself above the limit.
+        Return true if this made no room: no connection waits, or the closed connection was itself above the limit.
         """
         idle = group.find(now, but=newcomer)
         if idle is None:

@@ -1,4 +1,4 @@
-"""`DetachedCaller`: sends the messages of a call that several requests share. `wants_level`: whether a client wants a log message."""
+"""`DetachedCaller`: sends progress and log messages of a call that several requests of its client share. `wants_level`: compares levels."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class ServerParts(CallParts, SdkParts, Protocol):
 
 
 class HttpDispatch:
-    """ASGI application that answers authenticated requests which need no MCP SDK, and passes all others to the ASGI application `app`.
+    """ASGI application that answers authenticated requests which need no MCP SDK, and passes all other requests to the application `app`.
 
     The application in front of it is `KeyGate`, which authenticates requests.
     """
@@ -146,7 +146,7 @@ class HttpDispatch:
             await started.end()
 
     def take(self, head: Head, body: bytes, principal: Principal) -> StartedRequest | None:
-        """Start to serve a completely received request on the fast path. Return `None`, without any effect, if the request needs the SDK.
+        """Start to serve a completely received request without the MCP SDK. Return `None`, without any effect, if it needs the SDK.
 
         The HTTP server calls this before it runs the ASGI application: a request that is answered here needs no `asyncio` task for the
         ASGI application.
@@ -160,7 +160,7 @@ class HttpDispatch:
     def _start(self, message: JsonObject, head: Head, session: LegacySession | bool, principal: Principal) -> StartedRequest | None:
         """Start to serve a request without the MCP SDK, or refuse the request if a quota of its caller is used up.
 
-        `session` is the 2025 session of the request, or true for a 2026 request. Return `None` if the SDK must serve the request.
+        `session` is the 2025 session of the request, or true for a 2026-07-28 request. Return `None` if the SDK must serve the request.
         """
         usages = self._server.usages
         usage = usages.by_id.get(principal.id) or usages.of(principal)
@@ -180,9 +180,9 @@ class HttpDispatch:
         return StartedAnswer(self._app, self._server.plain.answer(request, principal), principal, usage)
 
     async def _delegate_cancelled(self, message: JsonObject, wire_id: str) -> None:
-        """Hand a call of the 2025 session `wire_id` over to the SDK path, so that the SDK can cancel the call.
+        """Hand a call of the 2025 session `wire_id` over to the MCP SDK (on the SDK path), so that the SDK can cancel the call.
 
-        `message` is the `notifications/cancelled` that names the call. The SDK path receives it after this method returns.
+        `message` is the `notifications/cancelled` that names the call. The SDK receives it after this method returns.
         """
         params: JsonValue = message.get("params")
         number = cast("JsonMapping", params).get("requestId") if isinstance(params, dict) else None
@@ -193,7 +193,7 @@ class HttpDispatch:
     def _plain_session(self, head: Head, principal: Principal) -> LegacySession | bool:
         """Decide by its head whether a request may be served without the MCP SDK.
 
-        Return the session for a request of a 2025 session, true for a 2026 request, and false if the SDK must serve the request.
+        Return the session for a request of a 2025 session, true for a 2026-07-28 request, and false if the SDK must serve the request.
         """
         if head.is_plain is None:
             head.is_plain = self._is_plain(head)
@@ -252,7 +252,7 @@ class LineDispatch:
     def __init__(self, server: ServerParts, write: Write, tasks: TaskGroup, listed: Listed | None = None) -> None:
         """`write` sends lines to the client. Requests are answered in the task group `tasks`, which must outlive the connection.
 
-        `listed` is started in this task group after the first listing of a 2025 session was answered.
+        `listed`, which stores results for the next start, runs in this task group after the first listing of a 2025 session was answered.
         """
         self._listed = listed
         self._server = server
@@ -273,7 +273,7 @@ class LineDispatch:
         self._opening = ""
         """JSON-RPC id of the request that this class itself sent to the SDK as the first one, while its response is awaited; else empty."""
         self._has_answered = self._is_open = False
-        """Whether the fast path has accepted a request; whether the SDK has received a request, which fixes its protocol era."""
+        """Whether a request was accepted without the MCP SDK; whether the SDK has received a request, which fixes its protocol era."""
         self._uses_fast_path = True
         self._over = anyio.Event()
 
@@ -455,7 +455,7 @@ class LineDispatch:
         return self._lines
 
     async def _open(self, lines: MemoryObjectSendStream[DelegatedLine]) -> None:
-        """Send the SDK a request that fixes the protocol era of the connection, because the fast path answered the client's first request.
+        """Send the MCP SDK a request that fixes its protocol era (2025 or 2026), because the first request was answered without the SDK.
 
         In a 2025 session this is the client's `initialize` request, so that the SDK has the session's state; else `server/discover`.
         """

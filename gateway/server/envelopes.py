@@ -1,8 +1,8 @@
-"""`Envelopes`: checks what a 2026 request declares about its client in `_meta`, and that the request's headers repeat its values.
+"""`Envelopes`: checks what a request of protocol version 2026-07-28 declares about its client, and that the headers repeat its values.
 
 The envelope is the part of `_meta` that the protocol defines: protocol version, client capabilities and client name. Common forms are
-checked here. Other forms are checked by the models of the MCP SDK if the SDK is loaded; if not, the request is left to the SDK path. Used
-by the fast path, which answers requests without the SDK.
+checked here. Unusual forms are checked by the models of the MCP SDK if the SDK is loaded; if not, the SDK handles the whole request (on the
+SDK path). Used by the fast path, which answers requests without the SDK.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from gateway.tools.call_facts import CallFacts
 from gateway.tools.ports import ClientProfile
 
 MAX_KNOWN_CLIENTS = 256
-"""Maximum number of different envelopes (what a 2026 client declares in `_meta`) that are remembered as valid."""
+"""Maximum number of different valid envelopes (what a 2026 client declares in `_meta`) that are cached, so that they are not checked
+again."""
 
 MAX_KEPT_CHARS = 2_048
-"""Maximum approximate characters of an envelope (what a 2026 client declares in `_meta`) that is stored to recognize the next equal one."""
+"""Maximum approximate characters of a stored envelope (what a 2026 client declares in `_meta`). An envelope that is equal to the stored one
+of an earlier request is not checked again; a larger envelope is always checked."""
 
 ENVELOPE_KEYS = (PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY)
 ENVELOPE = frozenset(ENVELOPE_KEYS)
@@ -37,7 +39,7 @@ _INFO = {"name", "version", "title", "description"}
 
 
 class KnownClient:
-    """The client of a 2026 tool call, with what it declared in the call's `_meta`, after this was found to be valid.
+    """The client of a 2026-07-28 tool call, with what it declared in the call's `_meta`, after this was found to be valid.
 
     A later call on the same connection whose `_meta` declares the same values is not checked again.
     """
@@ -45,7 +47,7 @@ class KnownClient:
     __slots__ = ("envelope", "facts", "spelled")
 
     def __init__(self, meta: JsonMapping, facts: CallFacts) -> None:
-        """`meta` is the `_meta` of a call, which must be valid. `facts` are the facts of the call that all calls of this client share."""
+        """`meta` is the `_meta` of a call, which must be valid. `facts` describe the client, for the context of each of its calls."""
         self.facts = facts
         envelope = {key: meta[key] for key in ENVELOPE_KEYS if key in meta}
         is_small, is_exact = _measured(envelope)
@@ -92,7 +94,7 @@ def _measured(envelope: JsonMapping) -> tuple[bool, bool]:
 
 
 class Envelopes:
-    """Checks the envelopes of 2026 requests: protocol version, capabilities and name that a client declares in `_meta`.
+    """Checks envelopes: protocol version, capabilities and name that a client declares in `_meta` of each 2026-07-28 request.
 
     Valid envelopes are remembered, so that an envelope that arrives again is not checked again.
     """
@@ -103,9 +105,10 @@ class Envelopes:
         self._valid: OrderedDict[str, ClientProfile] = OrderedDict()
 
     def profile_of(self, meta: JsonMapping) -> ClientProfile | None:
-        """Return the client that the `_meta` of a 2026 request declares.
+        """Return the profile (protocol version, capabilities, name) of the client that sent a request of protocol version 2026-07-28.
 
-        Return `None` if protocol version, capabilities or name are invalid, or if only the MCP SDK can check them and it is not loaded.
+        `meta` is the `_meta` of the request, in which the client declares them. Return `None` if the declaration is invalid, or if it has
+        an unusual form, such as capabilities that only the MCP SDK's models can check, and the SDK is not loaded.
         """
         envelope = {key: meta[key] for key in ENVELOPE_KEYS if key in meta}
         key = repr(envelope)
@@ -120,12 +123,12 @@ class Envelopes:
         return profile
 
     def agree(self, message: JsonObject, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether the headers of a 2026 request repeat the protocol version, method and tool (or resource or prompt) name of its body."""
+        """Whether the headers of a 2026-07-28 request repeat the protocol version, method and name (of a tool, prompt, …) of its body."""
         return _repeat_body(message, headers) or (self._has_sdk() and _routes(message, headers))
 
 
 def is_plain_envelope(envelope: JsonMapping) -> bool:
-    """Whether what a 2026 request declares about its client in `_meta` is valid, as far as this can be checked without the MCP SDK.
+    """Whether what a 2026-07-28 request declares about its client in `_meta` is valid, as far as can be checked without the MCP SDK.
 
     Unusual capabilities, which only the SDK's models can check, give false.
     """

@@ -54,7 +54,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5.0
-"""Seconds that a stopping server waits for the running steps of durable tasks to finish, because the next start could not repeat them."""
+"""Seconds that a stopping server waits for the running steps of durable tasks (calls that continue after a restart).
+
+The next start could not repeat a step that was interrupted."""
 
 REVOKED_SECONDS = 2.0
 """Seconds between two checks for revoked API keys, which end the running calls and tasks of their callers. New requests with a revoked key
@@ -102,7 +104,7 @@ class GatewayServer:
         """The MCP extensions that the server declares to clients: settings by extension id."""
         self._stack = AsyncExitStack()
         self.usages = Usages()
-        """Counts what each HTTP caller has in progress, to apply quotas."""
+        """Counts the calls, requests, streams, sessions and bytes that each HTTP caller has in progress, to apply quotas."""
         self.clients = Clients(self._released, ask_timeout_seconds=ask_timeout_seconds)
         self.lists = Listings(catalog, page_size=page_size, own_id=own_id)
         self._changes = Changes(catalog, self.clients)
@@ -115,7 +117,7 @@ class GatewayServer:
         catalog.subscribe(self._describe_again)
 
     def keep_tasks_in(self, records: Records, settings: TaskSettings, tools: TaskTools) -> None:
-        """Let the server run calls as durable tasks, which are stored in `records`. Call this before the server is entered.
+        """Let the server run calls as durable tasks, stored in `records`, which continue after a restart. Call this before it is entered.
 
         Clients that do not support tasks follow their tasks by calling the tools in `tools`. Without this call, the server runs no tasks,
         and only relays tasks of remote servers.

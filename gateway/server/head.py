@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 VARYING = frozenset({LENGTH, b"mcp-name", b"traceparent", b"tracestate", b"baggage", b"x-request-id"})
-"""Header fields that may differ between requests of a connection which otherwise have the same head, and share the facts derived from it.
+"""Header fields that do not matter when the head of a request is compared with the previous head on its connection.
 
-Of the facts of a `Head`, only `length` and `named` depend on these fields."""
+If all other fields are equal, facts that were derived from the previous head are used again. Of the facts of a `Head`, only `length` and
+`named` depend on the fields listed here."""
 
 _MEDIA_TYPES = frozenset({b"application/json", b"text/event-stream"})
 
@@ -38,7 +39,7 @@ class Head(RequestHead):
         self.has_accepted_origin = False
         """Whether the Host and Origin headers were accepted, and the length of the body is unambiguous. Set by `KeyGate`."""
         self.key: KeyInfo | None = None
-        """The API key in the head, if it was valid when first used. `KeyStore.holds` tells whether it still is."""
+        """The API key in the head, if it was valid at the first request. `KeyStore.holds` returns whether it still is."""
         self.is_plain: bool | None = None
         """Whether the fast path (without the MCP SDK) may serve requests with this head; `None` if this was not decided yet."""
         self.client: KnownClient | None = None

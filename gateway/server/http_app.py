@@ -31,9 +31,10 @@ def build_http_app(
 ) -> KeyGate:
     """Compose the ASGI application that serves a gateway over HTTP at `host` and `port`.
 
-    A request passes authentication, then the fast path, then the 2025 sessions without the MCP SDK, then the SDK path, until one of them
-    answers it. The application must receive ASGI lifespan events, which start and end 2025 sessions. `routes` returns the Starlette routes
-    of other packages; it is called when a request first needs the SDK path. `probes` provides the content of `/ready` and `/health`.
+    A request passes authentication, then two parts that answer requests without the MCP SDK (`HttpDispatch`, `FastSessions`), then the SDK
+    path, which uses the SDK, until one of them answers it. The application must receive ASGI lifespan events, which start and end 2025
+    sessions. `routes` returns the Starlette routes of other packages; it is called when a request first needs the SDK path. `probes`
+    provides the content of the responses to `/ready` and `/health`.
 
     Raises:
         ConfigError: `host` is not a loopback address, and there is no API key.

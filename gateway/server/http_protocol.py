@@ -24,7 +24,9 @@ StartFast = Callable[[Head, bytes], StartedRequest | None]
 """A function that gets a request's head and body and starts to serve it without the MCP SDK; it returns `None` if the SDK is needed."""
 
 Admit = Callable[[Head], "ASGIApp | Admission"]
-"""A function that decides by a request's head whether the body is read: it returns an `Admission`, or an application that rejects."""
+"""A function that decides by a request's head whether its body is read.
+
+It returns an `Admission` (facts about the caller) if so, else an ASGI application that rejects the request."""
 
 
 def http_protocol(

@@ -110,7 +110,7 @@ class KeyGate:
         self._keys = keys
         self._requires_key = requires_key
         self.usages = usages
-        """Counts what each caller has in progress, to apply quotas."""
+        """Counts the calls, requests, streams, sessions and bytes that each caller has in progress, to apply quotas."""
         self._max_request_bytes = settings.max_request_bytes
         self._origins = origins
         self._known: set[tuple[bytes | None, bytes | None]] = set()

@@ -38,7 +38,7 @@ LISTINGS: Mapping[str, Listed] = {
     "resources/templates/list": "templates",
     "prompts/list": "prompts",
 }
-"""The methods that list entries, with the kind of entries that each method lists."""
+"""The MCP methods of listing requests, with the kind of entries (tools, resources, …) that each method lists."""
 
 WIRE_KEY: Mapping[Listed, str] = {
     "tools": "tools",
@@ -46,7 +46,7 @@ WIRE_KEY: Mapping[Listed, str] = {
     "templates": "resourceTemplates",
     "prompts": "prompts",
 }
-"""The key under which the result of a listing request contains its entries, by kind of entries."""
+"""The key in the result of a listing request whose value is the list of entries, by kind of entries (tools, resources, …)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ListingRequest:
 
     principal: Principal
     scope: str
-    """Key under which `catalog.disclosure` stores the tools that the client has loaded. A listing of tools contains these tools."""
+    """Key under which `catalog.disclosure` stores which on-demand tools the client has loaded; without that they are not listed."""
     is_modern: bool
     via: tuple[str, ...] = ()
     """Ids of the gateways through which the request came. A listing for another gateway names the originating gateways of its entries."""
@@ -109,7 +109,7 @@ def _cursor(listing: str, index: int, name: str) -> str:
 
 
 def _position(cursor: str, listing: str, key: str, entries: Sequence[JsonObject]) -> int:
-    """Return the index in `entries` at which the page that `cursor` requests starts: after the entry that the cursor names.
+    """Return the index in `entries` (tools, resources, …) at which the page that `cursor` requests starts: after the entry that it names.
 
     If this entry no longer exists, return the index that it had. Raises `RpcError` if the cursor is invalid.
     """

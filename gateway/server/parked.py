@@ -31,14 +31,16 @@ from gateway.tools.ports import Caller
 logger = logging.getLogger(__name__)
 
 MAX_PARKED_PER_PRINCIPAL = 32
-"""Maximum number of parked calls per principal. Beyond it, the call that was parked longest is cancelled."""
+"""Maximum number of parked calls per principal: calls that wait for input between two requests of the client.
+
+Beyond it, the call that has been parked longest is cancelled."""
 
 GATHER_SECONDS = 0.1
 """Requests for input that follow each other within this many seconds are sent to the client in one result, because 2025 servers send them
 one by one."""
 
 MAX_GATHER_SECONDS = 2.0
-"""Maximum seconds to wait, after a call's first request for input, for further ones that can be sent to the client in the same result."""
+"""Maximum seconds for which a call's first request for input waits for further requests for input, to be sent in the same result."""
 
 HANDLE_PREFIX = "parked:"
 """Prefix of the `requestState` of a result, before encryption, if it names a call that is parked: waits for the client's answers."""
@@ -92,7 +94,7 @@ class _Parked(Generic[OutcomeT]):
     async def moved(self) -> None:
         """Wait until the call's work has ended, or has open requests for input.
 
-        After the first request for input, wait a little for further ones, which often follow at once.
+        After the first request for input, wait a little for further requests for input, which often follow at once.
         """
         while True:
             await self.caller.moved.wait()
@@ -117,12 +119,12 @@ class ParkedCalls:
     """
 
     def __init__(self, tasks: anyio.abc.TaskGroup, *, ttl_seconds: float) -> None:
-        """The work of the calls runs in `tasks`. A parked call is cancelled if the client does not answer within `ttl_seconds`."""
+        """The calls run in `tasks`. A call that waits for input is cancelled if the client does not answer within `ttl_seconds`."""
         self._tasks = tasks
         self._ttl_seconds = ttl_seconds
         self._calls: dict[str, _Parked[Any]] = {}
         self._behind: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
-        """Calls of a stdio client that a remote gateway keeps parked: functions that end such a call there, by the call's request state."""
+        """Calls of a stdio client that a remote gateway keeps waiting for input: functions that end it there, by its request state."""
 
     def __len__(self) -> int:
         """Return the number of calls that run or wait for the client's input."""
@@ -133,7 +135,7 @@ class ParkedCalls:
         return {parked.principal for parked in self._calls.values()}
 
     def end(self, principals: Collection[str]) -> None:
-        """Cancel all running and parked calls of the principals with these ids. A request that waits for such a call gets an error."""
+        """Cancel all calls, running or waiting for input, of the principals with these ids. Requests for these calls get an error."""
         for parked in [parked for parked in self._calls.values() if parked.principal in principals]:
             parked.scope.cancel()
 
@@ -145,13 +147,15 @@ class ParkedCalls:
         *,
         parked_as: type[ParkedCaller] = ParkedCaller,
     ) -> OutcomeT | InputRequired:
-        """Start a call, or resume the parked call that the request state in `ctx` names. Return its outcome, or its requests for input.
+        """Start a call, or resume the call that the request state in `ctx` names, which waits for input.
+
+        Return the outcome of the call, or its requests for input.
 
         `work` runs the call; it is not used when a call is resumed. `caller` sends messages to the client during this request only; the
         call itself uses one object of the class `parked_as` during all requests.
 
         Raises:
-            NotFound: The request state names a call that is not parked (`kind` is `GONE`).
+            NotFound: The request state names a call that does not wait for input, or no longer (`kind` is `GONE`).
         """
         state = ctx.facts.request_state
         if state is not None and state.startswith(HANDLE_PREFIX):
@@ -198,7 +202,7 @@ class ParkedCalls:
         return await self._round(parked, caller)
 
     async def _round(self, parked: _Parked[OutcomeT], caller: Caller) -> OutcomeT | InputRequired:
-        """Wait for one request of the client until its call ends or requests input. Return the outcome, or the requests for input.
+        """Serve one request of the client: wait until its call ends or requests input. Return the outcome, or the requests for input.
 
         If the client's request is cancelled, the call is cancelled.
         """
@@ -259,7 +263,7 @@ class ParkedCalls:
         parked.collected.set()
 
     def _make_room(self, principal: str) -> None:
-        """Cancel the call of `principal` that was parked first, if it has too many parked calls.
+        """Before a call is parked: if `principal` has `MAX_PARKED_PER_PRINCIPAL` parked calls, cancel the one that was parked first.
 
         A call for which a request of the client waits is not parked, and does not count.
         """
@@ -283,8 +287,8 @@ def open_upstream_state(state: str | None) -> str | None:
     """Return the request state of a remote server from the one that the client sent, by removing `STATE_PREFIX`.
 
     Raises:
-        NotFound: `state` is the handle of a parked call (`kind` is `GONE`), but calls of the tool are no longer parked, so the tool would
-            start a new call.
+        NotFound: `state` is the handle of a parked call (one that waits here for input), but calls of the tool are no longer parked,
+            because its server handles request states itself (`kind` is `GONE`). The server would start a new call.
     """
     if state is not None and state.startswith(HANDLE_PREFIX):
         raise NotFound(GONE, "", OVER)

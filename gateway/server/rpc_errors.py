@@ -35,7 +35,7 @@ _LEGACY_ONLY = frozenset({-32042})
 
 
 def to_rpc_error(error: Exception, era: Era) -> RpcError:
-    """Convert an exception to the JSON-RPC error that a client receives. `era` is the client's protocol era, on which the code depends."""
+    """Convert an exception to the JSON-RPC error that a client receives. The error code depends on `era`: 2025 or 2026 protocol."""
     match error:
         case RpcError():
             return error

@@ -54,7 +54,8 @@ END_SECONDS = 5.0
 async def serve_stdio(server: GatewayServer, first: StartupAnswers | None = None, listed: Listed | None = None) -> None:
     """Serve one client over standard input and output until it closes its end of the pipe, or SIGINT or SIGTERM arrives.
 
-    `first` answered the client while the gateway was loading. `listed` runs once, after the first listing of a 2025 session.
+    `first` answered the client while the gateway was loading. `listed`, which stores results for the next start, runs once, after the first
+    listing of a 2025 session.
     """
     from gateway.server.stdio_transport import serve_stdio
 

@@ -61,7 +61,7 @@ Number = int | str
 Write = Callable[[bytes], Awaitable[None]]
 
 Listed = Callable[[], Coroutine[None, None, None]]
-"""An async function that the stdio server runs once, after it answered the first listing request of a 2025 session."""
+"""An async function that stores results for the next start. The stdio server runs it once, after the first listing of a 2025 session."""
 
 
 @dataclass(slots=True)
@@ -235,7 +235,7 @@ def _agreed(result: JsonValue) -> list[JsonValue]:
 def _message(line: bytes) -> JsonMapping | None:
     """Parse a line that contains a JSON-RPC request or notification.
 
-    Return `None` for other lines, for long or deeply nested lines, and for JSON that two parsers may read differently.
+    Return `None` for a line that contains anything else, is long or deeply nested, or is JSON that two parsers may read differently.
     """
     is_odd = b"\\u" in line or b"NaN" in line or b"Infinity" in line
     if is_odd or len(line) > MAX_LINE or line.count(b"{") + line.count(b"[") > MAX_NESTED:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SnapshotParts(Protocol):
-    """The interface of `GatewayServer` that produces the results which are stored."""
+    """The interface of `GatewayServer` that produces the results of `initialize` and of listing requests which are stored here."""
 
     plain: PlainAnswers
 

@@ -34,8 +34,8 @@ class StdioParts(ServerParts, Protocol):
 async def serve_stdio(server: StdioParts, first: StartupAnswers | None = None, listed: Listed | None = None) -> None:
     """Serve one MCP client over standard input and output until the client closes the pipe.
 
-    `first` answered the client while the gateway was loading; serving continues with the input that `first` has read. `listed` is a
-    function that runs once, after the client's first listing request in a 2025 session.
+    `first` answered the client while the gateway was loading; serving continues with the input that `first` has read. `listed` stores
+    results for the next start; it runs once, after the client's first listing request in a 2025 session.
     """
     try:
         await _serve(server, first, listed)

@@ -1,9 +1,9 @@
-"""`TaskHandler`: decides which calls become tasks, and finds tasks for clients. Used by `calls` and by the SDK path's task methods.
+"""`TaskHandler`: decides which calls become tasks, and finds tasks for clients. Used by `calls` and by `sdk_path.task_methods`.
 
-A task runs at a remote server or in this gateway. A remote server's task has an encrypted handle as its id, and requests for it are relayed
-to the server. This gateway (`tasks.runner`) runs a call as a task if policy promotes a slow tool to tasks, or if the server runs the call
-as a task of the other protocol era. Clients cannot distinguish the two kinds. Ids that are unknown, expired, or belong to another principal
-cause the same error.
+A task runs at a remote server or in this gateway. A task of a 2026 server for a 2026 client gets an encrypted handle as its id, and
+requests for it are relayed to the server. All other tasks run in this gateway (`tasks.runner`): those of agents, workflows and slow tools
+that policy promotes to tasks, and those in which client or server use the tasks of protocol 2025-11-25. Clients cannot distinguish the two
+kinds. Ids that are unknown, expired, or belong to another principal cause the same error.
 """
 
 from __future__ import annotations

@@ -32,19 +32,25 @@ PeerT = TypeVar("PeerT", bound=Hashable)
 
 
 class HeldBytes(Generic[OwnerT, PeerT]):
-    """Counts bytes per connection, with sums per owner and in total. A connection belongs to one owner: a caller or a network."""
+    """Counts the bytes in memory for each HTTP connection, with sums per owner and in total. An owner is a caller or a network.
+
+    It is used for the bytes of responses that clients have not read yet, and for the bytes of incomplete requests.
+    """
 
     __slots__ = ("_held", "_owner", "_size", "total")
 
     def __init__(self) -> None:
         self.total = 0
         self._held: dict[OwnerT, dict[PeerT, int]] = {}
-        """For each owner, the bytes of its connections. The connection that has had bytes for the longest time comes first."""
+        """Bytes of each connection, by owner. The connection that has had bytes in memory for the longest time comes first."""
         self._owner: dict[PeerT, OwnerT] = {}
         self._size: dict[OwnerT, int] = {}
 
     def set(self, peer: PeerT, owner: OwnerT, size: int) -> None:
-        """Set the bytes of the connection `peer` to `size`, counted for `owner`. They replace the connection's previous bytes and owner."""
+        """Set how many bytes (of unread responses or incomplete requests) the connection `peer` has in memory. They count for `owner`.
+
+        This replaces the number of bytes and the owner that were set for the connection before.
+        """
         if self._owner.get(peer, owner) != owner:
             self.drop(peer)
         held = self._held.setdefault(owner, {})
@@ -55,7 +61,7 @@ class HeldBytes(Generic[OwnerT, PeerT]):
         self.total += grown
 
     def drop(self, peer: PeerT) -> OwnerT | None:
-        """Stop counting the connection `peer`, and return its owner; `None` if it had no bytes."""
+        """Stop counting the bytes of the connection `peer`, and return its owner; `None` if none were counted."""
         if peer not in self._owner:
             return None
         owner = self._owner.pop(peer)
@@ -68,11 +74,11 @@ class HeldBytes(Generic[OwnerT, PeerT]):
         return owner
 
     def owner(self, peer: PeerT) -> OwnerT | None:
-        """Return the owner (caller or network) of the connection `peer`; `None` if the connection has no bytes."""
+        """Return the owner (caller or network) of the connection `peer`; `None` if no bytes are counted for the connection."""
         return self._owner.get(peer)
 
     def size(self, owner: OwnerT) -> int:
-        """Return the sum of the bytes that are counted for an owner (caller or network)."""
+        """Return the number of bytes that all connections of an owner (caller or network) have in memory."""
         return self._size.get(owner, 0)
 
     def count(self, owner: OwnerT) -> int:
@@ -80,15 +86,15 @@ class HeldBytes(Generic[OwnerT, PeerT]):
         return len(self._held.get(owner, ()))
 
     def oldest(self, owner: OwnerT) -> PeerT:
-        """Return, of an owner's connections, the one that has had bytes longest. Raises `KeyError` if the owner has no connection."""
+        """Return the connection of an owner that has had bytes in memory longest. Raises `KeyError` if the owner has no connection."""
         return next(iter(self._held[owner]))
 
     def largest(self) -> OwnerT:
-        """Return the owner (caller or network) with most bytes. Raises `ValueError` if there are no owners."""
+        """Return the owner (caller or network) whose connections have most bytes in memory. Raises `ValueError` if there are no owners."""
         return max(self._size, key=self._size.__getitem__)
 
     def __len__(self) -> int:
-        """Return the number of connections that have bytes."""
+        """Return the number of connections for which bytes are counted."""
         return len(self._owner)
 
 

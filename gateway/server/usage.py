@@ -46,13 +46,16 @@ BYTE_SECONDS, PART_SECONDS = 1e-8, 5e-7
 """Estimated seconds that parsing a request body with the MCP SDK takes: per byte, and per JSON member, object, list or value."""
 
 PACE = 2
-"""Parsing the large request bodies of one caller may take at most one second of event loop time in this many seconds."""
+"""Parsing the large request bodies of one caller may take at most one second of event loop time in this many seconds. The caller's next
+large body is delayed accordingly."""
 
 MAX_WAIT_SECONDS = 10.0
-"""Maximum seconds that a caller's large request bodies may wait. At longer waits, its bodies over `SMALL_BYTES` are refused (HTTP 429)."""
+"""Maximum seconds that a caller's large request bodies may wait to be parsed.
+
+While the wait is longer, further bodies of the caller that exceed `SMALL_BYTES` are refused (HTTP 429)."""
 
 MAX_KNOWN = 1_024
-"""Number of counted callers at which those that have nothing in progress are removed before a new caller is added."""
+"""Number of callers from which on the counts of callers without requests in progress are removed before a new caller is counted."""
 
 
 class Totals:
@@ -98,7 +101,7 @@ class Usage:
         self._log = log
         self.is_admin = is_admin
         self.max_calls = quotas.calls.per_caller
-        """Number of calls in progress below which a further small call is certainly allowed, so that no other quota needs to be checked.
+        """Number of calls in progress below which a call with a short body is certainly allowed, so that no other quota need be checked.
 
         0 while the caller leaves too many bytes of responses unread.
         """
@@ -106,7 +109,7 @@ class Usage:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the caller has nothing in progress."""
+        """Whether the caller has no calls, requests, streams, sessions or bytes in progress."""
         return not (self.calls or self.requests or self.streams or self.sessions or self.bytes or self.unread)
 
     @property
@@ -133,9 +136,9 @@ class Usage:
         return self._judge(self._quotas.unread, self.unread, 0)
 
     def refuse_bytes(self, size: int) -> Refusal | None:
-        """Return a refusal if a request body of `size` bytes would exceed the quota of bytes, or if earlier large bodies wait too long.
+        """Return a refusal if a request body of `size` bytes would exceed the caller's quota of bytes; `None` if it is allowed.
 
-        Return `None` if the body is allowed.
+        A body is also refused if the caller's large bodies wait longer than `MAX_WAIT_SECONDS` to be parsed.
         """
         if size > SMALL_BYTES and self.wait_seconds() > MAX_WAIT_SECONDS:
             text = f"Large bodies of this caller wait for more than {MAX_WAIT_SECONDS:g} s. Send fewer of them at a time."
@@ -160,7 +163,7 @@ class Usage:
         return self.refuse(verdict) if isinstance(verdict, Reject) else None
 
     def release_call(self) -> None:
-        """Decrease the number of calls in progress, because a call ended."""
+        """Decrease the number of the caller's calls in progress, because a call ended."""
         self.calls -= 1
 
     def hold_bytes(self, size: int) -> None:
@@ -208,16 +211,16 @@ class Usage:
 
 
 class Usages:
-    """Counts what every caller has in progress: finds or creates the `Usage` of a caller.
+    """Finds or creates the `Usage` of each caller, which counts the caller's requests, calls, streams, sessions and bytes in progress.
 
-    `bound_by` sets the configured quotas; before that, nothing is refused because of a quota.
+    `bound_by` sets the configured quotas; before that, no request is refused because of a quota.
     """
 
     def __init__(self) -> None:
         self._totals = Totals()
         self._log = SparseLog(logger)
         self.by_id: dict[str, Usage] = {}
-        """The counts of each caller, by the id of its principal. `of` adds an entry for a new caller."""
+        """The calls, requests, streams, sessions and bytes of each caller, by the id of its principal. `of` adds a new caller."""
         self.bound_by(CallerQuotas())
 
     def bound_by(self, quotas: CallerQuotas) -> None:
@@ -226,12 +229,12 @@ class Usages:
         self.by_id.clear()
 
     def of(self, principal: Principal) -> Usage:
-        """Return the counts of a caller; for a new caller, with nothing in progress."""
+        """Return the counts of a caller's calls, requests, streams, sessions and bytes in progress; all 0 for a new caller."""
         usage = self.by_id.get(principal.id)
         return usage if usage is not None else self._new(principal)
 
     def known(self, principal_id: str) -> Usage:
-        """Return the counts of the caller whose principal has this id; for a new caller, with nothing in progress."""
+        """Return the counts of the caller whose principal has this id: calls, requests, … in progress. They are 0 for a new caller."""
         return self.by_id.get(principal_id) or self._new(LOCAL if principal_id == LOCAL.id else Principal(principal_id))
 
     def _new(self, principal: Principal) -> Usage:
@@ -245,9 +248,10 @@ class Usages:
 
 
 class CountedBody:
-    """An ASGI `receive` callable that counts the bytes of a request body for its caller, and delays large bodies.
+    """An ASGI `receive` callable that counts a request body against its caller's quota of bytes in progress, and delays large bodies.
 
-    Until it has arrived, a body of unknown length counts with the largest allowed length. The count ends with `release`.
+    A large body is delayed until the caller's earlier large bodies were parsed, and a pause has passed. A body of unknown length
+    counts with the largest allowed length until it has arrived. The body is counted until `release` is called.
     """
 
     def __init__(self, receive: Receive, scope: Scope, usage: Usage, size: int, *, is_known: bool) -> None:
@@ -266,7 +270,7 @@ class CountedBody:
         usage.hold_bytes(size)
 
     async def __call__(self) -> Message:
-        """Return the next ASGI message of the request. The last part of a large body is delayed, to spread large bodies over time."""
+        """Return the next ASGI message of the request. The last message of a large body is delayed, to spread their parsing over time."""
         message = await self._receive()
         if message["type"] == "http.request" and (self._parts is not None or not self._is_known):
             body = message.get("body", b"")

@@ -1,1 +1,1 @@
-"""The fast path: answers requests that need no feature of the MCP SDK without the SDK. All other requests are passed to `sdk_path`."""
+"""The fast path: answers requests that need no feature of the MCP SDK without it. All other requests are passed to `sdk_path`."""

@@ -1,6 +1,6 @@
 """Implementations of `Caller`, which sends the messages of a call to its client, for calls that were started without the MCP SDK.
 
-`PlainCaller` is for 2026 requests, and `DeferredCaller` for requests of 2025 sessions.
+`PlainCaller` is for requests of protocol version 2026-07-28, and `DeferredCaller` for requests of 2025 sessions.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gateway.tools.ports import LogLevel, Presence, undeclared
 
 
 class PlainCaller:
-    """The `Caller` of a 2026 tool call whose client requested neither progress nor log messages: drops both.
+    """The `Caller` (sends a call's messages to its client) of a 2026-07-28 call whose client requested neither progress nor log messages.
 
-    It cannot request input, because 2026 clients receive requests for input in results.
+    It drops progress and log messages. It cannot request input, because 2026 clients receive requests for input in results.
     """
 
     log_level: LogLevel | None = None
@@ -47,7 +47,7 @@ class DeferredCaller:
 
     log_level: LogLevel | None = None
     hand_over: Callable[[], None] | None = None
-    """Function that hands the call over to the SDK path; `None` before the call was started and when it has ended."""
+    """Function that hands the call over to the SDK path (with the MCP SDK); `None` before the call was started and when it has ended."""
     _real: CloseableCaller | None = None
     _replaced: anyio.Event | None = None
     _sending = _needs = 0
@@ -57,7 +57,10 @@ class DeferredCaller:
         """Drop the progress report, because calls are only started without the MCP SDK if their client did not request progress."""
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Send a log message to the client through the SDK path. It is dropped if its level is below the client's log level."""
+        """Send a log message to the client with the MCP SDK, to which this hands the call over.
+
+        Drop the message if its level is below the client's log level.
+        """
         if not wants_level(self.log_level, level):
             return
         self._sending += 1
@@ -69,17 +72,17 @@ class DeferredCaller:
                 self._all_sent.set()
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Send a request for input to the client through the SDK path, and return the client's answer."""
+        """Send a request for input to the client with the MCP SDK, to which this hands the call over, and return the client's answer."""
         return await (await self._reach()).ask(request, key)
 
     @property
     def is_here(self) -> bool:
-        """Whether the client is reachable. True until the call is handed over, because only the SDK path notices a lost client."""
+        """Whether the client is reachable. True until the call is handed over to the MCP SDK, which alone notices a lost client."""
         presence = self.presence
         return presence is None or presence.is_here
 
     async def here(self) -> None:
-        """Wait until the client has a stream open. Before the call is handed over, return at once: only the SDK path tracks streams."""
+        """Wait until the client has a stream open. Return at once before the call is handed over to the MCP SDK, which tracks streams."""
         if (presence := self.presence) is not None:
             await presence.here()
 
@@ -102,7 +105,7 @@ class DeferredCaller:
     async def waiting(self) -> AsyncGenerator[None, None]:
         """Enter this context around a wait for a person or a queue: the request ends if its client is lost meanwhile.
 
-        Entering hands the call over to the SDK path, which notices a lost client.
+        Entering hands the call over to the MCP SDK (on the SDK path), which notices a lost client.
         """
         presence = (await self._reach()).presence
         async with nullcontext() if presence is None else presence.waiting():
@@ -110,12 +113,12 @@ class DeferredCaller:
 
     @property
     def presence(self) -> Presence | None:
-        """The object of the SDK path that reports whether the client is reachable; `None` until the call is handed over."""
+        """The object that reports whether the client is reachable; `None` until the call is handed over to the MCP SDK."""
         return None if self._real is None else self._real.presence
 
     @property
     def has_more(self) -> bool:
-        """Whether `close` must be called: a message of the call is being sent, or the call was handed over to the SDK path."""
+        """Whether `close` must be called: a message of the call is being sent, or the call was handed over to the MCP SDK."""
         return self._sending > 0 or self._real is not None
 
     async def close(self) -> None:
@@ -127,7 +130,7 @@ class DeferredCaller:
             await self._real.close()
 
     def become(self, caller: CloseableCaller) -> None:
-        """From now on, send all messages of the call through `caller`, the `Caller` of the SDK path, which has taken the call."""
+        """From now on, send all messages of the call through `caller`, because the call was handed over to the MCP SDK (SDK path)."""
         self._real = caller
         if (presence := caller.presence) is not None:
             for _ in range(self._needs):

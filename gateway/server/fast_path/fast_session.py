@@ -1,4 +1,4 @@
-"""`FastSession`: the state of a 2025 HTTP session that is served without the MCP SDK: handshake, listening GET and notifications."""
+"""`FastSession`: the state of a 2025 HTTP session that is served without the MCP SDK: handshake, notifications, and the GET for them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from starlette.types import Message, Send
 
 MAX_PENDING = 16
-"""Maximum number of events that wait to be sent on a stream whose client does not read. Further events are not sent on this stream, but a
-client that reconnects with `Last-Event-ID` receives them."""
+"""Maximum number of server-sent events (notifications) that wait to be sent on a stream whose client does not read.
+
+Further events are not sent on this stream, but a client that reconnects with `Last-Event-ID` receives them."""
 
 MAX_TOLD = 200
 """Maximum number of notifications stored per session, for clients that reconnect their stream."""
@@ -30,7 +31,7 @@ MAX_TOLD = 200
 
 @dataclass(slots=True)
 class NotificationLog:
-    """The last notifications of a 2025 session, sent or not, so that a client can resume its listening GET with `Last-Event-ID`.
+    """The last notifications of a 2025 session, sent or not, for a client that reconnects its GET for notifications with `Last-Event-ID`.
 
     The SSE event id of a notification is `<token>.<number>`.
     """
@@ -59,9 +60,9 @@ class Stream:
         self._send = send
         self._turn = anyio.Lock()
         self.pending: deque[bytes] = deque()
-        """Encoded events that are not sent yet, oldest first."""
+        """Encoded server-sent events that were not sent yet, oldest first."""
         self.scope = anyio.CancelScope()
-        """Cancel scope of the code that serves the GET. It is cancelled to end the stream, or to move the stream to the SDK path."""
+        """Cancel scope of the code that serves the GET. It is cancelled to end the stream, or to let the MCP SDK continue it."""
         self.sent = time.monotonic()
         self.moved: anyio.Event | None = None
         """Exists while the MCP SDK takes over the stream. It is set when the SDK has taken it over, or when it ended."""
@@ -69,7 +70,7 @@ class Stream:
         """HTTP status with which the MCP SDK answered the GET that it took over; 0 before."""
 
     async def write(self, event: bytes) -> None:
-        """Send an event after all pending events. If `MAX_PENDING` events are pending, drop it.
+        """Send a server-sent event after all pending events. If `MAX_PENDING` events are pending, drop it.
 
         If this method is cancelled, the event stays pending, and is sent before the next event.
         """
@@ -79,7 +80,7 @@ class Stream:
             await self.flush()
 
     async def flush(self) -> None:
-        """Send all pending events in order. If another call of `flush` is running, wait for its end first."""
+        """Send all pending server-sent events in order. If another call of `flush` is running, wait for its end first."""
         async with self._turn:
             while self.pending:
                 await self._send({"type": "http.response.body", "body": self.pending[0], "more_body": True})
@@ -87,7 +88,7 @@ class Stream:
                 self.sent = time.monotonic()
 
     async def go_on(self, message: Message) -> None:
-        """Send an ASGI message of the SDK path to the client, after the stream has moved there; used as the SDK path's `send`.
+        """Send an ASGI message of the MCP SDK to the client. This is the SDK's `send` for the GET, after it has taken over the stream.
 
         The response head is not sent, because the client has already received one.
         """
@@ -107,7 +108,7 @@ class Stream:
 class FastSession(Channel):
     """A 2025 HTTP session that the fast path serves without the MCP SDK.
 
-    While its client has no listening GET open, notifications are stored for when the client reconnects with `Last-Event-ID`.
+    While the client has no GET open on which it listens for notifications, they are stored until it reconnects with `Last-Event-ID`.
     """
 
     __slots__ = ("_end", "_heir", "body", "legacy", "moving", "stream", "told", "wire_id")
@@ -130,10 +131,10 @@ class FastSession(Channel):
         self.told: NotificationLog | None = None
 
     async def notify(self, method: str, params: JsonObject | None) -> None:
-        """Send a notification on the client's listening GET, and store it for a client that reconnects.
+        """Send a notification on the GET on which the client listens for notifications, and store it for a client that reconnects.
 
-        If the client never opened a GET, the notification is dropped. If the session moves or has moved to the SDK path, the notification
-        is sent there.
+        If the client never opened a GET, the notification is dropped. If the MCP SDK takes over the session, or has done so, the SDK sends
+        the notification.
         """
         if self.moving is not None:
             await self.moving.wait()
@@ -152,7 +153,7 @@ class FastSession(Channel):
     def waits(self) -> tuple[int, float] | None:
         """Return 0 and the monotonic time since when the session is idle.
 
-        Return `None` while the session is busy: it has an open stream or a call in progress, or moves to the SDK path.
+        Return `None` while the session is busy: it has an open stream or a call in progress, or the MCP SDK is taking it over.
         """
         is_busy = self.stream is not None or self.moving is not None or self.legacy.calls
         return None if is_busy else (0, self.legacy.seen)
@@ -162,5 +163,5 @@ class FastSession(Channel):
         self._end(self)
 
     def inherit(self, heir: Channel) -> None:
-        """From now on, send notifications through `heir`, the connection of the session on the SDK path."""
+        """From now on, send notifications through `heir`, the session's connection at the MCP SDK, which has taken over the session."""
         self._heir = heir

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PULSE_SECONDS = 5.0
-"""Seconds between two checks of all sessions for streams without events and for idle sessions."""
+"""Seconds between two checks of all sessions, which end idle sessions and send a comment on streams that had no events for a while."""
 
 SILENCE_SECONDS = 9.0
 """Seconds without an event after which a stream gets an SSE comment at the next check, so that no proxy closes the stream."""
@@ -167,7 +167,8 @@ class FastSessions:
     def _find(self, wire_id: str, principal: Principal) -> FastSession | None:
         """Return the session with this `Mcp-Session-Id`.
 
-        Return `None` if there is no such session on the fast path, if another principal opened it, or if its idle timeout has passed.
+        Return `None` if no session that is served without the MCP SDK has this id, if another principal opened it, or if its idle timeout
+        has passed.
         """
         session = self._sessions.get(wire_id)
         if session is None or session.legacy.opened_by != principal.id or self._is_over(session):
@@ -211,8 +212,8 @@ class FastSessions:
     async def _listen(self, session: FastSession, scope: Scope, head: Head, receive: BufferedReceive, send: Send) -> bool:
         """Serve the GET on which a client listens for notifications, and return true when its response has ended.
 
-        If the session moves to the SDK path, the SDK path continues the response. Return false, without any effect, if the SDK path must
-        answer the GET from its start.
+        If the session moves to the MCP SDK, the SDK continues the response. Return false, without any effect, if the SDK must answer the
+        GET from its start.
         """
         if b"text/event-stream" not in head.accepted or b"last-event-id" in head.fields:
             return False
@@ -242,7 +243,10 @@ class FastSessions:
     # -- its end -------------------------------------------------------------------------------------------------
 
     async def _move(self, session: FastSession, scope: Scope) -> None:
-        """Move a session, with the stream of its listening GET, to the SDK path. If this has already begun, wait for its end."""
+        """Move a session, with the stream of its listening GET, to the SDK path: from now on, the MCP SDK serves it.
+
+        If the move has already begun, wait until it has ended.
+        """
         if session.moving is not None:
             await session.moving.wait()
             return
@@ -269,7 +273,7 @@ class FastSessions:
                 session.stream.scope.cancel()
 
     def _evict(self, session: FastSession) -> None:
-        """End a session in the background, to make room for a new session. From now on, the fast path serves no requests of the session."""
+        """End a session in the background, to make room for a new session. From now on, the client's requests in it get 404."""
         self._sessions.pop(session.wire_id, None)
         if self._tasks is not None:
             self._tasks.start_soon(self._end, session, "evicted")
@@ -302,7 +306,8 @@ class FastSessions:
 async def _repeat(manager: SessionManager, session: FastSession, scope: Scope) -> bool:
     """Repeat the handshake of a session's client to the MCP SDK, so that the SDK opens a session with the same id.
 
-    The other HTTP facts are taken from `scope`, a request of the session. Return whether the SDK accepted the handshake.
+    `scope` is a later request of the session, whose `Host`, `Origin`, path and addresses the repeated requests get. Return whether the SDK
+    accepted the handshake.
     """
     place = [(name, value) for name, value in scope["headers"] if name in (b"host", b"origin")]
     kept = {key: value for key, value in scope.items() if key != STARTED_SCOPE_KEY}
@@ -317,7 +322,10 @@ async def _repeat(manager: SessionManager, session: FastSession, scope: Scope) -
 
 
 async def _move_stream(manager: SessionManager, session: FastSession) -> bool:
-    """Make the SDK path continue the listening GET of a session, and wait until it does. Return true."""
+    """Move the open listening GET of a session to the SDK path (requests that the MCP SDK serves). Wait until the GET continues there.
+
+    This is done after the SDK has opened a session with the same id. Return true, also if no GET is open.
+    """
     stream = session.stream
     if stream is not None and stream.moved is not None:
         stream.scope.cancel()

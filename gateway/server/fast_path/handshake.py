@@ -73,7 +73,10 @@ def plain_initialize(message: JsonMapping) -> InitializeRequest | None:
 
 
 def _shaped(value: JsonValue, shape: Shape) -> JsonObject | None:
-    """Return the members of a JSON object that `shape` names, without the others; `None` if a member has another type than in `shape`."""
+    """Return the members of a JSON object that `shape` names, and no other members.
+
+    Return `None` if `value` is not an object, or if one of these members has a type that `shape` does not allow.
+    """
     if not isinstance(value, dict):
         return None
     found: JsonObject = {}

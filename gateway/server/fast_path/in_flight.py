@@ -53,7 +53,10 @@ class Deadlines:
         """Running calls, grouped by the interval between two checks in which they started. The next check hands the first group over."""
 
     def watch(self, call: InFlightCall) -> set[InFlightCall]:
-        """Hand `call` over to the SDK path if it takes too long. Return a set, from which the call must remove itself when it ends."""
+        """Hand `call` over to the SDK path (with the MCP SDK) if it takes longer than `HAND_OVER_SECONDS`.
+
+        Return a set, from which the call must remove itself when it ends.
+        """
         if not self._watched:
             self._watched.extend(set[InFlightCall]() for _ in range(CHECKS))
             self._check_later()
@@ -125,7 +128,7 @@ class InFlightCall:
         self._watchdog: asyncio.Task[None] | None = None
         self._taken: asyncio.Event | None = None
         self.is_over = self.is_cancelled = self.is_taken = False
-        """Whether the call ended; whether `cancel` was called; whether the SDK path awaits the call, and decides when to cancel it."""
+        """Whether the call ended; whether `cancel` was called; whether the call was handed over to the MCP SDK, which now awaits it."""
         self.result: ToolOutcome | None = None
         """The outcome of the call; `None` until it ended, and if it ended with an exception."""
         self.error: BaseException | None = None
@@ -152,13 +155,13 @@ class InFlightCall:
             self._on_settled = then
 
     async def settled(self) -> None:
-        """Wait until the call has ended, or was handed over to the SDK path."""
+        """Wait until the call has ended, or was handed over to the SDK path (with the MCP SDK)."""
         settled = asyncio.Event()
         self.when_settled(settled.set)
         await settled.wait()
 
     def hand_over(self) -> None:
-        """Stop waiting for the call on the fast path, so that its request is delegated to the SDK path. The call continues to run.
+        """Stop waiting for the call here, so that its request is delegated to the SDK path (with the MCP SDK). The call continues to run.
 
         From now on, the deadline of the call is enforced.
         """
@@ -169,7 +172,7 @@ class InFlightCall:
         self._settle()
 
     async def taken(self) -> None:
-        """Hand the call over to the SDK path, and wait until the SDK path awaits the call, or until the call has ended."""
+        """Hand the call over to the SDK path (with the MCP SDK), and wait until the call is awaited there or has ended."""
         self.hand_over()
         if not self.is_taken and not self.is_over:
             self._taken = self._taken or asyncio.Event()
@@ -193,7 +196,7 @@ class InFlightCall:
     # -- for the SDK path ----------------------------------------------------------------------------------------
 
     async def outcome(self, caller: CloseableCaller) -> ToolOutcome:
-        """Wait on the SDK path until the call has ended. Return its outcome, or raise its exception.
+        """Wait, on the SDK path (with the MCP SDK), until the call has ended. Return its outcome, or raise its exception.
 
         `caller` is the object through which the call sends messages to its client from now on. If this wait is cancelled, the call is
         cancelled.
@@ -274,9 +277,9 @@ class StartedCall(StartedRequest):
         key: tuple[str, int | str] | None,
         in_session: dict[tuple[str, int | str], InFlightCall],
     ) -> None:
-        """`app` is the ASGI application of the SDK path; `None` over stdio. `principal` is the caller.
+        """`app` is the ASGI application that serves requests with the MCP SDK; `None` over stdio. `principal` is the caller.
 
-        `encode` converts the outcome of the call to the response; it returns `None` for an outcome that only the SDK path can encode.
+        `encode` converts the outcome of the call to the response; it returns `None` for an outcome that only the SDK can encode.
         `in_session` contains the calls in flight of all 2025 sessions, and `key` (`Mcp-Session-Id` and JSON-RPC id) is the key of this call
         in it; `None` for a 2026 call.
         """
@@ -305,13 +308,13 @@ class StartedCall(StartedRequest):
             self.cancel()
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Register `then` to be called once, when the call has ended or was handed over to the SDK path."""
+        """Register `then` to be called once, when the call has ended or was handed over to the SDK path (with the MCP SDK)."""
         self.running.when_settled(then)
 
     def answer(self) -> tuple[Field | None, Body] | None:
         """Return the `Mcp-Session-Id` header field (`None` for a 2026 call) and the encoded response.
 
-        Return `None` alone if the SDK path must answer: the call still runs, failed, or has a result that only the SDK path can encode.
+        Return `None` alone if the MCP SDK must answer: the call still runs, failed, or has a result that only the SDK can encode.
         """
         outcome = self.running.result
         body = None if outcome is None else self._encode(outcome)
@@ -320,7 +323,7 @@ class StartedCall(StartedRequest):
         return None if self._key is None else (b"mcp-session-id", self._key[0].encode("latin-1")), body
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Delegate the request to the SDK path, which awaits the running call and answers the request. Then call `end`."""
+        """Delegate the request to the SDK path, which awaits the running call and answers with the MCP SDK. Then call `end`."""
         assert self._app is not None, "calls over lines are delegated by their connection"
         scope[PRINCIPAL_SCOPE_KEY], scope[STARTED_SCOPE_KEY] = self._principal, self.running
         try:
@@ -332,7 +335,7 @@ class StartedCall(StartedRequest):
     async def end(self) -> None:
         """Cancel the call if it still runs, because its request was answered or its client disconnected.
 
-        A call of a 2025 session that the SDK path has taken continues, because such calls survive a disconnect.
+        A call of a 2025 session that was handed over to the MCP SDK continues, because calls of 2025 sessions survive a disconnect.
         """
         self.forget()
         if self._key is None or not self.running.is_taken:

@@ -1,6 +1,6 @@
 """`PlainAnswers`: answers `server/discover` and listing requests of 2025 and 2026 clients without the MCP SDK.
 
-The response equals that of the SDK path. An unusual or invalid request is left to the SDK path. Encoded pages are cached for as long as the
+The response equals that of the SDK, which answers unusual and invalid requests (SDK path). Encoded pages are cached for as long as the
 listing stays the same, and shared by callers that see the same entries.
 """
 
@@ -54,7 +54,10 @@ class AnswerParts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlainRequest:
-    """A valid `server/discover` or listing request that has no parameter except a cursor, and requests no feature in `_meta`."""
+    """A valid `server/discover` or listing request that needs no MCP SDK: it has no parameter except a cursor.
+
+    Its `_meta` requests no feature, such as progress.
+    """
 
     number: int | str
     method: str
@@ -98,7 +101,7 @@ def _parse(message: JsonMapping, methods: Set[str], *, is_modern: bool) -> Plain
 
 
 def _is_token(value: JsonValue) -> bool:
-    """Whether `value` is a progress token. Some clients send a token with every request."""
+    """Whether `value` is a progress token, which is ignored in a listing request, because some clients send a token with every request."""
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
@@ -110,7 +113,7 @@ class PlainAnswers:
         self._pages: OrderedDict[tuple[object, ...], tuple[object, bytes]] = OrderedDict()
 
     async def answer(self, request: PlainRequest, principal: Principal) -> bytes | None:
-        """Return the encoded response to a 2026 request of a caller; `None` if the SDK path must answer."""
+        """Return the encoded response to a listing or `server/discover` request of a 2026 client; `None` if the MCP SDK must answer."""
         if request.method == DISCOVER:
             result = _encoded(self._parts.discovery(principal), self._parts.identity)
         else:
@@ -120,10 +123,10 @@ class PlainAnswers:
     async def answer_in_session(
         self, request: PlainRequest, principal: Principal, session_id: str, *, is_resumable: bool = False
     ) -> bytes | None:
-        """Return the encoded response to a listing request of the 2025 session `session_id`; `None` if the SDK path must answer.
+        """Return the encoded response to a listing request of the 2025 session `session_id`; `None` if the MCP SDK must answer.
 
-        The listing contains the tools that the session has loaded. With `is_resumable`, a listing that has tools with task support is left
-        to the SDK path, whose streamed response the client can resume.
+        The listing contains on-demand tools only if the session has loaded them. With `is_resumable`, a listing that has tools with task
+        support is left to the SDK, whose streamed response the client can resume.
         """
         result = await self._page(request, principal, session_id, is_resumable=is_resumable)
         return None if result is None else request.frame(result)
@@ -131,7 +134,8 @@ class PlainAnswers:
     async def whole_lists(self) -> dict[str, str]:
         """Return the result of each listing method for a new 2025 session of the local user, as JSON text by method.
 
-        A listing that has more than one page, or that only the SDK path can encode, is left out.
+        They are stored to answer a client while the gateway starts the next time. A listing that has more than one page, or that only the
+        MCP SDK can encode, is left out.
         """
         found: dict[str, str] = {}
         for method in LISTINGS:
@@ -143,9 +147,9 @@ class PlainAnswers:
     async def _page(
         self, request: PlainRequest, principal: Principal, session_id: str | None, *, is_resumable: bool = False
     ) -> bytes | None:
-        """Return the encoded result of a listing request, from the cache if possible; `None` if the SDK path must answer.
+        """Return the encoded result of a listing request, from the cache if possible; `None` if the MCP SDK must answer.
 
-        `session_id` is the 2025 session of the request; `None` for a 2026 request.
+        `session_id` is the 2025 session of the request; `None` for a request of protocol version 2026-07-28.
         """
         catalog = self._parts.catalog
         is_loop = self._parts.lists.is_loop(request.via)
@@ -179,7 +183,7 @@ class PlainAnswers:
 
 
 def _plain_page(page: JsonObject, kind: Listed, *, is_modern: bool, is_resumable: bool) -> JsonObject | None:
-    """Return a page of a listing without the keys of its entries that the protocol does not define.
+    """Return a page of a listing, and remove the keys of its entries (tools, resources or prompts) that the protocol does not define.
 
     Return `None` if an entry must be validated by the MCP SDK's models, or with `is_resumable` if a tool supports tasks.
     """

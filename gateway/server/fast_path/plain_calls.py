@@ -69,7 +69,7 @@ class PlainCalls:
         self._ports = CallPorts(caller=PlainCaller())
         self._known_tools: dict[str, tuple[GuardedTool, bool]] = {}
         self._last_client: KnownClient | None = None
-        """The client that the last 2026 call over stdio declared, so that the next call need not be checked again."""
+        """The client that the last 2026 call over stdio declared in `_meta`; an equal declaration is not checked again."""
         self._server_info: JsonObject = {SERVER_INFO_META_KEY: parts.identity}
         self._deadlines = Deadlines()
         self._in_session: dict[tuple[str, int | str], InFlightCall] = {}
@@ -102,7 +102,7 @@ class PlainCalls:
         return StartedCall(self._app, running, partial(self._encode, key[1], is_modern=False), principal, key, self._in_session)
 
     def start(self, message: JsonObject, head: Head, principal: Principal, usage: Usage) -> StartedCall | None:
-        """Start the tool call of a 2026 request over HTTP. Return `None`, without any effect, if the request needs the MCP SDK.
+        """Start the tool call of a 2026-07-28 request over HTTP. Return `None`, without any effect, if the request needs the MCP SDK.
 
         `head` has the request's headers. The call counts in `usage`, the counts of the caller, until it ends.
         """
@@ -134,7 +134,7 @@ class PlainCalls:
     def in_session(self, wire_id: str, number: JsonValue) -> InFlightCall | None:
         """Return the call in flight of the 2025 session `wire_id` whose request has the JSON-RPC id `number`.
 
-        Return `None` if the fast path has not started such a call.
+        Return `None` if no such call was started without the MCP SDK.
         """
         return self._in_session.get((wire_id, number)) if isinstance(number, int | str) else None
 
@@ -164,7 +164,7 @@ class PlainCalls:
     def _declared(
         self, message: JsonObject, params: JsonObject, headers: Mapping[bytes, bytes] | None, last: KnownClient | None
     ) -> tuple[KnownClient, JsonMapping] | None:
-        """Return the client that a 2026 request declares, and the part of the request's `_meta` that is sent on to the tool's server.
+        """Return the client that a 2026-07-28 request declares, and the part of its `_meta` that is sent on to the tool's server.
 
         Return `None` if the declaration is invalid, differs from `headers`, or requests a feature. `last` is the client of an earlier
         request with the same headers; if this request declares the same client, it is not checked again.
@@ -180,7 +180,7 @@ class PlainCalls:
         return KnownClient(meta, self._parts.clients.template(profile, takes_tasks=declares_tasks(profile))), request_meta(meta)
 
     def _tool(self, name: str) -> GuardedTool | None:
-        """Return the tool with the exposed name `name`; `None` if it does not exist, or only the SDK path may call it."""
+        """Return the tool with the exposed name `name`; `None` if it does not exist, or must not be called without the MCP SDK."""
         try:
             tool = self._parts.catalog.find(name)
         except NotFound:
@@ -195,9 +195,9 @@ class PlainCalls:
     # -- answering -----------------------------------------------------------------------------------------------
 
     def _encode(self, number: JsonValue, outcome: ToolOutcome, *, is_modern: bool) -> Body | None:
-        """Encode the outcome of a call as the JSON-RPC response to request `number`, in the same form as the SDK path.
+        """Encode the outcome of a call as the JSON-RPC response to the request with the id `number`, in the same form as the MCP SDK.
 
-        Return `None` if only the SDK path can encode the outcome.
+        Return `None` if only the SDK can encode the outcome.
         """
         if not isinstance(outcome, Complete) or (result := self._plain_result(outcome, is_modern)) is None:
             return None
@@ -240,7 +240,7 @@ def _plain_params(message: JsonObject) -> JsonObject | None:
 
 
 def _forwarded(client: KnownClient, meta: JsonValue) -> JsonMapping | None:
-    """Return the part of `meta`, the `_meta` of a 2026 request, that is sent on to the tool's server.
+    """Return the part of `meta`, the `_meta` of a 2026-07-28 request, that is sent on to the tool's server.
 
     Return `None` if `meta` declares another client than `client`, or requests a feature such as progress.
     """
@@ -261,7 +261,7 @@ def _forwarded(client: KnownClient, meta: JsonValue) -> JsonMapping | None:
 def _is_plain_meta(meta: JsonValue, *, has_envelope: bool = True) -> TypeGuard[JsonMapping]:
     """Whether `_meta` of a request is an object that requests no feature, such as progress.
 
-    Only with `has_envelope` may it contain the keys in which a 2026 request describes its client.
+    Only with `has_envelope` may it contain the keys in which a 2026-07-28 request describes its client.
     """
     if not isinstance(meta, dict):
         return False

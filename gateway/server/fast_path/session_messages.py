@@ -18,7 +18,9 @@ from gateway.wire.rpc_envelope import MEMBERS, VERSION, VERSION_KEY, notificatio
 INITIALIZED = to_json(notification("notifications/initialized", None))
 
 _IGNORED = ("notifications/cancelled", "notifications/roots/list_changed")  # no sets: a hostile value may be unhashable
-"""Notifications that have no effect here. Cancellations of requests on the fast path are applied before this module is called."""
+"""Notifications of a 2025 client that this module accepts and ignores.
+
+`dispatch` applies a cancellation of a running request before it calls this module."""
 _LEVELS = get_args(LogLevel)
 
 
@@ -26,7 +28,7 @@ def handle_message(session: LegacySession, message: JsonMapping) -> JsonObject |
     """Handle a message of a 2025 session that is not a tool call.
 
     Return the response for `ping` and `logging/setLevel`; the parsed request for a listing, which the calling code must answer; `applied`
-    for a notification; and `None` if the SDK path must handle the message.
+    for a notification; and `None` if the MCP SDK must handle the message.
     """
     if message.get("id") is None:
         return "applied" if _apply_notification(session, message) else None
@@ -47,7 +49,7 @@ def handle_message(session: LegacySession, message: JsonMapping) -> JsonObject |
 
 
 def _apply_notification(session: LegacySession, message: JsonMapping) -> bool:
-    """Apply a client's notification to its session, and return true. Return false if the SDK path must handle the notification."""
+    """Apply a client's notification to its 2025 session, and return true. Return false if the MCP SDK must handle the notification."""
     method, params = message.get("method"), message.get("params", {})
     if "id" in message or not message.keys() <= MEMBERS or message.get(VERSION_KEY) != VERSION or not isinstance(params, dict):
         return False

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 Body = Sequence[bytes | memoryview]
-"""An encoded JSON-RPC message in parts."""
+"""An encoded JSON-RPC message: byte strings that are sent one after the other."""
 
 
 class StartedRequest(ABC):
@@ -44,14 +44,14 @@ class StartedRequest(ABC):
         self.cancel()
 
     async def settled(self) -> None:
-        """Wait until the fast path can answer the request, or the request must be delegated to the SDK path."""
+        """Wait until the response is ready without the MCP SDK, or it is known that the SDK must answer the request."""
         settled = asyncio.Event()
         self.when_settled(settled.set)
         await settled.wait()
 
     @abstractmethod
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Register `then` to be called once, when the request can be answered or must be delegated to the SDK path."""
+        """Register `then` to be called once, when the response is ready, or it is known that the MCP SDK must answer the request."""
 
     def answer(self) -> tuple[Field | None, Body] | None:
         """Return the `Mcp-Session-Id` header field (`None` outside 2025 sessions) and the encoded response.
@@ -62,7 +62,7 @@ class StartedRequest(ABC):
 
     @abstractmethod
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request with the SDK path, the ASGI application behind the fast path. The arguments are those of an ASGI call."""
+        """Let the SDK path, the ASGI application that uses the MCP SDK, answer the request. The arguments are those of an ASGI call."""
 
     async def end(self) -> None:
         """Cancel the work of the request if it still runs, because the request was answered or its client disconnected."""
@@ -76,7 +76,7 @@ class StartedAnswer(StartedRequest):
     """A listing or `server/discover` request that was started without the MCP SDK; an `asyncio` task produces the response."""
 
     def __init__(self, app: ASGIApp, work: Coroutine[None, None, bytes | None], principal: Principal, usage: Usage) -> None:
-        """Start `work` in a task. It returns the encoded response, or `None` if `app`, the SDK path, must answer.
+        """Start `work` in a task. It returns the encoded response, or `None` if `app` (the SDK path, with the MCP SDK) must answer.
 
         While the task runs, the request counts as a call in `usage`, the counts of the caller.
         """
@@ -100,20 +100,23 @@ class StartedAnswer(StartedRequest):
         self._task.add_done_callback(lambda _: then())
 
     def answer(self) -> tuple[Field | None, Body] | None:
-        """Return `None` and the encoded response; `None` alone if the SDK path must answer, because the task failed or has no response."""
+        """Return a pair of `None` (no session header) and the encoded response; `None` alone if the MCP SDK must answer.
+
+        The SDK must answer if the task failed or returned no response.
+        """
         if self._task.cancelled() or self._task.exception() is not None:
             return None  # the SDK path finds the same error, and reports it
         body = self._task.result()
         return None if body is None else (None, (body,))
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request with the SDK path. The arguments are those of an ASGI call."""
+        """Let the SDK path (with the MCP SDK) answer the request. The arguments are those of an ASGI call."""
         scope[PRINCIPAL_SCOPE_KEY] = self._principal
         await self._app(scope, receive, send)
 
 
 class RefusedRequest(StartedRequest):
-    """A request that is refused because of a quota. `answer` returns `None`, so that `go_on` is called, which sends the refusal."""
+    """A request that is refused because a quota of its caller is used up. `answer` returns `None`; `go_on` sends the refusal."""
 
     def __init__(self, refusal: Refusal, number: JsonValue) -> None:
         """`number` is the JSON-RPC id of the request."""

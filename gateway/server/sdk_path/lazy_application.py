@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 HEALTH_PATH = "/health"
-"""URL path that reports that the process runs. With `?challenge=` it also proves to the user's `moongate` commands which configuration the
-gateway serves."""
+"""URL path that reports that the process runs. With `?challenge=` it also proves which configuration the gateway serves, so that the user's
+`moongate` commands do not send an API key to another program on the port."""
 
 READY_PATH = "/ready"
 """URL path that reports whether starting is finished: every source of tools is ready or has failed."""
@@ -45,7 +45,7 @@ class Probes:
     ready: Callable[[], bool]
     """Function that returns whether every source of tools is ready or has failed."""
     prove: Callable[[str], str]
-    """Function that returns the proof for a challenge which `/health` received (`Identity.prove`)."""
+    """Function that returns a proof of which configuration the gateway serves, for a challenge that a command sent to `/health`."""
 
 
 class SdkParts(Protocol):

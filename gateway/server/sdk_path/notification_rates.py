@@ -1,7 +1,7 @@
 """Limits how often one call sends notifications to its client: `ThrottledProgress` limits progress reports, `ThrottledLog` log messages.
 
 With these limits, a tool that quickly reports 20,000 steps causes only a few dozen messages. Used by `wire_caller`, through which every
-call on the SDK path sends its notifications.
+call that the MCP SDK handles sends its notifications.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ class _KeptSession:
 class SessionManager(StreamableHTTPSessionManager):
     """The MCP SDK's manager of 2025 HTTP sessions, extended: each session has its own event store, and the number of sessions is limited.
 
-    It can also take over sessions that the fast path opened without the SDK.
+    It can also take over sessions that were opened and served without the SDK (on the fast path).
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class SessionManager(StreamableHTTPSessionManager):
 
     @event_store.setter
     def event_store(self, value: EventStore | None) -> None:
-        """Ignore the value. This setter exists because the constructor of the SDK's class assigns the property."""
+        """Ignore the value. This setter exists only because the constructor of the SDK's class assigns the property."""
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
         usage = self._usage_of(requestor)
@@ -272,10 +272,10 @@ class SessionManager(StreamableHTTPSessionManager):
         await super()._discard_session(session_id, transport)
 
     async def take_over(self, wire_id: str, told: NotificationLog | None, opening: Scope, body: bytes) -> bool:
-        """Open an SDK session that continues the session `wire_id` of the fast path. Return whether the SDK accepted its `initialize`.
+        """Open an SDK session that continues the session `wire_id`, which was served without the SDK. Return whether this succeeded.
 
-        `opening` and `body` are the scope and body of the client's `initialize` request, which the fast path has already answered. `told`
-        are the notifications of the session's listening GET, so that the client can resume its stream; `None` if there was no GET.
+        `opening` and `body` are the scope and body of the client's `initialize` request, which was already answered without the SDK.
+        `told` are the notifications of the GET on which the client listens, so that it can resume its stream; `None` if there was no GET.
         """
         store = ReplayStore()
         if told is not None:

@@ -20,7 +20,7 @@ from gateway.server.fast_path.in_flight import InFlightCall
 from gateway.server.sdk_path.sdk_server import SdkServer
 
 DelegatedLine: TypeAlias = tuple[str, InFlightCall | None]
-"""A line with a JSON-RPC message of the client, and the running call of the request in it if the fast path already started the call."""
+"""A line with a JSON-RPC message of the client, and the running call of the request in it if the call was started without the SDK."""
 
 
 async def serve_lines(

@@ -130,7 +130,7 @@ class _Server(Server[Any]):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The objects of `GatewayServer` that the handlers of the SDK path use."""
+    """The objects of `GatewayServer` that the gateway's request handlers at the MCP SDK's server use."""
 
     catalog: Catalog
     clients: Clients
@@ -207,7 +207,7 @@ class SdkServer:
     async def _count_call(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         """Middleware: count an HTTP request as a call of its caller while it runs, or refuse the request if a quota is used up.
 
-        Calls that the fast path started are not counted here, because they have been counted already.
+        Calls that were started without the MCP SDK (on the fast path) are not counted here, because they have been counted already.
         """
         scope = scope_of_request(ctx)
         if scope is None or ctx.request_id is None or ctx.method in UNCOUNTED_METHODS or STARTED_SCOPE_KEY in scope:
@@ -266,7 +266,7 @@ class SdkServer:
         """Middleware: if a caller's API key has scopes, replace the instructions in results of `initialize` and `server/discover`.
 
         The new instructions describe only the tools that the caller may use. After `initialize`, the middleware also attaches the SDK's
-        connection to the session that it takes over from the fast path.
+        connection to a session that was served without the SDK before.
         """
         result = await call_next(ctx)
         if ctx.method == "initialize":

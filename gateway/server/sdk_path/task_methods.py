@@ -65,7 +65,10 @@ class TaskMethods:
         self._on_legacy: Callable[[RequestContext, Task], None] = lambda ctx, task: None
 
     def tell_legacy(self, on_start: Callable[[RequestContext, Task], None]) -> None:
-        """Register `on_start`, which is called for each task that a 2025 client starts, with the request's context and the task."""
+        """Register `on_start`, which is called with the request's context and the task when a 2025 client starts a task.
+
+        It then notifies the client of changes of the task's status.
+        """
         self._on_legacy = on_start
 
     def bind(self, server: Server[Any]) -> None:
