@@ -27,8 +27,8 @@ _JOINED_BYTES = 65_536
 """Largest response body that is copied behind its head and written with it; a larger body is written separately."""
 
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\ncontent-type: application/json\r\n%b%b"
-"""Template of the head of a fast-path response. Its arguments: the common fields, the body's length, an additional field or nothing, and
-the last lines.
+"""Template of the head of a response of the fast path (no MCP SDK). Its arguments: the header lines that every response has, the body's
+length, one additional header line or nothing, and the last lines: `connection: close` if needed, and the empty line.
 """
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
@@ -266,7 +266,7 @@ class UnreadConnection(Protocol):
 
 
 class UnreadResponses(Protocol[HeadT]):
-    """Counts the response bytes that clients have not read, and closes connections above a limit."""
+    """Counts the response bytes that clients have not read, so that they use memory, and closes connections if they exceed a limit."""
 
     def hold(self, connection: UnreadConnection, exchange: Exchange[HeadT], size: int, /) -> bool:
         """Set the count of a connection's unread response bytes to `size`.
@@ -294,7 +294,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
     """Seconds that a response may stay unread before the connection is closed."""
 
     def __init__(self, state: ServerState) -> None:
-        """`state` is uvicorn's; its default header fields are in every response. uvicorn replaces them each second."""
+        """`state` is that of uvicorn's server. Its default header fields (such as `date`), renewed each second, are in every response."""
         self.loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport
         self.drained: asyncio.Event | None = None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES, SLICE_BYTES = 65_536, 16_384
-"""Maximum bytes of a head, or between two parts of a body; and bytes given to the parser at once, after which the maximum is checked."""
+"""Maximum bytes of a request head (or between two parts of a body), and bytes that are parsed before each check of this maximum."""
 
 MAX_PIPELINED = 64
 """Maximum requests on one connection that wait for earlier responses; a client that sends more is disconnected."""
@@ -91,7 +91,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         """`_target_url`, `_target`, `_authority`: the last request target, its ASGI scope entries, and the host if the target has one."""
         self._headers: Headers = []
         self._in_head = self._is_last = self._is_paused = self._is_lingering = False
-        """Whether a head is arriving; no further request is parsed; reading is paused; the rest of an answered request is dropped."""
+        """Whether a head is arriving; whether parsing has ended; whether reading is paused; whether the rest of a request is dropped."""
         self._is_counted = self._is_surplus = False
         """Whether `connections` counts incomplete requests of this connection; whether the connection is above the limit of connections."""
         self._other_bytes = 0

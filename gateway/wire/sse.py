@@ -74,7 +74,7 @@ class SseParser:
         return self._data_bytes + self._line_bytes
 
     def feed(self, part: bytes) -> list[bytes]:
-        """Parse the next bytes; return the data of each event that they complete. Takes time linear in the size of the stream."""
+        """Parse the next bytes of the stream; return the data of each event that they complete, in time linear in the stream's size."""
         if self._ended_in_return and part.startswith(b"\n"):
             part = part[1:]
             self._ended_in_return = False
