@@ -70,7 +70,9 @@ class CallerSessions:
         self._held: dict[str, _Held] = {}
 
     async def run(self, ctx: CallContext, capabilities: JsonObject, work: Callable[[Session], Awaitable[JsonObject]]) -> JsonObject:
-        """Run `work` on the session of the caller of `ctx`, and return its result. A missing session is opened; it declares `capabilities`.
+        """Run `work` on the session of the caller of `ctx`, and return the result of `work`.
+
+        If the caller has no session, open one that declares the client capabilities `capabilities` to the server.
 
         Raises:
             NotSent: The session cannot be opened, or `MAX_SESSIONS` sessions are busy.
@@ -96,7 +98,7 @@ class CallerSessions:
 
         Calls without `capabilities` share one session, unless policy separates callers. With `capabilities`, the calls of one 2025 client
         session share one; each call of a 2026 client gets a session to itself, because a request that the server sends outside a call's
-        response stream does not name the call to which it belongs. Calls with the same `CallFacts.line` share one in both cases.
+        response stream does not name the call to which it belongs. Calls with the same nonempty `CallFacts.line` always share one.
         """
         if not capabilities:
             separate = self._remote.policy.callers == "separate"

@@ -32,7 +32,7 @@ MAX_RELISTEN_SECONDS = 30.0
 ACKNOWLEDGED_SECONDS = 10.0
 """Timeout for `notifications/subscriptions/acknowledged`, by which a server confirms a `subscriptions/listen` request.
 
-Without it in time, the stream is opened again.
+If the confirmation does not arrive in time, the stream is opened again.
 """
 
 SUBSCRIBE_SECONDS = 20.0

@@ -31,9 +31,9 @@ logger = logging.getLogger(__name__)
 State = Literal["starting", "ready", "idle", "auth needed", "down"]
 
 HEAD_START_SECONDS = 0.03
-"""Delay of the first attempt to connect.
+"""Delay in seconds of the first attempt to connect to a server.
 
-Starting servers uses all CPU cores; a gateway over stdio sends its first response to the client before that.
+Starting servers uses all CPU cores; the delay lets a gateway over stdio first send its first response to the client.
 """
 
 FIRST_BACKOFF_SECONDS = 0.5
@@ -108,7 +108,7 @@ class Connection:
     async def is_silent(self) -> bool:
         """Wait for the first handshake with a server over HTTP, and return true if it has not answered within `SILENT_SECONDS`.
 
-        Return false at once for a child process.
+        Listings do not wait for a silent server. Return false at once for a child process, which may take longer to start.
         """
         if isinstance(self._remote.entry, StdioServer):
             return False
@@ -326,7 +326,10 @@ class Connection:
             logger.info("connection ended, connecting again server=%s", self.server)
 
     def idle_since(self) -> float | None:
-        """Return the time of the last call, or `None` if the session is in use or not open: then it cannot be closed for another server."""
+        """Return the time of the last call, or `None` if the session is in use or not open.
+
+        With `None`, the session cannot be closed to make room for the child process of another server.
+        """
         if self._users or self._session is None or self._resting or self._keep_awake():
             return None
         return self._last_used

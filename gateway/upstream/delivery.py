@@ -211,7 +211,10 @@ class Delivery:
         self._own_id = own_id
         self._pins = pins
         self._client: ClientProfile | None = None
-        """Client of the last call. `_capabilities` are declared for it. Neither object is changed, so that sessions can reuse its JSON."""
+        """Client of the last call; `_capabilities` are the client capabilities that are declared to the server for this client.
+
+        Neither object is modified, so that sessions can reuse the JSON of `_capabilities` for the client's next call.
+        """
         self._capabilities: JsonObject = {}
         self._plain_meta = extend_via({}, own_id, remote.name)
         """The `_meta` of requests whose caller sent no `_meta`. Always the same object, so that sessions reuse its JSON."""
@@ -222,7 +225,7 @@ class Delivery:
         self._turns = SerialQueue(self._policy.serial_ask_seconds) if self._policy.callers == "serial" else None
         self._takes_turns_once_asked = self._policy.callers == "auto" and not self._is_streamable_http
         self._without_turn: dict[int, CallContext] = {}
-        """Running calls on the shared child process that began before its clients had to take turns, by id of the `Envelope`."""
+        """Running calls that began before the clients of the shared child process had to use it one at a time, by id of the `Envelope`."""
         self._questions: list[tuple[str, CallContext, float]] = []
         """Method, call and start time (`time.monotonic`) of each request for input of the server that has no answer yet.
 
@@ -239,7 +242,7 @@ class Delivery:
         """Register a server's request for input while it is open, and yield the context with which to relay it to the caller.
 
         `ctx` is the call to which the request belongs, `None` if that is unknown. With the policy `callers: auto`, the first request for
-        input on a shared child process makes clients take turns from then on. Calls that already run count as one turn.
+        input on a shared child process makes clients take turns (use it one at a time) from then on. Running calls count as one turn.
         """
         is_without_turn = ctx is None or any(call is ctx for call in self._without_turn.values())
         if self._turns is None and self._takes_turns_once_asked and is_without_turn:
@@ -277,7 +280,7 @@ class Delivery:
         )
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """Send one request for the call `ctx`, and return the result. After a failure, send it once more if `may_resend` allows.
+        """Send one request for the call `ctx`, and return the result. After a failure, send it once more if that cannot do harm.
 
         The result has only the `_meta` that the gateway accepts from servers.
 
@@ -393,7 +396,7 @@ class Delivery:
         return await self._admitted(session, method, params, envelope)
 
     def _leave(self, session: Session, ctx: CallContext, is_cancelled: bool) -> None:
-        """End the turn of a call on the shared session. If it was cancelled, ping the server first, and end the turn after the answer.
+        """End a call's turn (its client's exclusive use) on the shared session; for a cancelled call, after the server answered a ping.
 
         A server that handles one message at a time answers the ping when it has finished the cancelled call.
         """
@@ -419,7 +422,7 @@ class Delivery:
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:
         """Return whether a request declares the tasks extension.
 
-        `tools/call` declares it if the gateway follows tasks (`tasks.follow`) or the caller accepts them, `tasks/…` always.
+        `tools/call` declares it if the gateway polls the server's tasks (`tasks.follow`) or the caller accepts tasks; `tasks/…` always.
         """
         if method == "tools/call":
             return self._policy.tasks.follow or (ctx is not None and ctx.facts.takes_tasks)

@@ -66,7 +66,7 @@ def sign_in_first(server: str, issuer: str, url: str) -> Rejected:
 
 
 async def as_it_is(ask: JsonObject) -> JsonObject:
-    """Return a request for input unchanged. The `judge` of `explain` for requests that the gateway itself makes, not a server."""
+    """Return a request for input unchanged. Passed to `explain` as `judge` if the gateway itself makes the request, not a server."""
     return ask
 
 

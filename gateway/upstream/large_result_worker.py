@@ -81,7 +81,10 @@ def read_plain(parts: list[bytes]) -> tuple[JsonValue, JsonObject] | None:
 
 
 def _judged(result: JsonObject, order: JsonObject) -> tuple[JsonObject, Sequence[bytes]]:
-    """Judge `result` as `order` says, and return the reply and its body: `whole` if it passes unchanged, else the replacing result."""
+    """Apply the gate's rules in `order` to `result`, and return the reply to the gateway: its JSON object and its body.
+
+    The reply is `whole` without a body if the result passes unchanged; else the verdict, with the replacing result as the body.
+    """
     keeper = None if order["keeper"] is None else ResultKeeper.from_settings(order["keeper"])
     try:
         judged = judge_whole(result, ResultRules(**order["rules"]), keeper, ResultOrigin(**order["source"]))

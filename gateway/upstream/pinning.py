@@ -91,7 +91,7 @@ class Pinning:
             logger.info("new tools recorded server=%s tools=%d names=%s", self._server, len(new), _shown(new))
 
     async def write(self) -> bool:
-        """Store the definitions that `note` added. Return whether another process stored different ones before, which replace these."""
+        """Store the definitions that `note` added. Return whether another process stored different ones first, which become the pins."""
         if self._record is None or not self._unwritten:
             return False
         new, self._unwritten = self._unwritten, {}
@@ -164,7 +164,7 @@ class Pinning:
         raise PolicyDenied(f"Tool {name!r} of {self._server!r} is not called: {reason}.", rule=PINS_RULE, subject=name)
 
     def quarantined(self) -> dict[str, str]:
-        """Return the quarantined tools: tool name → difference and command that accepts it. Their definitions differ from the pins."""
+        """Return the tools that are not served because their definitions differ from the pins, with the command that accepts each."""
         return {n: self._held(n, f) for n, f in self._findings.items() if f.change != "removed" and not f.is_served}
 
     def _held(self, name: str, finding: PinFinding) -> str:

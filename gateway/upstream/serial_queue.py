@@ -41,10 +41,10 @@ class _Waiter:
 
 
 class SerialQueue:
-    """Gives turns on a shared server to clients, rotating among principals. Calls of the same client run concurrently in one turn."""
+    """Gives the clients of a shared server turns, rotating among principals. In a turn, only calls of one client run, concurrently."""
 
     def __init__(self, question_seconds: float) -> None:
-        """While calls of other clients wait, a request for input may stay open for at most `question_seconds`."""
+        """While calls of other clients wait for the server, a request for input may stay open for at most `question_seconds`."""
         self._question_seconds = question_seconds
         self._questions: set[anyio.CancelScope] = set()
         self._owner: str | None = None
@@ -55,7 +55,7 @@ class SerialQueue:
         self._holders: list[Presence] = []
         """For each running call whose client may disconnect and reconnect: the object that reports whether the client is connected."""
         self._is_wanted = False
-        """Whether calls of other clients wait for their turn."""
+        """Whether calls of other clients wait to use the server."""
         self._settled_at = -math.inf
         """Time (`anyio.current_time`) before which no further call begins, so that the server can react to a rejected request for input."""
 
@@ -127,7 +127,7 @@ class SerialQueue:
 
     @property
     def waiting(self) -> int:
-        """Number of calls that wait for their turn."""
+        """Number of calls that wait until their client may use the server."""
         return len(self._waiting)
 
     @property
@@ -163,9 +163,9 @@ class SerialQueue:
                 ctx.ports.presence.need()
 
     def _waiting_changed(self) -> None:
-        """Start or stop the limits that apply while clients wait, after the number of waiting calls changed.
+        """Start or stop the limits on the current client, after the number of calls of other clients that wait for the server changed.
 
-        Open requests for input get a deadline, and a running call ends if its client disconnects.
+        While such calls wait, open requests for input have a deadline, and a running call ends if its client disconnects.
         """
         is_wanted = bool(self._waiting)
         deadline = anyio.current_time() + self._question_seconds

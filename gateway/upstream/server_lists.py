@@ -81,7 +81,7 @@ class ServerLists:
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """The tools that clients may see and call: the listed tools without the quarantined ones."""
+        """The tools that clients may see and call: the listed tools, except those whose definitions differ from the accepted ones."""
         return [tool for _, tool in self._tools.values()]
 
     async def load(self, session: Session) -> None:
@@ -160,7 +160,7 @@ class ServerLists:
             self.on_change("tools")
 
     def definitions(self) -> Sequence[JsonObject]:
-        """Return all tools as the server listed them, including quarantined tools, for the lock file."""
+        """Return all tools as the server listed them, for the lock file; also those that are not served until a person accepts them."""
         return self.entries["tools"]
 
     def pin_remarks(self) -> list[str]:
@@ -209,9 +209,10 @@ class ServerLists:
                 raise _gone(self._server) from None
 
     def recall(self, memory: ListingCache, first_use: AcceptedDefinitions) -> None:
-        """Serve the lists stored in `memory` until the server's current lists are read, and use the definitions in `first_use` as pins.
+        """Serve the lists that an earlier run stored in `memory`, until the server's current lists are read.
 
-        Called before the connection to the server starts. Blocks.
+        Use the tool definitions recorded in `first_use` as pins (accepted definitions). Called before the connection to the server starts.
+        Blocks.
 
         Raises:
             StorageError: The file of `first_use` is unusable.

@@ -180,7 +180,7 @@ class UpstreamSource:
     def succeed(self, former: UpstreamSource) -> None:
         """Take over the state of `former`, the source of the same server before its entry or policy changed. Call before entering.
 
-        Watched resources stay watched. The lists of `former` are served until the current lists are read, unless stored lists are.
+        Watched resources stay watched. Until the current lists are read, the lists stored in a file are served, or else those of `former`.
         """
         self._watcher.inherit(former._watcher)
         self.lists.succeed(former.lists)

@@ -112,7 +112,10 @@ class TaskLine(Protocol):
         ...
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
-        """Apply policy to one request for input, send it to the caller under `key`, and return the answer. Raises if policy refuses it."""
+        """Apply policy to a task's request for input, identified by `key`, send it to the caller, and return the answer.
+
+        Raises if policy refuses the request.
+        """
         ...
 
 
@@ -137,8 +140,8 @@ class TaskFollower:
     async def call(self, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """Call a tool as a task of MCP 2025-11-25, wait for the task, and return its result.
 
-        `params` and `headers` are those of the `tools/call` request. If the server rejects the task, the request is sent once more without
-        a task, and in no other case.
+        `params` and `headers` are those of the `tools/call` request. Only if the server rejects the task, the request is sent once more,
+        without a task.
 
         Raises:
             TaskError: The task failed, was lost, or took longer than `max_task_wait`.

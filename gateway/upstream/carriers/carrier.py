@@ -121,7 +121,10 @@ class Carrier(Protocol):
 
 
 def rejected(server: str, error: RpcError) -> Rejected:
-    """Convert a JSON-RPC error of the server to a failure, without hidden text and without keys that only this gateway may set."""
+    """Convert a JSON-RPC error of the server to a `Rejected` failure.
+
+    Text that a person would not see is removed, and so are the keys in the error's data that only this gateway may set.
+    """
     data = received_data(strip_value(error.data))
     return Rejected(strip_text(error.message), server=server, code=error.code, data=data)
 

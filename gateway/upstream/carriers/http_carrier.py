@@ -160,7 +160,7 @@ class HttpCarrier:
         return request.headers
 
     def note_response(self, answer: Response) -> None:
-        """Inspect the head of a response before its body is read. Does nothing for a 2026 server."""
+        """Inspect the head of a response for cookies, before its body is read. Does nothing for a 2026 server, which has no sessions."""
 
     def note_cancelled(self, number: int) -> None:
         """Notify the server that the request with the id `number` is cancelled; its connection is closed already.
@@ -206,7 +206,7 @@ class HttpCarrier:
             raise TooLarge(str(error), server=self.server) from None
 
     def _read(self, answer: Response, number: int, method: str) -> JsonObject:
-        """Return the JSON-RPC result in a response to the request `number`, if the response is not an event stream. Raise its failure."""
+        """Return the JSON-RPC result of the request `number` from a response that is not an event stream, or raise the failure in it."""
         status = answer.status
         if status >= 400:
             raise self._failure(answer, method)
@@ -256,7 +256,7 @@ class HttpCarrier:
     async def result_in(self, stream: EventStream, number: int, request: OutgoingRequest) -> JsonObject | None:
         """Read an event stream until the result of the request arrives, and return the result; `None` if the stream ends before.
 
-        Other messages on the stream go to the `Receiver`.
+        The server's requests and notifications on the stream go to the `Receiver`.
         """
         is_call = request.method == "tools/call"
         try:
@@ -399,7 +399,7 @@ class HttpSessionCarrier(HttpCarrier):
 class HttpOrSdkCarrier:
     """Sends the requests of one session over streamable HTTP without the MCP SDK if possible, else with the SDK.
 
-    It is open until the SDK's streams end, or until it is closed if they were not needed.
+    `is_open` is true until the SDK's message streams end, or, if no request needed these streams, until `close`.
     """
 
     is_single_stream = False

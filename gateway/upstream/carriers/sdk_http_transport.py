@@ -2,7 +2,7 @@
 
 The SDK's client ends the whole connection if one POST raises (python-sdk#3560), and reads bodies without a limit. If a request could not be
 sent, `SteadyTransport` returns a response with a JSON-RPC error (`in_band`). It also limits bodies, ends a cancelled request of a 2025
-session, and opens the standalone stream (GET) again. `AuthorizedTransport` adds credentials; `sse_carrier` uses only this one.
+session, and opens the standalone stream (GET) again. `AuthorizedTransport` adds credentials; `sse_carrier` uses only this class.
 """
 
 from __future__ import annotations
@@ -219,7 +219,8 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send an HTTP request, and return its response. If a POST fails, return a response with a JSON-RPC error instead of raising.
 
-        A message that may arrive after later ones is sent in the background, and gets a `202 Accepted` response at once.
+        A message that later messages may overtake (a cancellation, or the response to a server's request) is sent in the background;
+        its response is `202 Accepted` at once.
         """
         if request.method == "POST" and self._tasks is not None and self._in_passing < MAX_UNACKNOWLEDGED and _may_arrive_late(request):
             self._in_passing += 1

@@ -48,7 +48,7 @@ class TokenClient:
     metadata: IssuerMetadata
 
     async def request(self, grant: Grant, secret: str | None, form: Mapping[str, str]) -> Grant:
-        """Send `form` to the token endpoint, and return a copy of `grant` with the tokens of the response.
+        """Send a token request with the parameters `form`, and return a copy of `grant` with the tokens of the response.
 
         If the response has no refresh token, that of `grant` stays. `secret` is the client secret in the configuration, if there is one.
 
