@@ -51,7 +51,7 @@ class ExperimentalFeature(StrEnum):
 
 
 class ReleaseCandidateFeature(StrEnum):
-    """Ids of features that change only by small corrections; currently the list is empty."""
+    """Ids of features that change only by small corrections (release candidates); currently there are none."""
 
 
 class FeatureStageWarning(FutureWarning):

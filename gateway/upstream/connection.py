@@ -75,7 +75,8 @@ class Connection:
     ) -> None:
         """Store the arguments, without side effects.
 
-        `capabilities` are the client capabilities declared to a 2025 server. While `keep_awake` returns true, the connection is not idle.
+        `capabilities` are the client capabilities declared to an MCP 2025 server. While `keep_awake` returns true, the connection never
+        counts as idle.
         """
         self.server = remote.name
         self.state: State = "starting"

@@ -1,8 +1,9 @@
 """Calls the tools of a remote server: `RemoteTool` makes a request of each call, and `Delivery` sends the request on the right session.
 
 `Delivery` sends a failed request a second time if `policy.retry_safety` allows it. All callers share one session with a server, except if
-a 2025 server fixes client capabilities in its sessions and the caller has others (`caller_sessions`). On a shared child process that sends
-requests for input, one client at a time uses the server (`serial_queue`). Results pass through unchanged, except for `_meta`.
+an MCP 2025 server fixes client capabilities in its sessions and the caller has other capabilities (`caller_sessions`). On a shared child
+process that sends requests for input, one client at a time uses the server (`serial_queue`). Results pass through unchanged, except for
+`_meta`.
 """
 
 from __future__ import annotations
@@ -87,9 +88,9 @@ class RemoteTool:
     """One tool of a remote server, with the gateway's `Tool` interface."""
 
     keeps_tasks = True
-    """True, because calls of this tool inside a durable task of the gateway can continue after a restart, if the server runs them as tasks.
+    """Whether a stored (durable) task of the gateway can continue a call of this tool after a restart.
 
-    The gateway stores the server's task, and polls it after the restart instead of sending the call again.
+    True, because the server may run the call as an MCP task. The gateway stores the id of the server's task, and polls this task after the restart instead of sending the call again.
     """
 
     def __init__(self, listed: Listed, sender: Sender) -> None:
@@ -139,7 +140,7 @@ class RemoteTool:
                 raise ToolFailed(f"Tool {name!r} answered with a result of type {other!r}, which this gateway did not offer to take.")
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Send a request (`method`) about a call that a 2026 server runs as a task, and return its result (interface `TaskTool`).
+        """Send a request (`method`) about a call that an MCP 2026 server runs as a task, and return its result (interface `TaskTool`).
 
         A request for input in the task's state is judged by policy once, not at every poll.
 
@@ -196,10 +197,11 @@ class Delivery:
         admit: Callable[[Session, str, JsonMapping], Awaitable[None]],
         annotations_of: Callable[[str], JsonMapping | None],
     ) -> None:
-        """`own_id` is this gateway's id for the `via` list; `annotations_of` returns a tool's annotations as the server listed them.
+        """`own_id` is this gateway's id, which it adds to the list of gateways (`via`) that a request has passed.
 
-        `admit` raises if a request must not be sent on a session, because the session's tools differ from the pinned definitions. It is
-        called before each attempt to send a request while `pins.may_refuse` is true.
+        `annotations_of` returns a tool's annotations as the server listed them. `admit` raises if a request must not be sent on a session,
+        because the session's tools differ from the accepted definitions. It is called before each attempt to send a request while
+        `pins.may_refuse` is true.
         """
         self._remote = remote
         self._server = remote.name
@@ -363,9 +365,9 @@ class Delivery:
         return await session.request(method, params, envelope)
 
     async def _in_turn(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
-        """Send the request once to a 2025 server, on the caller's own session or on the shared `session`.
+        """Send the request once to an MCP 2025 server, on the caller's own session or on the shared `session`.
 
-        On the shared session, first wait for the client's turn if clients take turns.
+        On the shared session, first wait for the client's turn if only one client at a time may use the session.
         """
         ctx = envelope.ctx
         if self._callers is not None and ctx is not None:

@@ -84,7 +84,7 @@ class LargeBodies:
         self._loop = asyncio.get_running_loop()
         self._limiter = anyio.CapacityLimiter(_WORKERS)
         self.helpers = HelperPool()
-        """Helper processes that parse and judge the largest results of `tools/call`. `ChildProcesses` closes them."""
+        """Helper processes that parse the largest `tools/call` results and apply the gate's rules to them. `ChildProcesses` ends them."""
         self._bytes = 0
         self._by_caller: Counter[str] = Counter()
         self._waiting: CallerQueues[_PendingClaim] = CallerQueues()

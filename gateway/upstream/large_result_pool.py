@@ -103,7 +103,10 @@ def _started() -> HelperProcess | None:
 
 
 class HelperPool:
-    """The helper processes of one gateway that parse and judge large results, for one event loop. The owner calls `aclose`."""
+    """The helper processes of one gateway, which parse large results and apply the gate's rules to them. The owner calls `aclose`.
+
+    Belongs to one event loop.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -172,7 +175,7 @@ class HelperPool:
         self._timer = self._loop.call_later(IDLE_SECONDS, self._end_idle)
 
     def give_back_soon(self, helper: HelperProcess) -> None:
-        """End a helper process whose result was dropped before the gate judged it. Does not wait. Callable from any thread."""
+        """End a helper process whose result was dropped before the gate's rules were applied. Does not wait. Callable from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(partial(self.give_back, helper, is_usable=False))
 
@@ -204,7 +207,7 @@ class HelperPool:
 
 
 class LargeResult:
-    """A large result of `tools/call` that a helper process has parsed and can judge for the gate (`gate.results.HelperResult`)."""
+    """A large result of `tools/call` in a helper process, which applies the gate's rules to it (interface `gate.results.HelperResult`)."""
 
     def __init__(self, helpers: HelperPool, helper: HelperProcess, parts: list[bytes], claim: Releasable | None) -> None:
         self._helpers = helpers
@@ -249,7 +252,7 @@ class LargeResult:
         return Received(received(result), encoded, long_text, self._claim)
 
     def release(self) -> None:
-        """Return the claimed memory. If the result was not judged, end its helper process."""
+        """Return the claimed memory. If the gate's rules were not applied to the result yet, end its helper process."""
         helper, self._helper = self._helper, None
         if helper is not None:
             self._helpers.give_back_soon(helper)

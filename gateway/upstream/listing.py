@@ -128,8 +128,8 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
 def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool = False) -> Listed | None:
     """Convert an entry of `tools/list`. Return `None` if the specification requires to drop the tool (invalid `x-mcp-header`).
 
-    `modern` is true for a 2026 server. `may_ask` becomes part of the definition: whether a call may request input. `has_tasks` is true if
-    the server supports the tasks extension of 2026, so that it may run any call as a task.
+    `modern` is true for an MCP 2026 server. `may_ask` becomes part of the definition: whether a call may request input. `has_tasks` is true
+    if the server supports the tasks extension of 2026, so that it may run any call as a task.
     """
     schema = as_object(wire.get("inputSchema"))
     input_schema: JsonObject = {"type": "object"} if schema is None else schema

@@ -27,7 +27,9 @@ class LockFile:
         """Why the gateway does not apply the current content of the lock file; `None` if the gateway applies it."""
 
     async def read(self, loaded: LoadedConfig) -> Pins:
-        """Return the pins in the lock file of a configuration, and watch this file from now on. `run` must be running to notice changes.
+        """Return the accepted definitions (pins) in the lock file of a configuration, and watch this file from now on.
+
+        `run` must be running to notice changes.
 
         Raises:
             ConfigError: The file cannot be read. The previous configuration's file is still watched.

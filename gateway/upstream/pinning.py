@@ -58,7 +58,9 @@ class Pinning:
     # -- first use ---------------------------------------------------------------------------------------------
 
     def begin(self, record: AcceptedDefinitions, *, was_listed: bool) -> None:
-        """Read the tools' first listed definitions from `record`, and use them as pins unless the lock file has pins. Blocks.
+        """Read the tools' first listed definitions from `record`, and use them as pins (accepted definitions). Blocks.
+
+        The pins of the lock file take precedence.
 
         `was_listed` is true if the server was listed in an earlier run of the gateway; it affects only the log.
 
@@ -74,7 +76,7 @@ class Pinning:
         self._first = _digests(recorded or {})
 
     def note(self, wires: Sequence[JsonMapping]) -> None:
-        """Use the definitions of tools that are listed for the first time as pins, unless the lock file has pins. `write` stores them."""
+        """Treat each tool's first listed definition as accepted (its pin), unless the lock file has pins. `write` stores these pins."""
         if self._record is None or self._locked is not None:
             return
         is_first = not self._first
@@ -121,7 +123,7 @@ class Pinning:
     # -- judging -----------------------------------------------------------------------------------------------
 
     def digests(self, wires: Sequence[JsonMapping]) -> dict[str, str]:
-        """Return the digest of each tool in a listing, by tool name; empty if the server has no pins.
+        """Return the digest of each tool in a listing, by tool name; empty if the server has no pins (accepted definitions).
 
         If a name is listed twice, the first definition counts.
         """
@@ -137,7 +139,7 @@ class Pinning:
         return judge_pins(listed, pinned, self._mode, first_use=self._locked is None)
 
     def judge(self, wires: Sequence[JsonMapping]) -> set[str]:
-        """Compare a listing with the pins, log new differences, and return the names of the tools that must not be served."""
+        """Compare listed tools with their pins (accepted definitions), log new differences, and return the names of tools not to serve."""
         listed = self.digests(wires)
         # An empty listing is not compared: before the first listing, it is unknown whether a tool is missing.
         found = self._judge(listed, self._pinned if listed else None)

@@ -146,7 +146,7 @@ class ServerLists:
     def pin(self, pinned: Mapping[str, str] | None) -> None:
         """Set the digests of the tools in the lock file, by tool name; `None` if the file does not contain the server.
 
-        Called at the start and after each change of the file. If the digests differ, all tools are judged again.
+        Called at the start and after each change of the file. If the digests changed, all listed tools are compared with them again.
         """
         self._judge_again(is_needed=self.pins.take(pinned))
 

@@ -75,17 +75,17 @@ class Exchange(Generic[HeadT]):
         self.is_complete = body is not None
         """Whether the whole request, with its body, has arrived."""
         self.is_started = self.is_fast = self.is_rejected = False
-        """Whether the request was given to an application or to the fast path; whether it was given to the fast path; whether its body is
-        dropped.
+        """Whether the request was given to an ASGI application or to the fast path, the code that works without the MCP SDK; whether it was
+        given to the fast path; whether its body is dropped.
         """
         self.is_responding = self.is_answered = self.client_gone = False
         """Whether the response has begun; whether the response is complete; whether the client has disconnected."""
         self.admission: Admission | None = None
-        """Caller of a request that was judged by its head while its body was incomplete; `None` for any other request."""
+        """Caller of the request, if it was determined from the request's head while the body was incomplete; otherwise `None`."""
         self.received_bytes = 0
         """Number of body bytes that arrived after the head."""
         self.started: StartedRequest | None = None
-        """Handle of the request while the fast path processes it; `None` before and afterwards."""
+        """Handle of the request while the fast path (code without the MCP SDK) processes it; `None` before and afterwards."""
         self.known_scope: Scope | None = None
         """The ASGI scope, or `None` until the property `scope` is first read."""
         self.wants_continue = wants_continue
@@ -102,7 +102,7 @@ class Exchange(Generic[HeadT]):
 
     @property
     def scope(self) -> Scope:
-        """The ASGI scope, made on first access because the fast path does not need it."""
+        """The ASGI scope, made on first access because the fast path (which answers requests without the MCP SDK) does not need it."""
         if self.known_scope is None:
             self.known_scope = self.head.scope()
         return self.known_scope
@@ -136,7 +136,7 @@ class Exchange(Generic[HeadT]):
         return self._parts[0]
 
     def answer(self, field: Field | None, body: Sequence[bytes | memoryview]) -> None:
-        """Send the fast path's response with `body` (JSON) and the additional header field `field`, unless the client has disconnected."""
+        """Send a response of the fast path (no MCP SDK) with the JSON `body` and the additional header `field`, unless the client left."""
         if self.client_gone:
             return
         connection = self._connection
@@ -159,7 +159,8 @@ class Exchange(Generic[HeadT]):
     async def receive(self) -> Message:
         """Return the next part of the request's body, or `http.disconnect` after the response or if the client disconnects.
 
-        If the fast path hands the request over to the application, the application gets the body even if the client has disconnected.
+        If the fast path (code without the MCP SDK) hands the request over to the application, the application gets the body even if the
+        client has disconnected.
         """
         while not self.is_answered and (not self.client_gone or (self.is_fast and not self._is_received)):
             if self._parts or (self.is_complete and not self._is_received):
@@ -276,7 +277,7 @@ class UnreadResponses(Protocol[HeadT]):
         ...
 
     def drop(self, connection: UnreadConnection, /) -> None:
-        """Stop counting a connection's unread bytes, because its client has read everything or has disconnected."""
+        """Stop counting a connection's unread response bytes, because its client has read everything or has disconnected."""
         ...
 
 
@@ -358,8 +359,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
                 self._count_unread(len(data))
 
     async def wait_drained(self, size: int) -> None:
-        """Wait until the client reads its responses again. Until then, `size` more bytes, which are to be sent afterwards, count as unread.
-        """
+        """Wait until the client reads its responses again. Until then, the `size` bytes to be sent afterwards count as unread, too."""
         while self.drained is not None:
             self._count_unread(size)
             await self.drained.wait()

@@ -80,7 +80,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self._root = config.root_path
         self._idle_seconds = config.timeout_keep_alive
         self._tasks: set[Any] = server_state.tasks
-        """Tasks, and requests in progress on the fast path, that uvicorn waits for when it stops."""
+        """The running requests, for which uvicorn waits when it stops: tasks, and requests on the fast path (without the MCP SDK)."""
         self._app_state = app_state
         self.address: str | None = None
         self._parser = httptools.HttpRequestParser(self)
@@ -99,7 +99,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self._arriving: Exchange[HeadT] | None = None
         """The request whose body is incomplete; `None` if there is no such request."""
         self._header_cache: HeaderCache[HeadT] | None = None
-        """Cache of parsed heads of requests that the fast path answered; `None` before the first such request."""
+        """Cache of parsed heads of requests that the fast path (no MCP SDK) answered; `None` before the first such request."""
         self._pipelined: deque[Exchange[HeadT]] = deque()
         self._arrival_timer: asyncio.TimerHandle | None = None
         self._awaits_body = False
@@ -122,7 +122,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self._linger()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Notify the handlers of pending requests that the client disconnected, and break reference cycles."""
+        """Notify the handlers of unanswered requests that the client disconnected, and break reference cycles."""
         self._state.connections.discard(cast("Any", self))
         self.connections.closed(self)
         for timer in (self._arrival_timer, self._unread_timer, self._idle_timer):
@@ -212,7 +212,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
                 self._idle_timer = self.loop.call_later(self._idle_seconds, self._watch_idle)
 
     def _settled(self, exchange: Exchange[HeadT]) -> None:
-        """Send the response of the fast path, or run the ASGI application that continues the request."""
+        """Send the response of the fast path (no MCP SDK), or run the ASGI application that continues the request."""
         started, exchange.started = exchange.started, None
         assert started is not None, "a request settles once"
         self._tasks.discard(started)
@@ -323,7 +323,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self._pause()
 
     def _begin(self, exchange: Exchange[HeadT]) -> None:
-        """Make a request the current request, and start it unless it waits for its body. `admit` first judges an incomplete request."""
+        """Make a request the current request, and start it unless its body must arrive first. `admit` may reject an incomplete request."""
         self._current = exchange
         if exchange.is_complete:
             self._start(exchange)
@@ -400,7 +400,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
     # -- incomplete requests, connections above the limit ----------------------------------------------------------
 
     def _count_incomplete(self) -> None:
-        """Report the bytes of incomplete and pipelined requests to `connections`. First, judge an incomplete request by its head."""
+        """Report to `connections` how many bytes incomplete and pipelined requests have, after `admit` judged the current request."""
         exchange = self._arriving
         if exchange is not None and exchange is self._current and not exchange.is_started and exchange.admission is None:
             self._begin(exchange)

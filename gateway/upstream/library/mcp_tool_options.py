@@ -31,7 +31,7 @@ DEFAULT_SAMPLING_MAX_REQUESTS = 25
 
 
 class MCPSpecificApproval(TypedDict, total=False):
-    """Which tools need a person's approval for each call: lists of remote, normalised or local names of tools.
+    """Names of the tools that always need, and that never need, a person's approval for each call: remote, normalised or local names.
 
     A tool in both lists needs approval.
     """
