@@ -90,7 +90,8 @@ class RemoteTool:
     keeps_tasks = True
     """Whether a stored (durable) task of the gateway can continue a call of this tool after a restart.
 
-    True, because the server may run the call as an MCP task. The gateway stores the id of the server's task, and polls this task after the restart instead of sending the call again.
+    True, because the server may run the call as an MCP task. The gateway stores the id of the server's task, and polls this task after the
+    restart instead of sending the call again.
     """
 
     def __init__(self, listed: Listed, sender: Sender) -> None:

@@ -76,7 +76,10 @@ class Pinning:
         self._first = _digests(recorded or {})
 
     def note(self, wires: Sequence[JsonMapping]) -> None:
-        """Treat each tool's first listed definition as accepted (its pin), unless the lock file has pins. `write` stores these pins."""
+        """Use each tool's first listed definition as its pin (accepted definition). Does nothing if the lock file has pins.
+
+        `write` stores the pins.
+        """
         if self._record is None or self._locked is not None:
             return
         is_first = not self._first
