@@ -44,7 +44,7 @@ _SIGNS = ("=", "://", ":", "earer")
 
 @cache
 def _secret() -> re.Pattern[str]:
-    """Return the compiled pattern of all forms. It is compiled on first use, because this takes milliseconds and would delay a start."""
+    """Return the pattern that matches all forms of secrets. It is compiled on first use, because this takes milliseconds."""
     return re.compile("|".join(_FORMS), re.IGNORECASE)
 
 

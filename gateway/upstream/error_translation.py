@@ -33,7 +33,7 @@ MAX_URLS = 8
 """Maximum number of URLs of one error -32042 that a person is asked to open."""
 
 RESOURCE_MISSING = frozenset({-32002, -32602})
-"""JSON-RPC error codes with which 2025 and 2026 servers answer a request for a resource that does not exist."""
+"""JSON-RPC error codes with which servers of MCP 2025 and 2026 answer a request for a resource that does not exist."""
 
 
 def agreed(ctx: CallContext) -> bool:

@@ -138,7 +138,7 @@ def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool
         return None
     extra = {k: v for k, v in wire.items() if k not in _KNOWN_TOOL_KEYS}
     execution = members_of(extra.pop("execution", None))
-    # A 2025 tool with optional task support is called without a task.
+    # An MCP 2025 tool with optional task support is called without a task.
     support: TaskSupport = "required" if execution.get("taskSupport") == "required" else "never"
     if not isinstance(extra.get("_meta", {}), dict):
         del extra["_meta"]

@@ -1,9 +1,9 @@
 """`Pinning`: compares the tools that one remote server lists with their accepted definitions (pins), and finds the tools that differ.
 
-The pins of a server in the lock file are the definitions in this file. Then each call is checked against the tools that were listed on the
-session on which it is sent (`Session.listed_tools`), because another session may reach another server. The pin of any other server's tool
-is its first listed definition. Then only the listing that clients see is checked, because a model reads only this listing. The module sends
-no requests.
+If the lock file contains the server, the pins are the definitions in this file. Then each call is checked against the tools that were
+listed on the session on which it is sent (`Session.listed_tools`), because another session may reach another server process. Otherwise, a
+tool's pin is its first listed definition. Then only the listing that clients see is checked, because a model reads only this listing. The
+module sends no requests.
 """
 
 from __future__ import annotations

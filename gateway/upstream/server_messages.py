@@ -65,7 +65,7 @@ class ServerMessages:
         self._answering = self._notifying = 0
 
     def begin_call(self, key: int, ctx: CallContext) -> None:
-        """Register a running call, to which messages of the server may belong that do not name a call."""
+        """Register a running call. Messages of the server that do not name a call may belong to it."""
         self._running[key] = ctx
 
     def end_call(self, key: int, method: str) -> None:

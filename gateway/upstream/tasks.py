@@ -51,14 +51,13 @@ CANCEL_SECONDS = 5.0
 """Timeout of `tasks/cancel`."""
 
 MAX_JUDGED = 2_000
-"""Maximum number of stored verdicts on requests for input of tasks that callers poll themselves."""
+"""Maximum number of requests for input, of tasks that callers poll themselves, for which the decision of policy is stored."""
 
 _TIMEOUT_CODES = frozenset({408, REQUEST_TIMEOUT})
-"""JSON-RPC error codes with which the MCP SDKs 1.x and 2.x report a timeout."""
+"""JSON-RPC error codes with which the MCP SDKs 1.x and 2.x report a timeout. A poll that fails with one of them is repeated."""
 
 _ANSWERED: JsonObject = {}
-"""Stored verdict (`TaskFollower._judged`) on a request for input that a model of this gateway answered, so that the caller does not get it.
-"""
+"""Value that is stored for a task's request for input if a model of this gateway answered it, so that the caller does not get it."""
 
 _BROKEN = (OutcomeUnknown, NotSent)
 _STATES = frozenset({"working", "input_required", "completed", "failed", "cancelled"})

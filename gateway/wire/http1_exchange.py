@@ -83,7 +83,7 @@ class Exchange(Generic[HeadT]):
         self.admission: Admission | None = None
         """Caller of the request, if it was determined from the request's head while the body was incomplete; otherwise `None`."""
         self.received_bytes = 0
-        """Number of body bytes that arrived after the head."""
+        """Number of body bytes that arrived after the head, which counts towards the limit on the bytes of incomplete requests."""
         self.started: StartedRequest | None = None
         """Handle of the request while the fast path (code without the MCP SDK) processes it; `None` before and afterwards."""
         self.known_scope: Scope | None = None
@@ -301,7 +301,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
         self.drained: asyncio.Event | None = None
         """Event that is set when the client reads its responses again; `None` while no writing is paused."""
         self.common_count = 0
-        """Number of header lines that `common_fields` returns."""
+        """Number of header lines that `common_fields` returns; used to check that a response's head has no additional line breaks."""
         self._state = state
         self._common: tuple[object, bytes] = None, b""
         self._current: Exchange[HeadT] | None = None

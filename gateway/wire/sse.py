@@ -199,7 +199,10 @@ class EventStream:
         return data
 
     def take_claim(self) -> Claim | None:
-        """Return the claim of the message that `message` returned last, or `None` if that message is not large. The caller releases it."""
+        """Return the claim (permission to hold memory) of the last message that `message` returned, or `None` if it is not large.
+
+        The caller releases the claim.
+        """
         claim, self.claim = self.claim, None
         return claim or (self._connection.take_claim() if self._connection is not None else None)
 

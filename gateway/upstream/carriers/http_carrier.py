@@ -66,7 +66,10 @@ MIN_RESUME_SECONDS, MAX_RESUME_SECONDS = 0.1, 60.0
 """Shortest and longest wait before an event stream is resumed, if the server sent a `retry` field."""
 
 MAX_UNACKNOWLEDGED = 64
-"""Maximum number of cancellations and responses that are sent to one server at the same time. Further messages wait."""
+"""Maximum number of messages without a JSON-RPC response that are sent to one server at once: cancellations, and responses to the server.
+
+Further messages wait.
+"""
 
 OnSession = Callable[[Mapping[str, str]], None]
 """Callback for the end of the handshake of an MCP 2025 session. It receives the HTTP headers that identify the session."""
