@@ -34,7 +34,7 @@ from gateway.wire.rpc_envelope import response
 logger = logging.getLogger(__name__)
 
 HELD_BYTES = 4_194_304
-"""Size in bytes from which a helper process parses a result. Parsing a smaller result holds the interpreter's lock for milliseconds."""
+"""Size in bytes from which a helper process parses a result. Parsing a smaller result holds the interpreter's lock for few milliseconds."""
 
 MOST_HELPERS = 2
 """Maximum number of helper processes at once. Further large results wait until one is free."""

@@ -48,7 +48,7 @@ class LockFile:
         return pins
 
     async def run(self) -> None:
-        """Read the file after each change and pass its pins to `apply`, until cancelled.
+        """Read the file after each change and pass its pins (accepted definitions) to `apply`, until cancelled.
 
         If the file cannot be read, set `problem` and do not call `apply`, so that the earlier pins stay in force.
         """

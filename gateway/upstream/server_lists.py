@@ -69,7 +69,7 @@ class ServerLists:
         self._built_modern = False
         self._agreed: Negotiated | None = None
         self._rereads: list[anyio.Event] = []
-        """One event for each pending or running reading of the tools, which is set when the reading has ended."""
+        """Events for the scheduled and running readings of the tools. Each is set when its reading has ended; calls wait for the last."""
         self._shared: Session | None = None
         """The shared session, on which the lists that clients see were read."""
         self._memory: ListingCache | None = None

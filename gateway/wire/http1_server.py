@@ -95,7 +95,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self._is_counted = self._is_surplus = False
         """Whether `connections` counts incomplete requests of this connection; whether the connection is above the limit of connections."""
         self._other_bytes = 0
-        """Number of bytes received since the end of a head or the last byte of a body."""
+        """Number of bytes received since the end of a head or the last byte of a body; `MAX_HEAD_BYTES` limits it."""
         self._arriving: Exchange[HeadT] | None = None
         """The request whose body is incomplete; `None` if there is no such request."""
         self._header_cache: HeaderCache[HeadT] | None = None

@@ -256,7 +256,7 @@ def _marked(message: JsonValue) -> list[tuple[JsonObject, str]]:
 
 
 def encode_around(value: JsonObject, long_text: LongText) -> Sequence[bytes | memoryview]:
-    """Encode a response in consecutive parts, with the JSON of `long_text` in place of each value that is this string object.
+    """Encode a response in consecutive parts. For each value that is the string object `long_text.text`, use the JSON in `long_text`.
 
     Raises:
         ValueError: A string has a lone surrogate.

@@ -170,7 +170,7 @@ class OAuthCredentials:
             self._adopt(await anyio.to_thread.run_sync(self._file.read), stamp)
 
     def _adopt(self, grant: Grant | None, stamp: tuple[int, int] | None) -> None:
-        """Use `grant` from now on, unless it is of another issuer or client than the configuration names.
+        """Use `grant` (registration and tokens) from now on, unless it is of another issuer or client than the configuration names.
 
         `stamp` identifies the version of the token file from which it was read.
         """
@@ -187,7 +187,7 @@ class OAuthCredentials:
     # -- the authorization server ------------------------------------------------------------------------------
 
     async def _renewed(self, rejected: str | None, *, more: str | None = None, ahead: bool = False) -> Grant:
-        """Return a grant with a valid access token: one that another task or process has obtained meanwhile, or else a new one.
+        """Return a `Grant` with a valid access token: a token that another task or process has obtained meanwhile, or else a new token.
 
         `rejected` is a header value that the server rejected, and `more` a scope that the token must have. With `ahead`, the token must
         be valid for another `AHEAD_SECONDS`.

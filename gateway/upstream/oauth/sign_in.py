@@ -122,7 +122,7 @@ class SignIn:
         raise Unauthorized(f"Server {self._server!r} does not say who gives tokens for it; set its `auth.issuer`.", server=self._server)
 
     async def _known(self, issuer: str) -> Grant | None:
-        """Return the stored grant if `issuer` issued it, else `None`."""
+        """Return the stored grant (client registration and tokens) if `issuer` issued it, else `None`."""
         try:
             grant = await anyio.to_thread.run_sync(self._file.read)
         except StorageError:
