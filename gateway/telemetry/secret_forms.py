@@ -39,7 +39,7 @@ _FORMS = (
 )
 _VALUES = "abcdefghi"
 _SIGNS = ("=", "://", ":", "earer")
-"""Each pattern contains at least one of these strings, so a text without any of them is not searched."""
+"""Each form of a secret contains at least one of these strings, so a text without any of them is not searched."""
 
 
 @cache

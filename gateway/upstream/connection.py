@@ -37,7 +37,10 @@ Starting servers uses all CPU cores; the delay lets a gateway over stdio first s
 """
 
 FIRST_BACKOFF_SECONDS = 0.5
-"""Wait after the first failed attempt to connect, if no call needs the server. Doubles after each failure, up to `MAX_BACKOFF_SECONDS`."""
+"""Seconds between the first failed attempt to connect and the next, if no call needs the server.
+
+The wait doubles after each failure, up to `MAX_BACKOFF_SECONDS`.
+"""
 
 MAX_BACKOFF_SECONDS = 30.0
 """Longest wait between attempts to reach a server that no call needs."""
@@ -86,7 +89,7 @@ class Connection:
         self.negotiated: Negotiated | None = None
         self.milliseconds: float | None = None
         self.settled = anyio.Event()
-        """Set when the first attempt to connect has ended. If the connection waits for the first call to connect, set at once."""
+        """Set when the first attempt to connect has ended; set at once if only the first call is to start that attempt."""
         self.responded = anyio.Event()
         """Set when the server has answered the first handshake; at the latest together with `settled`."""
         self._remote = remote

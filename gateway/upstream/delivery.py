@@ -105,7 +105,7 @@ class RemoteTool:
 
     @property
     def has_tasks(self) -> bool:
-        """Whether the server supports the tasks extension of 2026."""
+        """Whether the server supports the tasks extension of MCP 2026 (SEP-2663)."""
         return self._listed.definition.task_by == "server"
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:

@@ -43,7 +43,10 @@ IDLE_SECONDS = 5.0
 """Seconds without a result after which the idle helper processes are ended."""
 
 JUDGE_SECONDS = 60.0
-"""Timeout of a helper process for parsing one result, and for judging and storing it, which the deadline of the call does not cover."""
+"""Timeout of a helper process for parsing one result, and for applying the gate's rules and storing it.
+
+The deadline of the call does not cover these steps.
+"""
 
 _HEAP = {"MALLOC_MMAP_THRESHOLD_": "262144"}
 """Environment variable that makes the C library (glibc) return a large block of memory to the system when it is freed."""

@@ -129,7 +129,7 @@ def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool
     """Convert an entry of `tools/list`. Return `None` if the specification requires to drop the tool (invalid `x-mcp-header`).
 
     `modern` is true for an MCP 2026 server. `may_ask` becomes part of the definition: whether a call may request input. `has_tasks` is true
-    if the server supports the tasks extension of 2026, so that it may run any call as a task.
+    if the server supports the tasks extension of MCP 2026, so that it may run any call as a task.
     """
     schema = as_object(wire.get("inputSchema"))
     input_schema: JsonObject = {"type": "object"} if schema is None else schema

@@ -151,7 +151,7 @@ class ServerLists:
         self._judge_again(is_needed=self.pins.take(pinned))
 
     async def read_pins_again(self) -> None:
-        """Read the recorded definitions again, because a person accepted a definition in another process."""
+        """Read the recorded (accepted) tool definitions again, because a person accepted a definition in another process."""
         self._judge_again(is_needed=await self.pins.read_again())
 
     def _judge_again(self, *, is_needed: bool) -> None:

@@ -127,7 +127,7 @@ class ServerMessages:
             raise RpcError(INTERNAL_ERROR, "Internal server error") from None
 
     async def receive_notification(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """Pass a notification of the server to the hooks. Drop a log message if `MAX_PENDING_NOTIFICATIONS` notifications wait.
+        """Pass a notification of the server to `SessionHooks`. Drop a log message if `MAX_PENDING_NOTIFICATIONS` notifications wait.
 
         Progress and cancellation are ignored here, because the carriers process them.
         """

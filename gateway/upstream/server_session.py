@@ -61,9 +61,9 @@ class Envelope:
     """The call for which the request is sent. It gets progress, log messages and requests for input. `None` outside calls."""
     meta: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     capabilities: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
-    """Client capabilities that the request declares (2026 only)."""
+    """Client capabilities that the request declares (only in MCP 2026)."""
     log_level: LogLevel | None = None
-    """Least severe level of the log messages that the server may send during the request; `None` for no log messages (2026 only)."""
+    """Least severe level of the log messages that the server may send during the request (only in MCP 2026); `None` for no messages."""
     headers: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
     """Additional HTTP headers, such as `Mcp-Param-*`."""
 
@@ -115,7 +115,7 @@ class Session:
 
     @property
     def is_modern(self) -> bool:
-        """Whether the session uses the stateless protocol of 2026."""
+        """Whether the session uses the stateless protocol of MCP 2026."""
         return self.negotiated.era == "modern"
 
     @property

@@ -1,6 +1,6 @@
 """`TaskFollower`: polls a remote server's long-running MCP task until it has a result, for both versions of tasks in MCP.
 
-With the extension of 2026 (`io.modelcontextprotocol/tasks`, SEP-2663), the server may run any call as a task. In 2025-11-25, the client
+With the extension of MCP 2026 (`io.modelcontextprotocol/tasks`, SEP-2663), the server may run any call as a task. In 2025-11-25, the client
 requests a task, for tools listed with task support `required`. Once a task's id is known, the call is never sent again: a broken connection
 is opened once more, and polling continues. `source` uses this module for callers that do not support tasks, and `library` for Python
 programs. Requests are sent through the interface `TaskLine`.

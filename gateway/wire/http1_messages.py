@@ -91,7 +91,7 @@ class RequestHead:
         return {**self._facts, "headers": self.headers, "state": self._facts["state"].copy()}
 
     def with_values(self, values: Mapping[bytes, bytes], length: int) -> Self:
-        """Return a copy in which the fields in `values` have those values, and the body has `length` bytes. No field may be repeated."""
+        """Return a copy in which the fields in `values` have those values, and the body has `length` bytes. Not for repeated fields."""
         other = object.__new__(type(self))
         other._facts, other.method, other.path, other.is_single = self._facts, self.method, self.path, True
         other.fields, other.length = {**self.fields, **values}, length

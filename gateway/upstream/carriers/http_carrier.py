@@ -414,7 +414,7 @@ class HttpOrSdkCarrier:
         `open_streams` receives a callback for the end of the handshake of an MCP 2025 session.
         """
         self.direct = carrier
-        """Sends requests of the 2026 protocol without the SDK."""
+        """Sends requests of MCP 2026 without the SDK."""
         self.in_session: HttpCarrier | None = None
         """Sends requests in an MCP 2025 session without the SDK; `None` before the handshake is complete, and if the SDK must send them."""
         self._sdk = SdkCarrier(carrier.server, lambda: open_streams(self._join))

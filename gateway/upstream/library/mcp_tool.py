@@ -114,7 +114,7 @@ class MCPTool(ABC):
 
     @abstractmethod
     def get_streams(self) -> AbstractAsyncContextManager[Streams | Carrier]:
-        """Return a context manager that opens and yields the transport: SDK streams or a carrier. One task enters and leaves it."""
+        """Return a context manager, for use in one task, that opens and yields the transport: streams of the MCP SDK, or a `Carrier`."""
 
     @property
     def is_connected(self) -> bool:
