@@ -51,7 +51,7 @@ class ExperimentalFeature(StrEnum):
 
 
 class ReleaseCandidateFeature(StrEnum):
-    """Ids of features that change only by small corrections (release candidates); currently there are none."""
+    """Ids of features that change only by small corrections (release candidates). Currently, the enumeration has no member."""
 
 
 class FeatureStageWarning(FutureWarning):

@@ -62,7 +62,7 @@ class Pins:
 
 
 NO_PINS = Pins({})
-"""The pins (accepted tool definitions) of a configuration without a lock file: there are none."""
+"""The pins (accepted tool definitions) of a configuration without a lock file: no tool is pinned."""
 
 
 def read_pins(path: Path | None) -> Pins:
