@@ -46,7 +46,7 @@ _Row = tuple[str, float, str, str, str, JsonObject | None]
 
 
 class EventStream:
-    """Keeps the recent events and calls listeners. Cheap enough to use in every call: an event without listeners costs one tuple."""
+    """Keeps the gateway's recent events, and calls listeners for each. Cheap enough for every call: without listeners, one tuple."""
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         """Keep at most `capacity` events."""

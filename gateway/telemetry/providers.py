@@ -28,7 +28,7 @@ _SIGNALS = ("TRACES", "METRICS")
 
 
 def is_wanted() -> bool:
-    """Return whether the environment requests telemetry of the gateway itself (`ENABLE_INSTRUMENTATION`)."""
+    """Return whether the environment variable `ENABLE_INSTRUMENTATION` requests traces and metrics of the gateway."""
     return is_set("ENABLE_INSTRUMENTATION")
 
 
