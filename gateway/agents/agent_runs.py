@@ -160,7 +160,7 @@ class AgentRuns:
 
         With the file's key `narrow-to-skills`, tools that no skill of the file allows are left out. If `guard` is given, it wraps the
         skill tools that the key `skills` adds, so that policy checks their calls. The description of the tool `load_skill` lists the
-        file's skills, or if the file names no skills, the skills that `scopes` allow.
+        file's skills, or if the file names no skills, the skills that the caller's `scopes` allow (globs over sources and tools).
         """
         file = self._agent.file
         patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]

@@ -59,7 +59,7 @@ class BatchResult:
     terminated: bool = False
     """Whether function middleware ended the run."""
     extra: list[Content] = field(default_factory=lambda: list[Content]())
-    """Further requests for input, of calls that need several answers from a person."""
+    """The second and later requests for input of calls that need several answers from a person; `results` contains the first."""
     failure: Exception | None = None
     """The `MiddlewareFailure` that ends the run, or `None`."""
 

@@ -299,7 +299,7 @@ class AgentSource:
             logger.warning("%s", text)
 
     def file_schemas(self) -> dict[str, dict[str, JsonValue]]:
-        """Return the input schemas of the agents' file tools, by source name that policies use (`agent/<name>`) and by tool name."""
+        """Return the input schemas of the agents' file tools, to check policies: by policy key (`agent/<name>`) and tool name."""
         found: dict[str, dict[str, JsonValue]] = {}
         for definition in self.definitions:
             if (files := files_of(definition, self._shared)) is not None:

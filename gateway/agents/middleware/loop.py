@@ -186,7 +186,10 @@ class AgentLoopMiddleware(AgentMiddleware):
                 )
 
     async def _goes_on(self, context: AgentContext, at: _LoopState, result: AgentResponse) -> bool:
-        """Return whether to run the agent again, as decided by a request for input, the limit or the predicate, and record the progress."""
+        """Return whether to run the agent again, and add an entry for the last run to the progress log.
+
+        False if the run requested input from a person (then nothing is logged), if the limit is reached, or if the predicate returns false.
+        """
         at.iteration += 1
         at.feedback = None
         goes_on = False
@@ -239,7 +242,7 @@ def todos_remaining(provider: Any) -> LoopCallable:
 def background_tasks_running(provider: Any) -> LoopCallable:
     """Return a predicate for `AgentLoopMiddleware` that is true while the session has running tasks of this `BackgroundAgentsProvider`.
 
-    Set `max_iterations`, too.
+    Set `max_iterations`, too, because the agent runs again as long as a task runs.
     """
 
     def goes_on(*, session: AgentSession | None = None) -> bool:

@@ -119,7 +119,7 @@ class FoundryAgentProvider:
     ) -> Agent:
         """Find an agent of the Foundry project, and return it as an `Agent`.
 
-        `tools` must contain the functions with which the agent was created. All of `own` is passed to `Agent`.
+        `own` are arguments of the returned `Agent`; its `tools` must contain the functions with which the agent was created.
 
         Raises:
             ModelError: The project has no such agent.
