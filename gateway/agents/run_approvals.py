@@ -56,8 +56,8 @@ def request_approvals(
 ) -> list[Content]:
     """Return the approval requests for the tool calls of one model answer.
 
-    A call that needs no approval is stored in the session until the answer's other calls are approved, and is then executed with them.
-    Without a session, it becomes a request, too.
+    A call that needs no approval is stored in the session, and executed when a request of the same answer is answered. Without a session,
+    it becomes a request, too.
     Calls of `caller_tools`, which the caller executes, always become requests.
     """
     by_name = {tool.definition.name: tool for tool in tools}

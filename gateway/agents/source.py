@@ -96,8 +96,9 @@ class AgentSource:
         """Configure the source; entering it reads the files. The caller closes `models`.
 
         `environ` resolves secrets of remote agents. Python modules are imported from `base_dir` first. `settings` apply to every
-        agent. If `toolbox` is also a `ResourceBox`, attachments may link resources; if it is also a `ToolGuards`, policy checks calls
-        of tools that agents add themselves. Without `conversations` no agent has sessions.
+        agent. `toolbox` contains the tools that agents may name; if it can also read resources (`ResourceBox`), attachments may link
+        them, and if it can wrap tools (`ToolGuards`), policy checks calls of tools that agents add themselves. Without `conversations`
+        no agent has sessions.
         """
         self._paths = list(paths)
         self._base_dir = base_dir or Path.cwd()

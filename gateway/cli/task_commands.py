@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.tasks.task_questions import OpenQuestion
 
 HANDLED_SECONDS = 3.0
-"""Seconds for which a command waits until the gateway that runs the task has acted."""
+"""Seconds for which `cancel` and `retry` wait until a gateway has stopped or restarted the task."""
 
 MAX_ERROR = 400
 """Maximum characters of a task's error message that are printed."""
