@@ -1,4 +1,7 @@
-"""`AgentRuns`: runs the agent of one agent file for its tool (`AgentTool`), which imports this module with its first call."""
+"""`AgentRuns`: runs the agent of one agent file for its tool (`AgentTool`).
+
+The tool imports this module with its first call, so that the gateway starts quickly.
+"""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class ToolBatch:
     session: SessionData | None = None
     kwargs: JsonMapping = field(default_factory=dict[str, JsonValue])
     _numbers: Iterator[int] = field(default_factory=lambda: count(1), init=False)
-    """Numbers the batches of the run, from 1."""
+    """Source of the batch's number, from 1, which is part of the label of each of its calls in a durable task."""
 
     async def run(self, calls: Sequence[Content], approvals: Sequence[Content | None] = ()) -> BatchResult:
         """Execute the tool calls of one model answer. `approvals` has one entry per call: the response that approved it, or `None`.
@@ -181,7 +181,7 @@ class ToolBatch:
     ) -> FunctionInvocationContext:
         """Build the context that function middleware and the tool receive for a call.
 
-        In a durable task, which continues after a restart of the gateway, `label` identifies the call's requests for input.
+        `label` identifies the call's requests for input in a durable task, which continues after a restart of the gateway.
         """
         context = FunctionInvocationContext(
             tool,

@@ -156,7 +156,7 @@ class MemoryKey(_Part):
     shared: bool = False
     """Share one memory among all callers, instead of one per caller."""
     answers: bool = False
-    """Store the agent's answers, too, in addition to the messages of callers."""
+    """Store the agent's answers, too, not only the messages of callers."""
 
 
 class LoopLimits(_Part):

@@ -47,7 +47,7 @@ class ApprovalDecisions:
 
 
 def needs_approval(tool: Tool | None) -> bool:
-    """Return whether a person must approve each call of the tool by an answer in the conversation."""
+    """Return whether the tool's `approval_mode` requires that a person approves each call, by an approval response in a later message."""
     return getattr(tool, "approval_mode", None) == "always_require"
 
 

@@ -135,7 +135,7 @@ class AgentSource:
         self.is_waiting = False
         """Whether a file is not loaded because a person has not yet accepted the Python code that it names."""
         self.judged: dict[tuple[Path, Access], str | None] = {}
-        """Maps a folder and a kind of access to the reason if models may not access the folder, or to `None` if access is allowed."""
+        """For each folder and kind of access, why models may not access it, or `None`; `catalog` compares it with later decisions."""
         self.remarks: list[SourceProblem] = []
         """Notes for the operator about the folders of agents that loaded."""
 

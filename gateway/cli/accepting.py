@@ -68,7 +68,7 @@ def _is_own(name: str) -> bool:
 
 
 def _of_file(name: str, acceptance: Acceptance) -> RunEntry | None:
-    """Return the entry `name` that waits for acceptance, read anew from its agent or workflow file; `None` if it does not wait."""
+    """Return the entry `name` that waits for acceptance, as its agent or workflow file contains it now; `None` if it does not wait."""
     place = acceptance.places_held().get(name)
     if place is None or not name.startswith(("agent/", "workflow/")):
         return None

@@ -104,7 +104,7 @@ def answer(ask_id: str, pairs: tuple[str, ...], args_json: str | None, config_pa
 
 
 async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_json: str | None) -> tuple[PendingQuestion, bool]:
-    """Store the answer to a question that has a form. Return the question, and whether its pending call received the answer in time."""
+    """Store the answer to a question that has a form. Return the question, and whether the call that asked it got the answer in time."""
     from gateway.policy.input_answers import judge_answer
 
     asks = await records.questions()

@@ -92,8 +92,8 @@ class FoundryAgentProvider:
     ) -> Agent:
         """Create an agent, or a new version of an existing agent, in the Foundry project, and return it as an `Agent`.
 
-        `options` are further keys of the agent's definition (`temperature`, `text`, …). Functions in `tools` are executed in this process;
-        `middleware` and `context_providers` are passed to `Agent`.
+        `options` are keys of the agent's definition for which there is no parameter (`temperature`, `text`, …). Functions in `tools` are
+        executed in this process; `middleware` and `context_providers` are passed to `Agent`.
 
         Raises:
             ModelError: The project rejected the request.
