@@ -191,7 +191,8 @@ def model_of(agent: Agent) -> str | None:
 async def _reported(run: Callable[..., Any], ctx: CallContext, progress: RunProgress) -> AgentResponse:
     """Start an agent's run by calling `run`, and return the response.
 
-    If the caller is a `RunFollower`, it receives each update. Another caller receives the text as progress, if it requested progress.
+    A caller that streams the run (`RunFollower`) receives each update. Any other caller that requested progress receives the text in
+    progress notifications.
     """
     if not ctx.facts.wants_progress and not isinstance(ctx.ports.caller, RunFollower):
         return await run()

@@ -92,7 +92,7 @@ class FoundryAgentProvider:
     ) -> Agent:
         """Create an agent, or a new version of an existing agent, in the Foundry project, and return it as an `Agent`.
 
-        `options` are keys of the agent's definition for which there is no parameter (`temperature`, `text`, …). Functions in `tools` are
+        `options` are keys of the agent's definition that are not parameters here (`temperature`, `text`, …). Functions in `tools` are
         executed in this process; `middleware` and `context_providers` are passed to `Agent`.
 
         Raises:
