@@ -183,7 +183,7 @@ def key_store_of(loaded: LoadedConfig) -> KeyStore:
 
 
 def with_servers(loaded: LoadedConfig, names: Sequence[str], **rules: object) -> LoadedConfig:
-    """Return the configuration with only the servers `names`, all of which start with the gateway; `rules` are keys for their policies."""
+    """Return the configuration with only the servers `names`, all of which start with the gateway; `rules` set keys of their policies."""
     config = loaded.config
     eager = {name: config.policy(name).model_copy(update={"start": "eager", **rules}) for name in names}
     servers, policies = {name: config.mcp_servers[name] for name in names}, {**config.policies, **eager}
