@@ -157,8 +157,10 @@ def load(config_path: str | None, *, fetches: bool = True, acceptance: Acceptanc
 def load_quietly(config_path: str | None, *, fetches: bool = True, acceptance: Acceptance | None = None) -> LoadedConfig:
     """Load the configuration without changing the log level.
 
-    `acceptance` decides which of the programs may run whose output replaces a reference `${cmd:NAME}`. By default, these are all programs
-    except new or changed ones that a running gateway does not run before the user has accepted them. Raises `ConfigError`.
+    A reference `${cmd:NAME}` is replaced by the output of a program; `acceptance` decides which of these programs may run. By default,
+    all may run except new or changed programs that a running gateway does not run before the user has accepted them.
+
+    Raises `ConfigError`.
     """
     from gateway.config.load import load_config
     from gateway.gate.acceptance import Acceptance

@@ -190,7 +190,7 @@ async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[
 
 
 def _found(server: str, listed: Forms, pins: Pins, first: Mapping[str, AcceptedDefinitions]) -> list[Difference]:
-    """Return the differences between a server's tools and its pins, or for a server outside the lock file, its first listing."""
+    """Return the differences between a server's tools and its pins; for a server outside the lock file, from its first listing."""
     if server in first:
         return _differences(server, first[server].read() or {}, listed, first_use=True)
     return _differences(server, pins.servers.get(server, {}), listed)

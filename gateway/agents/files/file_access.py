@@ -54,9 +54,9 @@ class FileAccessProvider(ContextProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The folders on disk to which the model can write, which a gateway checks for its own code.
+        """The folders on disk to which the model can write: the store's folder, if the store is on disk and `access` permits saving.
 
-        This is the store's folder, if the store is on disk and `access` permits saving.
+        A gateway rejects a folder that contains its code.
         """
         return () if self.store.folder is None or self.access == "read" else (self.store.folder,)
 

@@ -139,7 +139,7 @@ class ToolApprovalMiddleware(AgentMiddleware):
         state.save(session, self.source_id)
 
     async def _sort(self, requests: Sequence[Content], state: ToolApprovalState, *, may_approve: bool) -> list[Content]:
-        """Approve tool calls by rules. Return the first approval request that no rule approves, for a person, and queue the later ones."""
+        """Approve tool calls by rules. Return the first approval request that no rule approves, to show it, and queue the rest of them."""
         open_requests = await self._without_approved(requests, state) if may_approve else [*requests]
         state.show(open_requests[:1])
         state.queued_approval_requests += open_requests[1:]

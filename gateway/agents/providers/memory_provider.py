@@ -135,7 +135,7 @@ class MemoryContextProvider(HistoryProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The folder to which the store writes memories, which a gateway checks for its own code; empty if the store is not on disk."""
+        """The folder to which the store writes, or nothing if it is not on disk. A gateway rejects a folder that contains its code."""
         return () if self.store.folder is None else (self.store.folder,)
 
     # -- the conversation --------------------------------------------------------------------------------------
