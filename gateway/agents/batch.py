@@ -1,7 +1,7 @@
 """`ToolBatch`: executes the tool calls of one model answer, concurrently by default, and returns their results in call order.
 
-A call that fails does not end the run: the model receives the error as the call's result. The run ends if a person must
-answer a call, if middleware terminates it, or on `MiddlewareFailure`.
+A call that fails does not end the run: the model receives the error as the call's result. The run ends if a call needs a
+person's answer, if middleware terminates the run, or on `MiddlewareFailure`.
 """
 
 from __future__ import annotations

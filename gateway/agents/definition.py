@@ -65,7 +65,7 @@ class WindowCompaction(_Part):
     max_tokens: int = Field(ge=100, alias="max-tokens")
     """Size of the model's context window, in tokens."""
     output_tokens: int = Field(default=4096, ge=0, alias="output-tokens")
-    """Tokens of the window reserved for the answer."""
+    """Tokens of the context window that are reserved for the answer."""
 
     @model_validator(mode="after")
     def _leaves_room(self) -> WindowCompaction:
@@ -133,7 +133,7 @@ def _dashed(name: str) -> str:
 
 
 class FileAccess(AgentFiles):
-    """Tools with which the agent reads and writes the files of a folder."""
+    """Settings of the tools with which the agent reads and writes the files of a folder."""
 
     model_config = ConfigDict(alias_generator=_dashed)
 

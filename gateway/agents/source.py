@@ -219,7 +219,7 @@ class AgentSource:
             return None
 
     async def _around(self, before: Mapping[Path, LoadedAgent]) -> list[object]:
-        """Return the middleware of all agents: the previous source's if nothing changed, or new. Raises `AgentError`."""
+        """Return the middleware of `agents.middleware`; reuse the previous source's if it is unchanged. Raises `AgentError`."""
         written, known = self._shared.settings.middleware, self._previous
         if known is not None and known.generation == self.generation and known.around is not None:
             self.around = known.around
@@ -445,7 +445,10 @@ class AgentSource:
         return {"values": []}
 
     async def watch(self, uri: str) -> None:
-        """Accept a subscription to an agent's card, which never changes while this source exists. Raises `NotFound` for other URIs."""
+        """Accept a subscription to an agent's card. No update follows, because a card does not change while this source exists.
+
+        Raises `NotFound` if no card has the URI.
+        """
         self._known(uri)
 
     async def unwatch(self, uri: str) -> None:

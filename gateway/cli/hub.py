@@ -327,7 +327,7 @@ class RunningHub:
         return to_input_required(result)
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
-        """Answer a request that the gateway sends over a session of a 2025 version. Required by the protocol `SessionHooks`."""
+        """Answer a request that the gateway sends in a session with a 2025 version of MCP. Required by the protocol `SessionHooks`."""
         return await (ctx.ask(request) if ctx is not None else self._asker.caller.ask(request))
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
