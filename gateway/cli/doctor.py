@@ -101,7 +101,11 @@ def _source_check(status: SourceStatus) -> Check:
 
 
 def _definition_remarks(status: SourceStatus) -> list[Check]:
-    """Return checks about one source's quarantined tools, loops (a server that leads back to this gateway), and suspicious definitions."""
+    """Return checks about the definitions of one source.
+
+    They report quarantined tools (hidden because their definition differs from the accepted one), a server that leads back to this
+    gateway, and definitions that read like orders to a model.
+    """
     found = [
         Check("fail", f"tool {name} of server {status.name}", f"quarantined: {why}", "", "lock-differs")
         for name, why in status.quarantined.items()
@@ -145,7 +149,7 @@ async def _name_checks(own: OwnHub, loaded: LoadedConfig) -> list[Check]:
 
 
 async def _idle_rules(own: OwnHub) -> list[Check]:
-    """Return a check with a warning for each faulty policy rule of the sources that have connected."""
+    """Return a warning for each faulty policy rule, such as a rule for a tool that does not exist, of the sources that have connected."""
     return [Check("warn", "rule", remark, "") for remark in await own.gateway.inspection.remarks()]
 
 
