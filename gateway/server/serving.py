@@ -33,7 +33,6 @@ import anyio
 
 from gateway.config.models import ServerSettings
 from gateway.errors import ConfigError
-from gateway.server.gateway_server import GatewayServer
 from gateway.server.origins import host_port, shown_host
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 
     from gateway.server.key_gate import KeyGate
     from gateway.server.startup_answers import Listed, StartupAnswers
+    from gateway.server.stdio_transport import StdioParts
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ END_SECONDS = 5.0
 """Maximum seconds for which the ASGI application may clean up after its in-flight requests were cancelled."""
 
 
-async def serve_stdio(server: GatewayServer, first: StartupAnswers | None = None, listed: Listed | None = None) -> None:
+async def serve_stdio(server: StdioParts, first: StartupAnswers | None = None, listed: Listed | None = None) -> None:
     """Serve one client over standard input and output until it closes its end of the pipe, or SIGINT or SIGTERM arrives.
 
     `first` answered the client while the gateway was loading. `listed`, which stores results for the next start, runs once, after the first
