@@ -189,8 +189,8 @@ class InMemoryCheckpointStorage(_ListedCheckpoints):
         return deepcopy(found)
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
-        """Return the checkpoints of a workflow, oldest first."""
-        return [item for item in self._checkpoints.values() if item.workflow_name == workflow_name]
+        """Return deep copies of the checkpoints of a workflow, oldest first."""
+        return [deepcopy(item) for item in self._checkpoints.values() if item.workflow_name == workflow_name]
 
     async def delete(self, checkpoint_id: CheckpointID) -> bool:
         """Delete a checkpoint. Return whether it existed."""
