@@ -15,7 +15,7 @@ from copy import copy
 from enum import Enum
 from functools import cached_property, partial
 from types import MethodType
-from typing import Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import anyio
 import anyio.lowlevel
@@ -396,47 +396,32 @@ class FunctionTool(Generic[P, R]):
             raise FunctionFailed(f"Function {self.name!r} failed{detail}") from error
 
 
+class ToolSettings(TypedDict, total=False):
+    """Keyword arguments of the decorator `tool`, which are those of `FunctionTool` except `input_model`."""
+
+    name: str | None
+    description: str | None
+    schema: Explicit | None
+    approval_mode: ApprovalMode | None
+    kind: str | None
+    max_invocations: int | None
+    max_invocation_exceptions: int | None
+    additional_properties: JsonObject | None
+    result_parser: ResultParser | None
+    annotations: JsonObject | None
+    task: TaskSupport
+    include_detailed_errors: bool | None
+
+
 @overload
 def tool(func: Callable[P, R], /) -> FunctionTool[P, R]: ...
 
 
 @overload
-def tool(
-    func: None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    schema: Explicit | None = None,
-    approval_mode: ApprovalMode | None = None,
-    kind: str | None = None,
-    max_invocations: int | None = None,
-    max_invocation_exceptions: int | None = None,
-    additional_properties: JsonObject | None = None,
-    result_parser: ResultParser | None = None,
-    annotations: JsonObject | None = None,
-    task: TaskSupport = "never",
-    include_detailed_errors: bool | None = None,
-) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+def tool(func: None = None, /, **settings: Unpack[ToolSettings]) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
-def tool(
-    func: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    schema: Explicit | None = None,
-    approval_mode: ApprovalMode | None = None,
-    kind: str | None = None,
-    max_invocations: int | None = None,
-    max_invocation_exceptions: int | None = None,
-    additional_properties: JsonObject | None = None,
-    result_parser: ResultParser | None = None,
-    annotations: JsonObject | None = None,
-    task: TaskSupport = "never",
-    include_detailed_errors: bool | None = None,
-) -> Any:
+def tool(func: Callable[..., Any] | None = None, /, **settings: Unpack[ToolSettings]) -> Any:
     """Make a function a tool: `@tool`, `@tool(name=…)`, or `tool(function)`. `FunctionTool` documents the settings.
 
     A parameter annotated `CallContext` or `FunctionInvocationContext` receives the call's context and is not published.
@@ -445,21 +430,7 @@ def tool(
     """
 
     def wrap(wrapped: Callable[..., Any]) -> FunctionTool[..., Any]:
-        return FunctionTool(
-            wrapped,
-            name=name,
-            description=description,
-            schema=schema,
-            approval_mode=approval_mode,
-            kind=kind,
-            max_invocations=max_invocations,
-            max_invocation_exceptions=max_invocation_exceptions,
-            additional_properties=additional_properties,
-            result_parser=result_parser,
-            annotations=annotations,
-            task=task,
-            include_detailed_errors=include_detailed_errors,
-        )
+        return FunctionTool(wrapped, **settings)
 
     return wrap if func is None else wrap(func)
 
