@@ -19,7 +19,7 @@ from typing import cast
 
 import anyio.to_thread
 
-from gateway.agents.agent_setup import AgentServices, SkillTexts, files_of
+from gateway.agents.agent_setup import AgentServices, AgentSetup, SkillTexts, files_of
 from gateway.agents.cards import SCHEME, to_contents, to_resource
 from gateway.agents.conversations import Conversations
 from gateway.agents.definition import AgentDefinition, read_agent
@@ -71,6 +71,10 @@ class LoadedAgent:
     def name(self) -> str:
         """The agent's name."""
         return self.definition.file.name
+
+    def setup(self, shared: AgentServices) -> AgentSetup:
+        """Return what the agent's tool needs to run the agent with the services `shared`."""
+        return AgentSetup(self.definition, shared, self.providers, self.remote or Remote(), [*self.around, *self.middleware])
 
     def is_current(self, signature: Signature, generation: int, around: Sequence[object]) -> bool:
         """Return whether the agent file, the modules that it imports and the middleware of all agents (`around`) are unchanged."""
@@ -193,16 +197,7 @@ class AgentSource:
             if self.loaded.get(loaded.definition.path) is not loaded:
                 await _close(loaded.remote)
         self.definitions = [loaded.definition for loaded in self.loaded.values()]
-        self._tools = {
-            loaded.name: AgentTool(
-                loaded.definition,
-                self._shared,
-                context_providers=loaded.providers,
-                remote=loaded.remote,
-                middleware=[*loaded.around, *loaded.middleware],
-            )
-            for loaded in self.loaded.values()
-        }
+        self._tools = {loaded.name: AgentTool(loaded.setup(self._shared)) for loaded in self.loaded.values()}
         self._previous = None
         return self
 
