@@ -45,7 +45,7 @@ from gateway.staging import ExperimentalWarning
 from gateway.tools.base import Finished, Kind, OnChange, Tool
 from gateway.tools.context import CallContext
 from gateway.tools.functions_source import SourceProblem, import_object, still_served
-from gateway.tools.modules import current_modules
+from gateway.tools.modules import current_generation
 from gateway.tools.toolbox import ResourceBox, ToolBox, ToolGuards
 from gateway.types.messages import Message
 
@@ -122,8 +122,7 @@ class AgentSource:
         """The agents that this source serves, by path of their agent file."""
         self.around: list[object] | None = None
         """Middleware that the configuration adds to all agents (`agents.middleware`); `None` until it is created."""
-        modules = current_modules()
-        self.generation = modules.generation if modules is not None else 0
+        self.generation = current_generation()
         self._previous: AgentSource | None = None
         self._left: set[int] = set()
         self._tools: dict[str, AgentTool] = {}
