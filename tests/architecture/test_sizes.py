@@ -34,7 +34,6 @@ MOVED_OVER = {
     "gateway/skills/objects/skills_provider.py SkillsProvider.__init__",
     "gateway/skills/objects/skills_provider.py SkillsProvider.from_paths",
     "gateway/tools/function.py FunctionTool.__init__",
-    "gateway/tools/function.py tool",
     "gateway/types/responses.py AgentResponse.__init__",
     "gateway/types/responses.py ChatResponse.__init__",
 }
