@@ -26,7 +26,7 @@ from gateway.middleware import SortedMiddleware, listed, sort_middleware, throug
 from gateway.sessions.compaction_provider import RunCompaction
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import AgentSession
-from gateway.sessions.session_context import PRINCIPAL_KEY, ContextProvider, SessionContext, call_hook
+from gateway.sessions.session_context import PRINCIPAL_KEY, ContextProvider, SessionContext, call_run_hook, state_of
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.tools.tool_lists import normalize_tools, separate_hosted_tools
@@ -339,8 +339,7 @@ class _AgentRun:
             around.finish(self._fold(seen))
             for provider, own in reversed(hooked):
                 if by_call is None or not isinstance(provider, HistoryProvider):
-                    state = _state_of(own, provider)
-                    await call_hook(provider, "after_run", agent=self._agent, session=own, context=around, state=state)
+                    await call_run_hook(provider, "after_run", self._agent, own, around)
 
     async def _load_history(self) -> dict[str, list[Message]]:
         """Load the session's earlier messages for middleware that reads them before the run. Return them by history provider id."""
@@ -348,7 +347,7 @@ class _AgentRun:
         if session is None or self._is_loaded_elsewhere(session):
             return {}
         return {
-            provider.source_id: await provider.load(session.session_id, _state_of(session, provider))
+            provider.source_id: await provider.load(session.session_id, state_of(session, provider))
             for provider in self._providers()
             if isinstance(provider, HistoryProvider) and provider.load_messages and provider.loads_only
         }
@@ -370,7 +369,7 @@ class _AgentRun:
             if by_call is not None:
                 by_call.use_run_messages()
             return
-        await call_hook(provider, "before_run", agent=self._agent, session=session, context=around, state=_state_of(session, provider))
+        await call_run_hook(provider, "before_run", self._agent, session, around)
         if is_history and by_call is not None:
             by_call.loaded(provider)
 
@@ -481,7 +480,3 @@ class _AgentRun:
         if isinstance(wanted, TypedFormat):
             merged["response_format"] = wanted.schema
         return merged
-
-
-def _state_of(session: AgentSession, provider: ContextProvider) -> JsonObject:
-    return session.state.setdefault(provider.source_id, {})

@@ -43,15 +43,9 @@ class AgentRuns:
     """Runs the agent of one agent file when its tool (`AgentTool`) is called."""
 
     def __init__(self, setup: AgentSetup) -> None:
+        self._setup = setup
         self._agent = setup.definition
         self._shared = setup.shared
-        self._remote = setup.remote
-        self._conversations = setup.conversations
-        self._context_providers = setup.context_providers
-        self._middleware = setup.middleware
-        self._toolbox = setup.shared.toolbox
-        self._models = setup.shared.models
-        self._skills = setup.shared.skills
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Run the agent on the task in `arguments`: as a new conversation, or as the next turn of a session (`session_id`).
@@ -64,17 +58,17 @@ class AgentRuns:
         messages = [Message("user", [str(arguments["task"]), *attached])]
         session_id = str(arguments.get("session_id") or "")
         options = cast("ChatOptions", {name: arguments[name] for name in self._agent.file.parameters if name in arguments})
-        if not session_id or self._conversations is None:
+        if not session_id or self._setup.conversations is None:
             return await self.converse(messages, (), ctx, options)
         progress, inner = self._inside(ctx)
-        async with self._conversations.hold(self._agent.file, session_id, ctx.facts.principal.id, ctx.ports.durable) as conversation:
+        async with self._setup.conversations.hold(self._agent.file, session_id, ctx.facts.principal.id, ctx.ports.durable) as conversation:
             if (answer := await conversation.resuming(ctx)) is not None:
                 return await in_session(conversation, answer)
-            if self._remote.agent is not None:
-                response = await run_remote(self._remote.agent, messages, ctx, conversation.session)
+            if self._setup.remote.agent is not None:
+                response = await run_remote(self._setup.remote.agent, messages, ctx, conversation.session)
                 await conversation.history.save_messages(conversation.id, [*messages, *response.messages])
                 return await in_session(conversation, self._to_complete(None, response, ctx))
-            providers = [conversation.history, *self._context_providers]
+            providers = [conversation.history, *self._setup.context_providers]
             agent = await self._build(inner, providers, progress, conversation.keep_summary)
             run = partial(agent.run, messages, options=options, session=conversation.session, ctx=inner, observer=progress)
             return await in_session(conversation, self._to_complete(model_of(agent), await _reported(run, ctx, progress), ctx))
@@ -89,9 +83,9 @@ class AgentRuns:
             AgentError: Agents call each other too deeply, or a skill does not exist.
         """
         progress, inner = self._inside(ctx)
-        if self._remote.agent is not None:
-            return self._to_complete(None, await run_remote(self._remote.agent, messages, ctx), ctx)
-        agent = await self._build(inner, self._context_providers, progress)
+        if self._setup.remote.agent is not None:
+            return self._to_complete(None, await run_remote(self._setup.remote.agent, messages, ctx), ctx)
+        agent = await self._build(inner, self._setup.context_providers, progress)
         run = partial(agent.run, messages, tools=[*tools], options=options or {}, ctx=inner, observer=progress)
         return self._to_complete(model_of(agent), await _reported(run, ctx, progress), ctx)
 
@@ -124,27 +118,27 @@ class AgentRuns:
         if (files := files_of(self._agent, self._shared)) is not None:
             own.append(await file_provider(*files, self._shared.roots))
         if file.memory is not None:
-            own.append(memory_provider(file.memory, file.name, self._models, self._shared.conversations))
+            own.append(memory_provider(file.memory, file.name, self._shared.models, self._shared.conversations))
         security = file.security or settings.security
         if security is not None:
             own.append(security_provider(security))
         middleware: list[AgentMiddleware] = []
         if file.loop_until is not None:
-            judge = self._models.resolve(file.loop_until.judge or file.model, ctx)
+            judge = self._shared.models.resolve(file.loop_until.judge or file.model, ctx)
             middleware.append(loop_middleware(file.loop_until, judge, progress.tell))
         tools = await self._tools(ctx.facts.on_behalf_of.scopes, ctx.run.tool_guard)
         parts = [self._agent.instructions]
         if file.skills:
-            if self._skills is None:
+            if self._shared.skills is None:
                 raise AgentError(f"Agent {file.name!r} names skills, but the gateway serves none; set `expose.skills`.")
-            parts.append(self._skills.instructions(file.skills))
+            parts.append(self._shared.skills.instructions(file.skills))
         options = cast("ChatOptions", dict(file.options))
         if file.output is not None:
             options["response_format"] = file.output
         recorded: list[RecordModelCalls] = []
         if ctx.ports.durable is not None:
-            recorded.append(RecordModelCalls(ctx, ctx.ports.durable, is_remote_agent=self._remote.client is not None))
-        client = self._remote.client or self._models.resolve(file.model, ctx)
+            recorded.append(RecordModelCalls(ctx, ctx.ports.durable, is_remote_agent=self._setup.remote.client is not None))
+        client = self._setup.remote.client or self._shared.models.resolve(file.model, ctx)
         return Agent(
             client,
             "\n\n".join(parts),
@@ -152,7 +146,7 @@ class AgentRuns:
             description=file.description,
             tools=tools,
             default_options=options,
-            middleware=[*middleware, *self._middleware, *recorded],
+            middleware=[*middleware, *self._setup.middleware, *recorded],
             function_invocation_configuration={**file.loop.to_limits(), "max_iterations": max(1, file.max_turns - 1)},
             context_providers=[*providers, *own],
             compaction_strategy=to_strategy(file.compaction, client, keep_summary),
@@ -169,14 +163,13 @@ class AgentRuns:
         patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]
         if not patterns or file.max_turns == 1:
             return ()  # the run has only one model call, and the last model call is made without tools
-        tools = [
-            tool.described(scopes, file.skills) if isinstance(tool, RenamedTool) else tool for tool in await self._toolbox.tools(patterns)
-        ]
+        found = await self._shared.toolbox.tools(patterns)
+        tools = [tool.described(scopes, file.skills) if isinstance(tool, RenamedTool) else tool for tool in found]
         if not file.skills:
             return tools
-        added = {tool.definition.name for tool in await self._toolbox.tools(SKILL_TOOLS)}
-        if file.narrow_to_skills and self._skills is not None:
-            kept = added | narrow_tools([tool.definition.name for tool in tools], self._skills.allowed_tools(file.skills))
+        added = {tool.definition.name for tool in await self._shared.toolbox.tools(SKILL_TOOLS)}
+        if file.narrow_to_skills and self._shared.skills is not None:
+            kept = added | narrow_tools([tool.definition.name for tool in tools], self._shared.skills.allowed_tools(file.skills))
             tools = [tool for tool in tools if tool.definition.name in kept]
         if guard is None:
             return tools

@@ -64,7 +64,11 @@ class AgentSetup:
     context_providers: Sequence[ContextProvider]
     remote: Remote
     middleware: Sequence[object]
-    conversations: Conversations | None
+
+    @property
+    def conversations(self) -> Conversations | None:
+        """Stores the sessions of callers with this agent; `None` if every call of the agent starts a new conversation."""
+        return self.shared.conversations if self.definition.file.history != "none" else None
 
 
 def files_of(agent: AgentDefinition, shared: AgentServices) -> tuple[FileAccess, Path] | None:

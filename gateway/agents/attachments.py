@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from gateway.errors import AgentError, NotFound
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, items_of, members_of
 from gateway.tools.base import Finished
 from gateway.tools.contents import from_block
 from gateway.tools.context import CallContext
@@ -71,7 +71,7 @@ async def read_attachments(given: JsonValue, resources: ResourceBox | None, ctx:
         PolicyDenied: The caller's API key has no scope for a linked resource.
         GatewayError: A resource cannot be read.
     """
-    blocks: list[JsonMapping] = cast("list[JsonMapping]", given if isinstance(given, list) else [])
+    blocks: list[JsonMapping] = items_of(given)
     if len(blocks) > MAX_ATTACHMENTS:
         raise AgentError(f"attachments: {len(blocks)} attachments were sent; a task takes at most {MAX_ATTACHMENTS}.")
     contents: list[Content] = []
@@ -131,8 +131,7 @@ def _check(block: JsonMapping, at: str) -> None:
     kind = str(block.get("type"))
     if kind not in _NEEDS:
         raise AgentError(f"{at}: {kind[:50]!r} is not a type of attachment; use one of {', '.join(_NEEDS)}.")
-    file: JsonValue = block.get("resource")
-    inner: JsonMapping = cast("JsonMapping", file) if isinstance(file, dict) else {}
+    inner = members_of(block.get("resource"))
     complete = {
         "text": isinstance(block.get("text"), str),
         "resource_link": bool(block.get("uri")) and isinstance(block.get("uri"), str),

@@ -16,7 +16,7 @@ from gateway.agents.base_agent import BaseAgent
 from gateway.errors import ChatClientInvalidResponseException
 from gateway.sessions.history import HistoryProvider
 from gateway.sessions.session import AgentSession
-from gateway.sessions.session_context import ContextProvider, SessionContext, call_hook
+from gateway.sessions.session_context import ContextProvider, SessionContext, call_run_hook
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse, AgentResponseUpdate, ChatResponse
 
@@ -84,8 +84,7 @@ class CallHistory:
         for provider in self._providers:
             if isinstance(provider, HistoryProvider):
                 if provider.load_messages:
-                    state = self._session.state.setdefault(provider.source_id, {})
-                    await call_hook(provider, "before_run", agent=self._agent, session=self._session, context=context, state=state)
+                    await call_run_hook(provider, "before_run", self._agent, self._session, context)
             elif not any(_stores_messages_of(history, provider.source_id) for history in self._loaders):
                 if added := self._around.context_messages.get(provider.source_id):
                     context.extend_messages(provider, added)
@@ -150,8 +149,7 @@ class CallHistory:
         context = self._context(inputs, context_messages=around.context_messages if first else None)
         context.finish(AgentResponse(messages=list(said)))
         for history in reversed(self._histories):
-            state = self._session.state.setdefault(history.source_id, {})
-            await call_hook(history, "after_run", agent=self._agent, session=self._session, context=context, state=state)
+            await call_run_hook(history, "after_run", self._agent, self._session, context)
 
 
 def _stores_messages_of(history: HistoryProvider, source_id: str) -> bool:

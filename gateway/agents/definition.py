@@ -189,10 +189,8 @@ OPTION_PARAMETERS: dict[str, JsonObject] = {
 """Model options that an agent file may expose as arguments of the agent's tool; maps the name of the option to its JSON Schema."""
 
 
-class AgentFile(FileModel):
+class AgentFile(_Part):
     """The frontmatter of an agent file; the body below it contains the agent's instructions."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     name: str
     """Name of the agent: letters, digits, `_` and `-`, at most 50. Default: the file's name."""

@@ -121,10 +121,10 @@ def loop_middleware(until: LoopUntil, judge: SupportsChatGetResponse, tell: Tell
     The middleware sends a progress message about each repetition with `tell`.
     """
     from gateway.agents.middleware.judge import next_message_after_verdict
-    from gateway.agents.middleware.loop import DEFAULT_NEXT_MESSAGE, AgentLoopMiddleware
+    from gateway.agents.middleware.loop import AgentLoopMiddleware
 
     async def again(*, iteration: int, feedback: str | None = None) -> str:
         await tell(f"not done yet, run {iteration + 1} of at most {until.max}")
-        return next_message_after_verdict(feedback=feedback) or DEFAULT_NEXT_MESSAGE
+        return next_message_after_verdict(feedback=feedback)
 
     return AgentLoopMiddleware.with_judge(judge, criteria=until.criteria, max_iterations=until.max, next_message=again)

@@ -159,7 +159,7 @@ class _RunLoop(Generic[PartT]):
         while not self._ended:
             iteration += 1
             message_id = f"{self._updates.response_id}-{iteration}"
-            tools_off = iteration > plan.loop.max_iterations or self._at_limit()
+            tools_off = iteration > plan.loop.max_iterations or self._limit() is not None
             if plan.observer is not None:
                 await plan.observer.model_called(iteration)
             if iteration > 1 and plan.history is not None:
@@ -290,9 +290,11 @@ class _RunLoop(Generic[PartT]):
         """Return an update that names the limit that ended the run; with the text `NO_ANSWER` if the model's last answer is empty."""
         says_nothing = all(content.type in _INVISIBLE for m in answer.messages for content in m.contents)
         said = [Content.from_text(NO_ANSWER)] if says_nothing else []
-        return self._updates.own(said, "assistant", message_id, {LIMIT_KEY: self._limit()})
+        limit = self._limit() or f"at most {self._plan.loop.max_iterations} rounds of tool calls"
+        return self._updates.own(said, "assistant", message_id, {LIMIT_KEY: limit})
 
-    def _limit(self) -> str:
+    def _limit(self) -> str | None:
+        """Return the limit on tool calls that the run has reached, as text; `None` if it has reached none."""
         loop = self._plan.loop
         if loop.max_function_calls is not None and self._executed >= loop.max_function_calls:
             return f"at most {loop.max_function_calls} tool calls"
@@ -300,7 +302,7 @@ class _RunLoop(Generic[PartT]):
             return f"at most {loop.max_duration_seconds:g} s of tool calls"
         if self._errors >= max(1, loop.max_consecutive_errors_per_request):
             return f"tools failed {self._errors} times in a row"
-        return f"at most {loop.max_iterations} rounds of tool calls"
+        return None
 
     async def _report_tools(self, calls: Sequence[Content]) -> None:
         if self._plan.observer is not None:
@@ -343,11 +345,6 @@ class _RunLoop(Generic[PartT]):
         self._errors = self._errors + 1 if outcome.failed else 0
         limit = self._plan.loop.max_duration_seconds
         self._is_late = limit is not None and time.monotonic() - self._started >= limit
-
-    def _at_limit(self) -> bool:
-        loop = self._plan.loop
-        over = loop.max_function_calls is not None and self._executed >= loop.max_function_calls
-        return over or self._is_late or (self._errors > 0 and self._errors >= loop.max_consecutive_errors_per_request)
 
 
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.context import CallContext
-from gateway.tools.ports import LogLevel
+from gateway.tools.ports import PassingCaller
 from gateway.tools.progress_text import NewLines, Sentences
 from gateway.types.responses import AgentResponseUpdate
 
 
-class RunProgress:
+class RunProgress(PassingCaller):
     """Reports the progress of an agent's run to the client of the call that started the run.
 
     The run's tools use this object as their caller, so their progress gets new numbers that strictly increase, as MCP requires.
     """
 
     def __init__(self, ctx: CallContext) -> None:
-        self._ctx = ctx
+        super().__init__(ctx.ports.caller)
         self._step = 0
         self._sentences = Sentences()
         self._lines = NewLines()
@@ -43,14 +42,6 @@ class RunProgress:
         if message:
             await self.tell(message)
 
-    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Send a log message to the client."""
-        await self._ctx.ports.caller.log(level, data, logger)
-
-    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Send a request for input to the client and return its response. The code that calls this has paused the call's timeouts."""
-        return await self._ctx.ports.caller.ask(request, key)
-
     async def _say_rest(self) -> None:
         """Report the incomplete last sentence before the run's next step. The end of the last answer is the result and is not reported."""
         for text in self._sentences.rest():
@@ -59,4 +50,4 @@ class RunProgress:
     async def tell(self, message: str) -> None:
         """Send a progress notification with this message; if the message repeats the previous one, without text."""
         self._step += 1
-        await self._ctx.progress(self._step, None, self._lines.take(message))
+        await self._caller.progress(self._step, None, self._lines.take(message))

@@ -19,7 +19,7 @@ from typing import cast
 
 import anyio.to_thread
 
-from gateway.agents.agent_setup import AgentServices, SkillTexts, files_of
+from gateway.agents.agent_setup import AgentServices, AgentSetup, SkillTexts, files_of
 from gateway.agents.cards import SCHEME, to_contents, to_resource
 from gateway.agents.conversations import Conversations
 from gateway.agents.definition import AgentDefinition, read_agent
@@ -45,7 +45,7 @@ from gateway.staging import ExperimentalWarning
 from gateway.tools.base import Finished, Kind, OnChange, Tool
 from gateway.tools.context import CallContext
 from gateway.tools.functions_source import SourceProblem, import_object, still_served
-from gateway.tools.modules import current_modules
+from gateway.tools.modules import current_generation
 from gateway.tools.toolbox import ResourceBox, ToolBox, ToolGuards
 from gateway.types.messages import Message
 
@@ -71,6 +71,10 @@ class LoadedAgent:
     def name(self) -> str:
         """The agent's name."""
         return self.definition.file.name
+
+    def setup(self, shared: AgentServices) -> AgentSetup:
+        """Return what the agent's tool needs to run the agent with the services `shared`."""
+        return AgentSetup(self.definition, shared, self.providers, self.remote or Remote(), [*self.around, *self.middleware])
 
     def is_current(self, signature: Signature, generation: int, around: Sequence[object]) -> bool:
         """Return whether the agent file, the modules that it imports and the middleware of all agents (`around`) are unchanged."""
@@ -119,8 +123,7 @@ class AgentSource:
         """The agents that this source serves, by path of their agent file."""
         self.around: list[object] | None = None
         """Middleware that the configuration adds to all agents (`agents.middleware`); `None` until it is created."""
-        modules = current_modules()
-        self.generation = modules.generation if modules is not None else 0
+        self.generation = current_generation()
         self._previous: AgentSource | None = None
         self._left: set[int] = set()
         self._tools: dict[str, AgentTool] = {}
@@ -194,16 +197,7 @@ class AgentSource:
             if self.loaded.get(loaded.definition.path) is not loaded:
                 await _close(loaded.remote)
         self.definitions = [loaded.definition for loaded in self.loaded.values()]
-        self._tools = {
-            loaded.name: AgentTool(
-                loaded.definition,
-                self._shared,
-                context_providers=loaded.providers,
-                remote=loaded.remote,
-                middleware=[*loaded.around, *loaded.middleware],
-            )
-            for loaded in self.loaded.values()
-        }
+        self._tools = {loaded.name: AgentTool(loaded.setup(self._shared)) for loaded in self.loaded.values()}
         self._previous = None
         return self
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gateway.agents.agent_setup import AgentServices, AgentSetup
+from gateway.agents.agent_setup import AgentSetup
 from gateway.agents.attachments import ATTACHMENTS
 from gateway.agents.conversations import NEW_SESSION
-from gateway.agents.definition import OPTION_PARAMETERS, AgentDefinition
-from gateway.agents.remote.remote_run import Remote
+from gateway.agents.definition import OPTION_PARAMETERS
 from gateway.json_types import JsonObject
 from gateway.sdk import load
-from gateway.sessions.session_context import ContextProvider
 from gateway.tools.base import Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.types.messages import Message
@@ -52,20 +50,11 @@ class AgentTool:
     records_steps = True
     """Tells a durable task (which continues after a restart) that the agent and its tools record their own steps in the task."""
 
-    def __init__(
-        self,
-        definition: AgentDefinition,
-        shared: AgentServices,
-        *,
-        context_providers: Sequence[ContextProvider] = (),
-        remote: Remote | None = None,
-        middleware: Sequence[object] = (),
-    ) -> None:
-        """Create the tool. `remote` is the connection to an agent that runs elsewhere; the code that created the connection closes it."""
-        self._conversations = shared.conversations if definition.file.history != "none" else None
-        self._setup = AgentSetup(definition, shared, tuple(context_providers), remote or Remote(), tuple(middleware), self._conversations)
+    def __init__(self, setup: AgentSetup) -> None:
+        """Create the tool of the agent that `setup` describes. The tool does not close the connection `setup.remote`."""
+        self._setup = setup
         self._runs: AgentRuns | None = None
-        file = definition.file
+        file = setup.definition.file
         self._definition = ToolDefinition(
             name=file.name,
             description=file.description,
@@ -73,7 +62,7 @@ class AgentTool:
                 "type": "object",
                 "properties": {
                     "task": _TASK,
-                    **({"session_id": _SESSION_ID} if self._conversations is not None else {}),
+                    **({"session_id": _SESSION_ID} if setup.conversations is not None else {}),
                     **({"attachments": ATTACHMENTS} if file.attachments else {}),
                     **{name: OPTION_PARAMETERS[name] for name in file.parameters},
                 },

@@ -13,11 +13,11 @@ from gateway.chat.chat_client import OptionsT
 from gateway.chat.completions_request import REASONING_DETAILS, to_request
 from gateway.chat.hosted import CompletionsTools
 from gateway.chat.openai_base import OpenAIClientBase
-from gateway.chat.openai_connection import counts, iso_timestamp, list_of
+from gateway.chat.openai_connection import iso_timestamp, usage_contents
 from gateway.chat.openai_endpoint import Names
 from gateway.chat.responses_items import read_annotation
 from gateway.errors import ChatClientInvalidRequestException, ChatClientInvalidResponseException, ModelError
-from gateway.json_types import JsonMapping, JsonObject
+from gateway.json_types import JsonMapping, JsonObject, members_of, objects_in
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
@@ -85,13 +85,13 @@ class _Reader:
 
     def read(self, chunk: JsonObject) -> ChatResponseUpdate | None:
         """Return the update for a chunk, or `None` if the chunk has nothing to report yet."""
-        choices = list_of(chunk.get("choices"))
+        choices = objects_in(chunk.get("choices"))
         choice = choices[0] if choices else {}
         delta = cast("JsonObject", choice.get("delta") or {})
         contents = _contents(delta)
-        for part in list_of(delta.get("tool_calls")):
+        for part in objects_in(delta.get("tool_calls")):
             self._add(part)
-        contents += _usage(chunk.get("usage"))
+        contents += usage_contents(chunk.get("usage"), _USAGE, _USAGE_DETAILS)
         reason = cast("str | None", choice.get("finish_reason"))
         self._finish_reason = reason or self._finish_reason
         self._response_id = cast("str | None", chunk.get("id")) or self._response_id
@@ -134,16 +134,16 @@ class _Reader:
 
 
 def _whole(response: JsonObject, model: str) -> ChatResponseUpdate:
-    choices = list_of(response.get("choices"))
+    choices = objects_in(response.get("choices"))
     if not choices:
         raise ChatClientInvalidResponseException(f"The response of model {model!r} has no choice.", retryable=True)
     message = cast("JsonObject", choices[0].get("message") or {})
     contents = _contents(message)
-    for call in list_of(message.get("tool_calls")):
+    for call in objects_in(message.get("tool_calls")):
         function = cast("JsonObject", call.get("function") or call.get("custom") or {})
         arguments = raw_arguments(function.get("arguments", function.get("input")))
         contents.append(to_call(str(call.get("id") or f"call-{uuid.uuid4()}"), str(function.get("name") or ""), arguments, call))
-    update = _update(response, [*contents, *_usage(response.get("usage"))], model)
+    update = _update(response, [*contents, *usage_contents(response.get("usage"), _USAGE, _USAGE_DETAILS)], model)
     update.finish_reason = cast("str | None", choices[0].get("finish_reason"))
     update.additional_properties = _properties(response, choices[0])
     update.raw_representation = response
@@ -160,16 +160,13 @@ def _contents(message: JsonObject) -> list[Content]:
         contents.append(Content.from_text_reasoning(protected_data=json.dumps(message[REASONING_DETAILS])))
     text = message.get("content")
     if isinstance(text, list):
-        text = "".join(str(part.get("text") or "") for part in list_of(cast("object", text)))
-    cited = [made for a in list_of(message.get("annotations")) if (made := read_annotation(_citation(a))) is not None]
+        text = "".join(str(part.get("text") or "") for part in objects_in(text))
+    cited = [made for a in objects_in(message.get("annotations")) if (made := read_annotation(_citation(a))) is not None]
     if text or cited:
         contents.append(Content.from_text(text or "", annotations=cited or None))
     if isinstance(message.get("refusal"), str) and message["refusal"]:
         contents.append(Content.from_text(message["refusal"], additional_properties={"refusal": True}))
-    audio = message.get("audio")
-    if isinstance(audio, dict):
-        contents += _audio(cast("JsonObject", audio))
-    return contents
+    return [*contents, *_audio(members_of(message.get("audio")))]
 
 
 def _citation(annotation: JsonObject) -> JsonMapping:
@@ -182,11 +179,6 @@ def _audio(audio: JsonObject) -> list[Content]:
     if isinstance(audio.get("data"), str):
         return [Content.from_data(audio["data"], "audio/wav", additional_properties=properties)]
     return [Content.from_text(str(audio["transcript"]))] if audio.get("transcript") else []
-
-
-def _usage(usage: object) -> list[Content]:
-    found = counts(usage, _USAGE, _USAGE_DETAILS)
-    return [Content.from_usage(found, raw_representation=usage)] if found else []
 
 
 def _update(response: JsonObject, contents: list[Content], model: str) -> ChatResponseUpdate:

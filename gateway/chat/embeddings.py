@@ -16,10 +16,10 @@ from typing_extensions import TypeVar
 
 from gateway.chat.model_retry import RetryPolicy
 from gateway.chat.model_tracing import DURATION, LABELS, answered, count_tokens
-from gateway.chat.openai_connection import OpenAIConnection, counts, list_of
+from gateway.chat.openai_connection import OpenAIConnection, counts
 from gateway.chat.openai_endpoint import Credential, EndpointArguments, Key, Names, find_endpoint
 from gateway.errors import ChatClientInvalidRequestException, ChatClientInvalidResponseException
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonObject, objects_in
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, Operation
 from gateway.types.content import UsageDetails
 
@@ -226,7 +226,7 @@ class OpenAIEmbeddingClient(BaseEmbeddingClient[str, list[float], OpenAIEmbeddin
 
 
 def _vectors(answer: JsonObject, model: str, expected: int) -> list[Embedding[list[float]]]:
-    entries = list_of(answer.get("data"))
+    entries = objects_in(answer.get("data"))
     if all(isinstance(entry.get("index"), int) for entry in entries):
         entries.sort(key=lambda entry: cast("int", entry["index"]))
     if len(entries) != expected:

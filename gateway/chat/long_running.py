@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal, NotRequired, TypedDict, cast
 
 from gateway.errors import ChatClientInvalidRequestException
-from gateway.json_types import JsonMapping
+from gateway.json_types import JsonMapping, members_of
 from gateway.types.options import ChatOptions
 
 STATUS = "status"
@@ -79,7 +79,7 @@ def to_token(given: object) -> OpenAIContinuationToken:
     Raises:
         ChatClientInvalidRequestException: The value is not a token of the Responses API.
     """
-    token: JsonMapping = cast("JsonMapping", given) if isinstance(given, dict) else cast("JsonMapping", {})
+    token = members_of(given)
     response_id, sequence = token.get("response_id"), token.get("sequence_number")
     if not isinstance(response_id, str) or not response_id or "/" in response_id:
         raise ChatClientInvalidRequestException("The continuation token is not from this client: it names no response.")

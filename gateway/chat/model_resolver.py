@@ -18,6 +18,7 @@ from gateway.errors import (
     ChatClientInvalidResponseException,
     ModelError,
 )
+from gateway.json_types import objects_in
 from gateway.tools.context import CallContext
 
 if TYPE_CHECKING:  # imported when the first client is created, because a gateway starts faster without these modules
@@ -198,8 +199,6 @@ async def _listed(connection: OpenAIConnection, model: str) -> frozenset[str]:
     Raises:
         ModelError: The endpoint is unreachable, rejects the key, or failed.
     """
-    from gateway.chat.openai_connection import list_of
-
     try:
         answer = await connection.answer(model, "/models", None, subject="the list of its models")
     except ChatClientInvalidAuthException:
@@ -210,7 +209,7 @@ async def _listed(connection: OpenAIConnection, model: str) -> frozenset[str]:
         if error.status not in (405, 501):
             raise
         return frozenset()
-    return frozenset(str(item["id"]) for item in list_of(answer.get("data")) if item.get("id"))
+    return frozenset(str(item["id"]) for item in objects_in(answer.get("data")) if item.get("id"))
 
 
 async def _try_route(connection: OpenAIConnection, kind: str, model: str) -> None:

@@ -22,7 +22,8 @@ from gateway.chat.model_retry import MAX_RETRY_AFTER_SECONDS, RetryBudget, Retry
 from gateway.chat.openai_endpoint import Endpoint
 from gateway.chat.openai_errors import html_answer, is_html, is_too_large, shown_url, to_model_error
 from gateway.errors import ChatClientInvalidResponseException, ModelError
-from gateway.json_types import JsonMapping, JsonObject
+from gateway.json_types import JsonObject, JsonValue, members_of
+from gateway.types.content import Content
 
 if TYPE_CHECKING:
     import openai
@@ -200,27 +201,23 @@ async def load_openai() -> None:
         await anyio.to_thread.run_sync(import_module, "openai")
 
 
-def list_of(value: object) -> list[JsonObject]:
-    """Return the objects in a list that a server sent. Other items are dropped; any other value gives an empty list."""
-    items = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("JsonObject", item) for item in items if isinstance(item, dict)]
-
-
-def counts(usage: object, names: Mapping[str, str], details: Mapping[str, Mapping[str, str]]) -> dict[str, int] | None:
+def counts(usage: JsonValue, names: Mapping[str, str], details: Mapping[str, Mapping[str, str]]) -> dict[str, int] | None:
     """Return the token counts in a provider's usage object under the names of `UsageDetails`; `None` if it has none.
 
     `names` maps the provider's names at the top level, `details` the names in nested objects. Missing counts are left out.
     """
-    if not isinstance(usage, dict):
-        return None
-    given = cast("JsonMapping", usage)
+    given = members_of(usage)
     found = {ours: value for theirs, ours in names.items() if isinstance(value := given.get(theirs), int)}
     for part, inner in details.items():
-        section = cast("object", given.get(part))
-        if isinstance(section, dict):
-            below = cast("JsonMapping", section)
-            found |= {ours: value for theirs, ours in inner.items() if isinstance(value := below.get(theirs), int)}
+        below = members_of(given.get(part))
+        found |= {ours: value for theirs, ours in inner.items() if isinstance(value := below.get(theirs), int)}
     return found or None
+
+
+def usage_contents(usage: JsonValue, names: Mapping[str, str], details: Mapping[str, Mapping[str, str]]) -> list[Content]:
+    """Return the token counts that `counts` finds in a response as a list with one content; empty if the server sent none."""
+    found = counts(usage, names, details)
+    return [Content.from_usage(found, raw_representation=usage)] if found else []
 
 
 def iso_timestamp(moment: object) -> str | None:

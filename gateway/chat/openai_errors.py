@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gateway.chat.model_retry import may_retry, retry_after_seconds
@@ -14,7 +13,7 @@ from gateway.errors import (
     ChatClientInvalidResponseException,
     ModelError,
 )
-from gateway.json_types import JsonMapping
+from gateway.json_types import members_of
 
 if TYPE_CHECKING:
     import openai
@@ -112,10 +111,9 @@ def filtered(text: str, body: object, status: int | None = None) -> ChatClientCo
 
     Azure sends these results in `body`.
     """
-    inner = cast("JsonMapping", body).get("innererror") if isinstance(body, Mapping) else None
-    results = cast("JsonMapping", inner).get("content_filter_result") if isinstance(inner, Mapping) else None
-    found = cast("JsonMapping", results) if isinstance(results, Mapping) else cast("JsonMapping", {})
-    return ChatClientContentFilterException(text, status=status, content_filter_result=dict(found))
+    inner = members_of(members_of(body).get("innererror"))
+    results = members_of(inner.get("content_filter_result"))
+    return ChatClientContentFilterException(text, status=status, content_filter_result=dict(results))
 
 
 def shown_url(base_url: str) -> str:
@@ -125,6 +123,5 @@ def shown_url(base_url: str) -> str:
 
 
 def _reason(error: openai.APIError) -> str:
-    body = cast("object", error.body)
-    message: object = cast("JsonMapping", body).get("message") if isinstance(body, Mapping) else None
+    message: object = members_of(error.body).get("message")
     return str(message or error.message)[:MAX_REASON_CHARACTERS] if message or error.message else "no reason given"

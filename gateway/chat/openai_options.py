@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast
 
 from gateway.errors import ChatClientInvalidRequestException
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of
 from gateway.tools.base import ToolDefinition
 from gateway.tools.function import FunctionTool
 from gateway.types.options import ChatOptions
@@ -162,7 +162,7 @@ def is_strict(schema: JsonValue) -> bool:
     node = cast("JsonObject", schema)
     properties = node.get("properties")
     if node.get("type") == "object" or isinstance(properties, dict):
-        named: JsonObject = cast("JsonObject", properties) if isinstance(properties, dict) else {}
+        named = members_of(properties)
         if node.get("additionalProperties") is not False or set(named) != set(node.get("required") or ()):
             return False
         if not all(is_strict(child) for child in named.values()):

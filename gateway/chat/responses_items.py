@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import cast
 
 from gateway.chat.argument_repair import raw_arguments, to_call
-from gateway.chat.openai_connection import counts, list_of
+from gateway.chat.openai_connection import usage_contents
 from gateway.chat.responses_request import FOREIGN_ITEM
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of, objects_in
 from gateway.types.annotations import Annotation, TextSpanRegion
 from gateway.types.content import Content
 
@@ -31,7 +31,7 @@ def read_item(item: JsonObject) -> list[Content]:
     """Convert one output item of the Responses API to contents of a message."""
     match item.get("type"):
         case "message":
-            return [content for part in list_of(item.get("content")) for content in _message_part(part)]
+            return [content for part in objects_in(item.get("content")) for content in _message_part(part)]
         case "reasoning":
             return read_reasoning(item)
         case "function_call":
@@ -69,7 +69,7 @@ def _message_part(part: JsonObject) -> list[Content]:
         return [Content.from_text(_text(part, "refusal"), additional_properties={"refusal": True}, raw_representation=part)]
     if part.get("type") not in ("output_text", "text"):
         return []
-    found = [made for a in list_of(part.get("annotations")) if (made := read_annotation(a)) is not None]
+    found = [made for a in objects_in(part.get("annotations")) if (made := read_annotation(a)) is not None]
     return [Content.from_text(_text(part, "text"), annotations=found or None, raw_representation=part)]
 
 
@@ -101,7 +101,7 @@ def read_reasoning(item: JsonObject, *, seen: bool = False) -> list[Content]:
     With `seen`, the texts were already streamed and are left out.
     """
     item_id, encrypted = cast("str | None", item.get("id")), cast("str | None", item.get("encrypted_content"))
-    parts = [*list_of(item.get("content")), *list_of(item.get("summary"))]
+    parts = [*objects_in(item.get("content")), *objects_in(item.get("summary"))]
     texts = [] if seen else [text for part in parts if (text := _text(part, "text"))]
     contents = [Content.from_text_reasoning(text, id=item_id, raw_representation=item) for text in texts]
     if encrypted:
@@ -114,7 +114,7 @@ def read_reasoning(item: JsonObject, *, seen: bool = False) -> list[Content]:
 def _search(item: JsonObject) -> list[Content]:
     call_id, status = _text(item, "id"), cast("str | None", item.get("status"))
     if item["type"] == "web_search_call":
-        name, arguments, result = "web_search", _object(item.get("action")), cast("JsonObject", {"action": item.get("action")})
+        name, arguments, result = "web_search", members_of(item.get("action")), cast("JsonObject", {"action": item.get("action")})
     else:
         name, result = "file_search", cast("JsonObject", {"results": item.get("results")})
         arguments = cast("JsonObject", {"queries": item.get("queries") or []})
@@ -125,7 +125,7 @@ def _search(item: JsonObject) -> list[Content]:
 def _code(item: JsonObject) -> list[Content]:
     call_id = _text(item, "id")
     outputs: list[Content] = []
-    for output in list_of(item.get("outputs")):
+    for output in objects_in(item.get("outputs")):
         if output.get("type") == "logs":
             outputs.append(Content.from_text(_text(output, "logs"), raw_representation=output))
         elif output.get("type") == "image":
@@ -172,7 +172,7 @@ def to_image(data: str) -> Content:
 def _shell(item: JsonObject) -> list[Content]:
     call_id = _text(item, "call_id")
     if item["type"] == "shell_call_output":
-        outputs = [_command_output(output) for output in list_of(item.get("output"))]
+        outputs = [_command_output(output) for output in objects_in(item.get("output"))]
         longest = cast("int | None", item.get("max_output_length"))
         return [Content.from_shell_tool_result(call_id=call_id, outputs=outputs, max_output_length=longest, raw_representation=item)]
     action = cast("JsonObject", item.get("action") or {})
@@ -202,14 +202,9 @@ def _command_output(output: JsonObject) -> Content:
     )
 
 
-def read_usage(usage: object) -> list[Content]:
+def read_usage(usage: JsonValue) -> list[Content]:
     """Return the token counts of a response as a list with one content; empty if the server sent none."""
-    found = counts(usage, _USAGE, _USAGE_DETAILS)
-    return [Content.from_usage(found, raw_representation=usage)] if found else []
-
-
-def _object(value: object) -> JsonObject:
-    return cast("JsonObject", value) if isinstance(value, dict) else {}
+    return usage_contents(usage, _USAGE, _USAGE_DETAILS)
 
 
 def _text(item: JsonMapping, key: str) -> str:

@@ -6,13 +6,12 @@ Items are then sent without the provider's ids, because the provider would look 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import cast
 
 from gateway.chat.openai_options import answer_format, offered, passed_on, tool_mode
 from gateway.errors import ChatClientInvalidRequestException
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject, JsonValue, as_text
 from gateway.tools.base import ToolDefinition
 from gateway.types.annotations import Annotation
 from gateway.types.call_arguments import to_text
@@ -238,18 +237,16 @@ def _without_orphans(items: list[JsonObject]) -> list[JsonObject]:
 
 def _output(content: Content) -> str | list[JsonObject]:
     rich = [part for item in content.items or () if item.type != "text" and (part := input_part(item)) is not None]
-    if not rich:
-        return _as_text(content.result)
     text = _as_text(content.result)
+    if not rich:
+        return text
     return [*([{"type": "input_text", "text": text}] if text else []), *rich]
 
 
 def _as_text(value: JsonValue) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
     if isinstance(value, list) and all(isinstance(item, Content) for item in cast("list[object]", value)):
         return "".join(item.text or "" for item in cast("list[Content]", value))
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return as_text(value)
 
 
 def to_annotations(annotations: Sequence[Annotation]) -> list[JsonObject]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import cast
 
 from gateway.chat.long_running import STATUS, UNFINISHED, OpenAIContinuationToken, to_status
-from gateway.chat.openai_connection import iso_timestamp, list_of
+from gateway.chat.openai_connection import iso_timestamp
 from gateway.chat.openai_errors import FILTER_CODES, MAX_REASON_CHARACTERS
 from gateway.chat.responses_items import read_annotation, read_item, read_reasoning, read_usage, to_image
 from gateway.errors import ChatClientContentFilterException, ModelError
-from gateway.json_types import JsonMapping, JsonObject
+from gateway.json_types import JsonMapping, JsonObject, members_of, objects_in
 from gateway.types.content import Content
 from gateway.types.responses import ChatResponseUpdate
 
@@ -87,19 +87,19 @@ class StreamReader:
                 annotation = read_annotation(cast("JsonMapping", event.get("annotation") or {}))
                 return [Content.from_text("", annotations=[annotation])] if annotation is not None else []
             case "response.output_item.added":
-                if _item(event).get("type") in ("function_call", "custom_tool_call"):
+                if members_of(event.get("item")).get("type") in ("function_call", "custom_tool_call"):
                     self._open_calls.add(event.get("output_index"))
                 return []
             case "response.output_item.done":
                 self._open_calls.discard(event.get("output_index"))
-                return self._whole_item(_item(event), event.get("output_index"))
+                return self._whole_item(members_of(event.get("item")), event.get("output_index"))
             case "response.image_generation_call.partial_image":
                 image = to_image(str(event.get("partial_image_b64") or ""))
                 image.additional_properties = {"is_partial_image": True, "partial_image_index": event.get("partial_image_index")}
                 image_id = cast("str | None", event.get("item_id"))
                 return [Content.from_image_generation_tool_result(image_id=image_id, outputs=image)]
             case "response.completed" | "response.incomplete" | "response.cancelled":
-                return self._end(cast("JsonObject", event.get("response") or {}))
+                return self._end(members_of(event.get("response")))
             case "response.failed":
                 raise failed(self._model, cast("JsonMapping", event.get("response") or {}))
             case "error":
@@ -124,7 +124,7 @@ class StreamReader:
         self.is_done = True
         late = [
             content
-            for index, item in enumerate(list_of(response.get("output")))
+            for index, item in enumerate(objects_in(response.get("output")))
             if index not in self._complete and index not in self._told
             for content in self._whole_item(item, index)
         ]
@@ -144,11 +144,6 @@ class StreamReader:
             update.additional_properties = {STATUS: to_status(response.get("status"))}
 
 
-def _item(event: JsonObject) -> JsonObject:
-    item = event.get("item")
-    return cast("JsonObject", item) if isinstance(item, dict) else {}
-
-
 # -- shared by whole and streamed responses --------------------------------------------------------------------------
 
 
@@ -161,7 +156,7 @@ def read_response(response: JsonObject, model: str, *, in_background: bool, keep
     status = to_status(response.get("status") or "completed")
     if status == "failed":
         raise failed(model, response)
-    contents = [content for item in list_of(response.get("output")) for content in read_item(item)]
+    contents = [content for item in objects_in(response.get("output")) for content in read_item(item)]
     update = ChatResponseUpdate([*contents, *read_usage(response.get("usage"))], "assistant", cast("str | None", response.get("id")))
     update.model = cast("str | None", response.get("model")) or model
     update.created_at = iso_timestamp(response.get("created_at"))
@@ -178,8 +173,8 @@ def read_response(response: JsonObject, model: str, *, in_background: bool, keep
 def properties_of(response: JsonMapping, *, in_background: bool) -> JsonObject:
     """Return the `additional_properties` of a response: its metadata, log probabilities, and the status of a background response."""
     found: JsonObject = dict(cast("JsonMapping", response.get("metadata") or {}))
-    messages = [item for item in list_of(response.get("output")) if item.get("type") == "message"]
-    parts = [part for message in messages for part in list_of(message.get("content"))]
+    messages = [item for item in objects_in(response.get("output")) if item.get("type") == "message"]
+    parts = [part for message in messages for part in objects_in(message.get("content"))]
     if logprobs := [entry for part in parts for entry in cast("list[object]", part.get("logprobs") or [])]:
         found["logprobs"] = logprobs
     if in_background:

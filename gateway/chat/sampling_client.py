@@ -9,16 +9,15 @@ results.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import cast
 
 from gateway.chat.chat_client import BaseChatClient
 from gateway.chat.openai_options import tool_definitions
 from gateway.config.policies import SamplingPolicy, SourcePolicy
 from gateway.errors import AskUnavailable, ModelError, ToolFailed
-from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_text
+from gateway.json_types import JsonObject, JsonValue, as_text, objects_in
 from gateway.policy.decision import Reject, Rewrite
 from gateway.policy.input_requests import judge_input
-from gateway.tools.contents import to_block
+from gateway.tools.contents import from_block, to_block
 from gateway.tools.context import CallContext
 from gateway.types.call_arguments import read_arguments
 from gateway.types.content import Content
@@ -115,15 +114,11 @@ def _result_blocks(content: Content) -> list[JsonObject]:
 
 def to_contents(content: JsonValue) -> list[Content]:
     """Convert the content of a sampling message to contents: text, images, audio and tool calls. Other blocks are dropped."""
-    blocks = cast("list[JsonValue]", content) if isinstance(content, list) else [content]
     contents: list[Content] = []
-    for block in blocks:
-        wire: JsonMapping = cast("JsonMapping", block) if isinstance(block, dict) else cast("JsonObject", {})
+    for wire in objects_in(content if isinstance(content, list) else [content]):
         match wire.get("type"):
-            case "text":
-                contents.append(Content.from_text(str(wire.get("text") or "")))
-            case "image" | "audio":
-                contents.append(Content.from_data(str(wire.get("data")), str(wire.get("mimeType"))))
+            case "text" | "image" | "audio":
+                contents.append(from_block(wire))
             case "tool_use":
                 contents.append(Content.from_function_call(str(wire.get("id")), str(wire.get("name")), wire.get("input") or {}))
             case _:

@@ -15,6 +15,7 @@ from gateway.chat.sampling_client import to_contents
 from gateway.errors import ModelError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.tools.base import ToolDefinition
+from gateway.tools.contents import to_block
 from gateway.types.call_arguments import read_arguments
 from gateway.types.content import Content
 from gateway.types.messages import Message, Role
@@ -44,7 +45,7 @@ async def answer_sampling(client: SupportsChatGetResponse, params: JsonMapping) 
         raise ModelError("The model's answer has no text, image or tool call.")
     result: JsonObject = {
         "role": "assistant",
-        "content": [_tool_use(call) for call in calls] if calls else _to_block(cast("Content", shown)),
+        "content": [_tool_use(call) for call in calls] if calls else to_block(cast("Content", shown)),
         "model": response.model or "unknown",
     }
     reason = "tool_calls" if calls else response.finish_reason
@@ -96,12 +97,6 @@ def _tool_result(block: JsonMapping) -> Content:
 
 def _is_shown(content: Content) -> bool:
     return bool(content.type == "text" and content.text) or (content.type == "data" and str(content.media_type).startswith("image/"))
-
-
-def _to_block(content: Content) -> JsonObject:
-    if content.type == "text":
-        return {"type": "text", "text": content.text}
-    return {"type": "image", "data": str(content.uri).partition("base64,")[2], "mimeType": content.media_type}
 
 
 def _tool_use(call: Content) -> JsonObject:

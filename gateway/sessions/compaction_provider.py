@@ -9,9 +9,8 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Sequence
-from typing import cast
 
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonObject, members_of
 from gateway.sessions.history import EXCLUDED_KEY
 from gateway.sessions.message_groups import annotate_message_groups, groups_of, included_messages
 from gateway.sessions.session import AgentSession, SupportsAgentRun
@@ -117,8 +116,7 @@ class CompactionProvider(ContextProvider):
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
         """Apply `after_strategy` to the messages stored in the session's state. Messages that it excludes are marked, not removed."""
-        stored = session.state.get(self.history_source_id)
-        messages = cast("list[Message] | None", cast("JsonObject", stored).get("messages")) if isinstance(stored, dict) else None
+        messages: list[Message] | None = members_of(session.state.get(self.history_source_id)).get("messages")
         if self.after_strategy is None or not messages:
             return
         annotate_message_groups(messages, tokenizer=self.tokenizer)

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from gateway.errors import MiddlewareException
 from gateway.json_types import JsonMapping, JsonObject
@@ -180,6 +180,20 @@ class ContextProvider:
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
         """Process the finished run, whose response is `context.response`. The agent calls this for its providers in reverse order."""
+
+
+RunHook = Literal["before_run", "after_run"]
+"""Name of a method of a context provider that is called before or after a run."""
+
+
+def state_of(session: AgentSession, provider: ContextProvider) -> JsonObject:
+    """Return the object in a session's state that belongs to a context provider; it is created if it does not exist."""
+    return session.state.setdefault(provider.source_id, {})
+
+
+async def call_run_hook(provider: ContextProvider, name: RunHook, agent: object, session: AgentSession, context: SessionContext) -> None:
+    """Call the method `name` of a context provider for a run of `agent`, with the provider's part of the session's state."""
+    await call_hook(provider, name, agent=agent, session=session, context=context, state=state_of(session, provider))
 
 
 async def call_hook(provider: object, name: str, *args: Any, **values: Any) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.diagnostics import Diagnostic
+from gateway.skills.folders import segments_below
 from gateway.skills.index import build_index
 from gateway.skills.model import MANIFEST, SkillReport
 
@@ -28,7 +29,7 @@ def check_skills(paths: Sequence[str], *, strict: bool = False) -> list[SkillRep
     seen = [r.path for r in reports]
     for folder in roots:
         real = os.path.realpath(folder)
-        if not any(path == real or path.startswith(real.rstrip(os.sep) + os.sep) for path in seen):
+        if all(segments_below(real, path) is None for path in seen):
             text = f"The folder has no {MANIFEST}, and neither has a folder below it."
             reports.append(SkillReport(real, "", "rejected", False, (Diagnostic("no-skill", "error", text),)))
     spelled = {os.path.realpath(folder): folder for folder in roots}
@@ -47,8 +48,7 @@ def _as_given(path: str, spelled: dict[str, str]) -> str:
     `spelled` maps real paths of folders to the paths that the user wrote.
     """
     for real in sorted(spelled, key=len, reverse=True):
-        if path == real:
-            return spelled[real]
-        if path.startswith(real.rstrip(os.sep) + os.sep):
-            return os.path.join(spelled[real], os.path.relpath(path, real))
+        below = segments_below(real, path)
+        if below is not None:
+            return os.path.join(spelled[real], *below)
     return path

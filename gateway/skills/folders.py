@@ -134,7 +134,7 @@ def _linked_skill(path: str, roots: tuple[str, ...], problems: Problems) -> tupl
     except OSError:
         return None
     for root in roots:
-        segments = _inside(root, real)
+        segments = segments_below(root, real)
         if segments is not None:
             return root, segments
     text = f"{os.path.basename(path)!r} links to a skill outside the configured folders; add that folder to `expose.skills`."
@@ -142,7 +142,7 @@ def _linked_skill(path: str, roots: tuple[str, ...], problems: Problems) -> tupl
     return None
 
 
-def _inside(folder: str, path: str) -> tuple[str, ...] | None:
+def segments_below(folder: str, path: str) -> tuple[str, ...] | None:
     """Return the path segments of `path` below `folder`, or `None` if `path` is outside. Both are real paths, without links."""
     if path == folder:
         return ()
@@ -236,7 +236,7 @@ class _Walk:
         except OSError:
             self.problem("symlink-dangling", "error", f"{path!r} links to a missing file; remove it.")
             return
-        below = _inside(os.path.join(self.root, *self.top), real)
+        below = segments_below(os.path.join(self.root, *self.top), real)
         if os.path.isabs(target) or below is None or any(is_junk(part) for part in below):
             self.problem("symlink-escape", "error", f"{path!r} links to {target!r}; links must be relative and stay in the skill.")
             return

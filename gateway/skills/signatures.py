@@ -17,6 +17,7 @@ from typing import Any, cast
 from gateway.config.skill_settings import SignatureRule
 from gateway.diagnostics import Diagnostic
 from gateway.json_types import members_of
+from gateway.skills.folders import segments_below
 
 MAX_SIGNATURE_BYTES = 4 * 1024 * 1024
 """Maximum size of a signature file; a larger file is refused. A signature has one digest for each of at most 512 files."""
@@ -31,7 +32,7 @@ def rule_for(folder: str, signed: Mapping[str, SignatureRule]) -> SignatureRule 
     `signed` maps folders that are searched for skills to rules. If several of these contain `folder`, the rule of the innermost is
     returned.
     """
-    around = [root for root in signed if folder == root or folder.startswith(root.rstrip(os.sep) + os.sep)]
+    around = [root for root in signed if segments_below(root, folder) is not None]
     return signed[max(around, key=len)] if around else None
 
 

@@ -112,6 +112,12 @@ class OwnModules:
                 self._add(path, since_ns)
 
 
+def current_generation() -> int:
+    """Return how often the user's modules were dropped, so that they are imported again; 0 if nothing records the imports."""
+    modules = current_modules()
+    return modules.generation if modules is not None else 0
+
+
 def current_modules() -> OwnModules | None:
     """Return the `OwnModules` object that records imports in the current context, or `None`."""
     return _current.get()

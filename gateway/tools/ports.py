@@ -117,6 +117,25 @@ class NoCaller:
         raise AskUnavailable(f"This call has no client that could answer {method!r}.", capability=capability_of(request))
 
 
+class PassingCaller:
+    """Base class of `Caller`s that pass progress, log messages and requests for input to another `Caller`, some of them changed."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Pass a progress report on to the wrapped `Caller`."""
+        await self._caller.progress(progress, total, message)
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
+        """Pass a log message on to the wrapped `Caller`."""
+        await self._caller.log(level, data, logger)
+
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
+        """Pass a request for input on to the wrapped `Caller`, and return the answer."""
+        return await self._caller.ask(request, key)
+
+
 def capability_of(request: JsonMapping) -> str:
     """Return the client capability that a request for input requires: `sampling`, `elicitation.form`, `elicitation.url` or `roots`."""
     match request.get("method"):

@@ -7,12 +7,11 @@ not define. Chat clients convert contents to and from the wire format of a provi
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 from gateway.errors import AdditionItemMismatch, ContentError
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_text
 from gateway.types.annotations import Annotation, UsageDetails, add_usage
 from gateway.types.call_arguments import Arguments, decoded, join_arguments, read_arguments
 from gateway.types.copying import joined_raw, sharing_raw
@@ -35,8 +34,7 @@ class _TextItems:
     def __get__(self, instance: Content | None, owner: type[Content]) -> list[Content] | None:
         if instance is None or instance.type != "function_result" or instance.result is None:
             return None
-        result = instance.result
-        return [Content.from_text(result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str))]
+        return [Content.from_text(as_text(instance.result))]
 
 
 class Content:

@@ -186,9 +186,6 @@ class ResponseStream(Generic[UpdateT, FinalT]):
     async def _pull(self) -> UpdateT:
         if not self._pull_contexts:
             return await anext(self._iterator or await self._iterate())
-        if len(self._pull_contexts) == 1:
-            with self._pull_contexts[0]():
-                return await anext(await self._iterate())
         with contextlib.ExitStack() as stack:
             for factory in self._pull_contexts:
                 stack.enter_context(factory())

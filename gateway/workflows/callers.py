@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from gateway.errors import AskUnavailable
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject
 from gateway.policy.framing import frame
 from gateway.tools.context import CallContext
-from gateway.tools.ports import Caller, LogLevel
+from gateway.tools.ports import Caller, PassingCaller
 
 
 class Forms(Protocol):
@@ -27,28 +27,6 @@ class Forms(Protocol):
         resumed (`CallContext.question`).
         """
         ...
-
-
-class PassingCaller:
-    """A `Caller` (port from a tool call to its client) that passes progress, log messages and requests for input to another `Caller`.
-
-    Base of the other classes in this module.
-    """
-
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
-
-    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Pass a progress report on to the wrapped `Caller`."""
-        await self._caller.progress(progress, total, message)
-
-    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Pass a log message on to the wrapped `Caller`."""
-        await self._caller.log(level, data, logger)
-
-    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Pass a request for input on to the wrapped `Caller`, and return the answer."""
-        return await self._caller.ask(request, key)
 
 
 class LabelledCaller(PassingCaller):

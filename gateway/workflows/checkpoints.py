@@ -119,7 +119,10 @@ def latest(checkpoints: Sequence[WorkflowCheckpoint]) -> WorkflowCheckpoint | No
 
 @runtime_checkable
 class CheckpointStorage(Protocol):
-    """Interface of storage for workflow checkpoints, such as memory, files or a database."""
+    """Interface of storage for workflow checkpoints, such as memory, files or a database.
+
+    A class that inherits from this one gets `get_latest` and `list_checkpoint_ids`.
+    """
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> CheckpointID:
         """Store a checkpoint and return its id."""
@@ -142,31 +145,15 @@ class CheckpointStorage(Protocol):
         ...
 
     async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
-        """Return the newest checkpoint of a workflow, or `None`."""
-        ...
-
-    async def list_checkpoint_ids(self, *, workflow_name: str) -> list[CheckpointID]:
-        """Return the ids of a workflow's checkpoints, oldest first."""
-        ...
-
-
-class _ListedCheckpoints:
-    """Base of checkpoint storages that find the newest checkpoint, and list ids, by loading all checkpoints of the workflow."""
-
-    async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
-        """Return the checkpoints of a workflow, oldest first."""
-        raise NotImplementedError
-
-    async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
-        """Return the newest checkpoint of a workflow, or `None`."""
+        """Return the newest checkpoint of a workflow, or `None`. By default, this loads all checkpoints of the workflow."""
         return latest(await self.list_checkpoints(workflow_name=workflow_name))
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[CheckpointID]:
-        """Return the ids of a workflow's checkpoints, oldest first."""
+        """Return the ids of a workflow's checkpoints, oldest first. By default, this loads all checkpoints of the workflow."""
         return [item.checkpoint_id for item in await self.list_checkpoints(workflow_name=workflow_name)]
 
 
-class InMemoryCheckpointStorage(_ListedCheckpoints):
+class InMemoryCheckpointStorage(CheckpointStorage):
     """Stores copies of workflow checkpoints in the memory of this process. Values of any type that `deepcopy` can copy are allowed."""
 
     def __init__(self) -> None:
@@ -189,15 +176,15 @@ class InMemoryCheckpointStorage(_ListedCheckpoints):
         return deepcopy(found)
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
-        """Return the checkpoints of a workflow, oldest first."""
-        return [item for item in self._checkpoints.values() if item.workflow_name == workflow_name]
+        """Return deep copies of the checkpoints of a workflow, oldest first."""
+        return [deepcopy(item) for item in self._checkpoints.values() if item.workflow_name == workflow_name]
 
     async def delete(self, checkpoint_id: CheckpointID) -> bool:
         """Delete a checkpoint. Return whether it existed."""
         return self._checkpoints.pop(checkpoint_id, None) is not None
 
 
-class FileCheckpointStorage(_ListedCheckpoints):
+class FileCheckpointStorage(CheckpointStorage):
     """Stores workflow checkpoints as JSON files in one folder, each as `<id>.json`."""
 
     def __init__(self, storage_path: str | Path, *, allowed_checkpoint_types: Sequence[str] | None = None) -> None:

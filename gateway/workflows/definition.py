@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from gateway.config.executes import RunEntry, file_entry
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject, JsonValue, members_of
 from gateway.tools.base import TaskSupport
 from gateway.workflows.field_types import Closed, FunctionName, Name, Names, OneOrMore, ToolName
 from gateway.workflows.team_definition import (
@@ -107,8 +107,7 @@ def step_kind(value: Any) -> str | None:
     """
     if isinstance(value, Closed):
         return next(kind for kind, model in STEP_MODELS.items() if isinstance(value, model))
-    keys = cast("JsonObject", value) if isinstance(value, dict) else {}
-    return next((kind for kind in KINDS if kind in keys), None)
+    return next((kind for kind in KINDS if kind in members_of(value)), None)
 
 
 AnyStep = Annotated[

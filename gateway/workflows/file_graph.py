@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from gateway.errors import CODE_ERRORS, ConfigError, GatewayError, ToolFailed, WorkflowInvalid
 from gateway.gate.function_rules import FunctionRules
-from gateway.json_types import JsonMapping, JsonValue, as_text
+from gateway.json_types import JsonMapping, JsonValue, as_text, members_of
 from gateway.tools.base import Tool
 from gateway.tools.context import CallContext
 from gateway.tools.function import FunctionTool, run_function
@@ -112,7 +112,7 @@ def _selection_of(edge: EdgeEntry) -> Callable[[Any, list[str]], list[str]]:
     """
 
     def choose(value: JsonValue, targets: list[str]) -> list[str]:
-        found = cast("JsonMapping", value).get(edge.select or "") if isinstance(value, dict) else None
+        found = members_of(value).get(edge.select or "")
         names = [str(item) for item in (cast("list[JsonValue]", found) if isinstance(found, list) else [found])]
         unknown = [name for name in names if name not in targets]
         if unknown:

@@ -39,7 +39,6 @@ class FunctionExecutor(Executor):
         super().__init__(id or getattr(func, "__name__", "FunctionExecutor"), type="FunctionExecutor", defer_discovery=True)
         names = list(inspect.signature(func).parameters)
         if len(names) not in (1, 2):
-            kind = "staticmethod" if isinstance(func, staticmethod) else "classmethod"
             raise ValueError(
                 f"Function {self.id!r} must have (message: T) or (message: T, ctx: WorkflowContext[U]). Got {len(names)} parameters."
             )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from types import NoneType
@@ -24,7 +23,7 @@ from gateway.policy.approval_policy import describe_call
 from gateway.policy.input_answers import JSON_FOR, judge_answer, refused_answer
 from gateway.tools.context import CallContext
 from gateway.tools.questions import ask_until_usable
-from gateway.types.call_arguments import read_arguments
+from gateway.types.call_arguments import decoded, read_arguments
 from gateway.types.content import Content
 from gateway.types.messages import Message, to_messages
 from gateway.workflows.agent_executor import AgentExecutorResponse, is_request
@@ -191,12 +190,7 @@ def _read(kind: Any, value: Any) -> Any:
 
 def _parsed(value: JsonValue) -> JsonValue:
     """Parse a string that contains a JSON list or object, and return the list or object. Return any other value unchanged."""
-    if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
+    return decoded(value) if isinstance(value, str) and value.lstrip().startswith(("[", "{")) else value
 
 
 async def _ask_question(data: Question, ctx: CallContext, key: str) -> JsonValue:

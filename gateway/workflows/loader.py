@@ -17,7 +17,7 @@ from gateway.config.documents import MAX_DOCUMENT_BYTES, DocumentError, load_map
 from gateway.config.problems import Problem, keys_of, problems_of
 from gateway.config.suggest import did_you_mean
 from gateway.errors import WorkflowInvalid
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject, JsonValue, members_of
 from gateway.workflows.definition import KINDS, STEP_MODELS, Step, WorkflowFile, step_kind
 from gateway.workflows.file_rules import check_workflow
 
@@ -96,8 +96,7 @@ def _read_step(name: str, raw: JsonValue, problems: list[Problem]) -> Step | Non
     path = f"executors.{name}"
     kind = step_kind(raw)
     if kind is None:
-        raw_keys = list(cast("JsonObject", raw)) if isinstance(raw, dict) else []
-        hints = [did_you_mean(key, KINDS) for key in raw_keys if key not in ("prompt", "arguments", "output")]
+        hints = [did_you_mean(key, KINDS) for key in members_of(raw) if key not in ("prompt", "arguments", "output")]
         hint = next((text for text in hints if text), "")
         kinds = ", ".join(f"`{key}`" for key in KINDS)
         problems.append(Problem(path, f"needs one of {kinds} to say what it is. {hint}".rstrip()))

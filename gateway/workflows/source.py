@@ -20,7 +20,7 @@ from gateway.errors import WorkflowInvalid
 from gateway.gate.function_rules import FunctionRules
 from gateway.tools.base import OnChange, Tool
 from gateway.tools.functions_source import SourceProblem, still_served
-from gateway.tools.modules import current_modules
+from gateway.tools.modules import current_generation
 from gateway.tools.toolbox import ToolBox, ToolGuards
 from gateway.workflows.callers import Forms
 from gateway.workflows.definition import WorkflowFile
@@ -156,14 +156,14 @@ class WorkflowSource:
             self._fail(path, "\n".join(f"{path}: {line}" for line in str(error).splitlines()))
             return
         tool = WorkflowTool(plan, toolbox=self._toolbox, forms=self._forms, guards=self._guards)
-        self.loaded[path] = LoadedWorkflow(plan, tool, self._signatures[path], _generation())
+        self.loaded[path] = LoadedWorkflow(plan, tool, self._signatures[path], current_generation())
 
     def _unchanged(self, path: Path) -> LoadedWorkflow | None:
         """Return the workflow that an earlier source loaded from this file, or `None` if the file or a module that it names has changed."""
         known = self._previous.get(path)
         if known is None or known.signature is None or known.signature != self._signatures[path]:
             return None
-        return known if not known.file.python_references or known.generation == _generation() else None
+        return known if not known.file.python_references or known.generation == current_generation() else None
 
     def _fail(self, path: Path, text: str) -> None:
         """Add the reason why a file cannot be loaded to `problems`. The last good version of the file is still served, if there is one."""
@@ -207,11 +207,6 @@ class WorkflowSource:
             logger.warning("workflow file problem %s", line)
             where, _, message = line.partition(": ")
             self.problems.append(SourceProblem(where, message))
-
-
-def _generation() -> int:
-    modules = current_modules()
-    return modules.generation if modules is not None else 0
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gateway.errors import ToolFailed
-from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_text
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_text, members_of
 from gateway.policy.schema_check import SchemaCheck, measure
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool
 from gateway.tools.context import CallContext
@@ -341,7 +341,7 @@ def incoming_text(messages: Sequence[JsonValue]) -> str:
     """
     texts: list[str] = []
     for message in messages:
-        fields = cast("JsonObject", message) if isinstance(message, dict) else {}
+        fields = members_of(message)
         texts.append(as_text(next(iter(fields.values())) if len(fields) == 1 else message))
     return "\n\n".join(text for text in texts if text)
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 from gateway.errors import WorkflowCheckpointException
 from gateway.json_types import JsonObject
 from gateway.tools.context import DurablePort
-from gateway.workflows.checkpoints import CheckpointID, WorkflowCheckpoint, from_json, to_json
+from gateway.workflows.checkpoints import CheckpointID, CheckpointStorage, WorkflowCheckpoint, from_json, to_json
 from gateway.workflows.encoding import TypeBook, decode, encode, settle
 from gateway.workflows.events import WorkflowEvent
 
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 _NAME = "checkpoint"
 
 
-class TaskCheckpoints:
+class TaskCheckpoints(CheckpointStorage):
     """Checkpoint storage for one workflow run in a durable task (background call that resumes after a restart).
 
-    It stores only the latest checkpoint, with the data of the task. An implementation of `CheckpointStorage`.
+    It stores only the latest checkpoint, with the data of the task.
     """
 
     def __init__(self, durable: DurablePort, events: Sequence[WorkflowEvent[Any]]) -> None:
@@ -86,11 +86,3 @@ class TaskCheckpoints:
     async def delete(self, checkpoint_id: CheckpointID) -> bool:
         """Do nothing and return false, because the checkpoint is deleted together with the task."""
         return False
-
-    async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
-        """Return the latest checkpoint, or `None` if no checkpoint is stored."""
-        return await self.load(self.latest_id) if self.latest_id is not None else None
-
-    async def list_checkpoint_ids(self, *, workflow_name: str) -> list[CheckpointID]:
-        """Return a list with the id of the latest checkpoint, or an empty list if no checkpoint is stored."""
-        return [self.latest_id] if self.latest_id is not None else []

@@ -16,11 +16,11 @@ from gateway.json_types import JsonObject
 from gateway.sdk import load
 from gateway.tools.base import Complete, Tool, ToolDefinition
 from gateway.tools.context import CallContext
-from gateway.tools.ports import Caller
+from gateway.tools.ports import Caller, PassingCaller
 from gateway.tools.progress_text import NewLines, Sentences
 from gateway.tools.toolbox import ToolBox, ToolGuards
 from gateway.types.responses import AgentResponseUpdate
-from gateway.workflows.callers import Forms, PassingCaller, QuestionCaller
+from gateway.workflows.callers import Forms, QuestionCaller
 from gateway.workflows.definition import object_schema
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.step_templates import constants

@@ -231,7 +231,7 @@ def _layers(drawing: Drawing) -> list[list[Node]]:
 
 def _svg(drawing: Drawing, top: int = _MARGIN) -> tuple[str, int, int]:
     rows = _layers(drawing)
-    width = 2 * _MARGIN + max(len(row) for row in rows) * (_WIDTH + _GAP_X) - _GAP_X + _GAP_X
+    width = 2 * _MARGIN + max(len(row) for row in rows) * (_WIDTH + _GAP_X)
     places: dict[str, tuple[int, int]] = {}
     parts: list[str] = []
     for index, row in enumerate(rows):

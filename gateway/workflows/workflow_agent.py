@@ -16,10 +16,9 @@ from typing import Any, ClassVar, Literal, Unpack, overload
 from gateway.agents.base_agent import BaseAgent
 from gateway.agents.run_context import AgentStream
 from gateway.agents.run_updates import answer_of
-from gateway.json_types import JsonObject
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import AgentSession
-from gateway.sessions.session_context import ContextProvider, SessionContext, call_hook
+from gateway.sessions.session_context import ContextProvider, SessionContext, call_run_hook
 from gateway.types.messages import Message, to_messages
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
@@ -151,7 +150,7 @@ class WorkflowAgent(BaseAgent):
         for provider in providers:
             if isinstance(provider, HistoryProvider) and not provider.load_messages:
                 continue
-            await call_hook(provider, "before_run", agent=self, session=own, context=around, state=_state_of(own, provider))
+            await call_run_hook(provider, "before_run", self, own, around)
         seen: list[AgentResponseUpdate] = []
         async for event in self._events(around.get_messages(include_input=True), given, base, is_streaming=response_id is None):
             for update in updates_of(event):
@@ -159,7 +158,7 @@ class WorkflowAgent(BaseAgent):
                 yield update
         around.finish(self._finish(seen, response_id=response_id))
         for provider in reversed(providers):
-            await call_hook(provider, "after_run", agent=self, session=own, context=around, state=_state_of(own, provider))
+            await call_run_hook(provider, "after_run", self, own, around)
 
     async def _events(
         self, messages: list[Message], given: list[Message], base: RunRequest, *, is_streaming: bool
@@ -186,7 +185,3 @@ class WorkflowAgent(BaseAgent):
         async with aclosing(stream_run(self._workflow, request, EventLog())) as stream:
             async for event in stream:
                 yield event
-
-
-def _state_of(session: AgentSession, provider: ContextProvider) -> JsonObject:
-    return session.state.setdefault(provider.source_id, {})

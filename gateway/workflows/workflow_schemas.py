@@ -56,10 +56,7 @@ def input_schema_of(workflow: Runnable) -> JsonObject:
 def output_schema_of(workflow: Runnable) -> JsonObject | None:
     """Return the JSON Schema of a workflow's output if its only output type is a class with fields; otherwise `None`."""
     kinds = workflow.result_types
-    if len(kinds) != 1 or _is_spoken(kinds[0]):
-        return None
-    schema = schema_of_type(kinds[0], is_output=True)
-    return schema if schema is not None and schema.get("type") == "object" and schema.get("properties") else None
+    return None if _takes_messages(kinds) else _fields_of(kinds, is_output=True)
 
 
 def message_of(workflow: Runnable, arguments: JsonObject, *, is_derived: bool) -> Any:
@@ -178,9 +175,9 @@ def _is_spoken(kind: Any) -> bool:
     ]
 
 
-def _fields_of(kinds: Sequence[Any]) -> JsonObject | None:
+def _fields_of(kinds: Sequence[Any], *, is_output: bool = False) -> JsonObject | None:
     """Return the JSON Schema of the type in `kinds` if the list has a single type, which has named fields; otherwise `None`."""
-    schema = schema_of_type(kinds[0]) if len(kinds) == 1 else None
+    schema = schema_of_type(kinds[0], is_output=is_output) if len(kinds) == 1 else None
     return schema if schema is not None and schema.get("type") == "object" and schema.get("properties") else None
 
 

@@ -211,6 +211,21 @@ async def test_tool_results_are_cached_and_errors_are_not() -> None:
     assert results(client)[3:] == ["a 1", "o 2", "bad 2"]
 
 
+async def test_trusted_annotations_cache_only_read_only_tools() -> None:
+    executed: list[str] = []
+
+    async def act(q: str) -> str:
+        executed.append(q)
+        return q
+
+    read = tool(name="read", annotations={"readOnlyHint": True})(act)
+    write = tool(name="write", annotations={"idempotentHint": True})(act)
+    calls = [call("read", "1", q="r"), call("write", "2", q="w")]
+    client = ScriptedChatClient([calls, calls, "done"])
+    await Agent(client, tools=[read, write], middleware=[ToolCacheMiddleware(trust_annotations=True)]).run("go")
+    assert sorted(executed) == ["r", "w", "w"]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_equal_model_requests_are_answered_from_the_cache(stream: bool) -> None:
     client = ScriptedChatClient(["one", "two", "three"])

@@ -159,6 +159,19 @@ async def test_checkpoints_are_listed_by_workflow_and_deleted_by_id(make: Make, 
     assert await storage.get_latest(workflow_name="w") is None
 
 
+@STORES
+@pytest.mark.requirement("WF12")
+async def test_changing_a_listed_checkpoint_leaves_the_stored_one_unchanged(make: Make, tmp_path: Path) -> None:
+    storage = make(tmp_path)
+    saved = WorkflowCheckpoint("w", "h", state={"items": [1]})
+    await storage.save(saved)
+    newest = await storage.get_latest(workflow_name="w")
+    assert newest is not None
+    for given in (newest, *await storage.list_checkpoints(workflow_name="w")):
+        given.state["items"].append(2)
+    assert (await storage.load(saved.checkpoint_id)).state == {"items": [1]}
+
+
 @pytest.mark.requirement("WF12")
 async def test_another_graph_does_not_take_the_checkpoint() -> None:
     storage = InMemoryCheckpointStorage()

@@ -31,7 +31,7 @@ from gateway.agents.run_context import AgentContext, AgentMiddleware, AgentStrea
 from gateway.chat.chat_context import ChatContext
 from gateway.chat.chat_middleware import ChatMiddleware
 from gateway.errors import MiddlewareFailure, MiddlewareTermination, UserInputRequired
-from gateway.json_types import JsonValue
+from gateway.json_types import JsonValue, members_of
 from gateway.middleware import CallNext, as_answer, replay
 from gateway.staging import ExperimentalFeature, experimental
 from gateway.tools.base import Tool
@@ -412,13 +412,10 @@ def _stream_sender(context: ChatContext, call_next: CallNext) -> ModelStreamHand
         _apply(context, request)
         await call_next()
         result = context.result
-        if isinstance(result, ResponseStream):
-            async with aclosing(result) as inner:
-                async for update in inner:
+        if result is not None:
+            async with aclosing(replay(result) if isinstance(result, ChatResponse) else result) as updates:
+                async for update in updates:
                     yield update
-        elif result is not None:
-            for update in result.to_updates():
-                yield update
 
     return send
 
@@ -464,7 +461,6 @@ def _without_calls(contents: Sequence[Content]) -> list[Content]:
 
 def _toolkit(tool: Tool) -> str | None:
     """Return the id of the context provider that added a tool, or else the id of the tool's source in the gateway, or `None`."""
-    properties = getattr(tool, "additional_properties", None)
-    marked = cast("dict[str, JsonValue]", properties).get("context_source") if isinstance(properties, dict) else None
+    marked = members_of(getattr(tool, "additional_properties", None)).get("context_source")
     source: object = marked or getattr(tool, "source", None)
     return source if isinstance(source, str) else None

@@ -7,16 +7,17 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Generic, TypeVar, cast
 
 import anyio
 
-from gateway.agents.middleware.call_retry import covers
 from gateway.chat.chat_context import ChatContext
 from gateway.chat.chat_middleware import ChatMiddleware
 from gateway.json_types import JsonObject, JsonValue
 from gateway.middleware import CallNext, replay
-from gateway.tools.base import Tool
+from gateway.policy.own_sources import may_change_something
+from gateway.tools.base import Tool, ToolDefinition
 from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
 from gateway.types.responses import ChatResponse
 from gateway.types.streams import ResponseStream
@@ -54,8 +55,8 @@ class _Cache(Generic[T]):
 class ToolCacheMiddleware(FunctionMiddleware):
     """Function middleware that returns the cached result of an earlier call with the same tool, arguments and caller.
 
-    It covers tools whose names match one of the globs `tools`, and with `trust_annotations` also tools with a `readOnlyHint` or
-    `idempotentHint`. Error results are not cached.
+    It covers tools whose names match one of the globs `tools`, and with `trust_annotations` also tools with a `readOnlyHint`. These tools
+    must only read, because a call with a cached result does not execute the tool. Error results are not cached.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class ToolCacheMiddleware(FunctionMiddleware):
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
         """Set the cached result of the tool call, or execute the call and cache its result."""
-        if not covers(self._tools, context.function, trust_annotations=self._trust_annotations):
+        if not self._covers(context.function.definition):
             await call_next()
             return
         key = _key([context.function.definition.name, context.arguments, context.ctx.facts.principal.id])
@@ -79,6 +80,10 @@ class ToolCacheMiddleware(FunctionMiddleware):
         await call_next()
         if context.result is not None and not getattr(context.result, "is_error", False):
             self._cache.put(key, context.result)
+
+    def _covers(self, tool: ToolDefinition) -> bool:
+        is_named = any(fnmatchcase(tool.name, glob) for glob in self._tools)
+        return is_named or (self._trust_annotations and not may_change_something(tool.annotations))
 
 
 class ModelCacheMiddleware(ChatMiddleware):

@@ -12,7 +12,6 @@ from gateway.chat.chat_middleware import ChatMiddleware
 from gateway.errors import MiddlewareException, ModelError, PolicyDenied, UserInputRequired
 from gateway.middleware import CallNext
 from gateway.policy.retry_safety import is_idempotent
-from gateway.tools.base import Tool
 from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
 from gateway.tools.schema import ArgumentsRefused
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
@@ -121,7 +120,8 @@ class ToolRetryMiddleware(FunctionMiddleware):
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
         """Execute the tool call, and retry it after an exception if the tool may be called again."""
         attempt = 0
-        may_repeat = covers(self._tools, context.function, trust_annotations=self._trust_annotations)
+        tool = context.function.definition
+        may_repeat = is_idempotent(tool.name, tool.annotations, idempotent=self._tools, trust_annotations=self._trust_annotations)
         while True:
             attempt += 1
             try:
@@ -133,9 +133,3 @@ class ToolRetryMiddleware(FunctionMiddleware):
                 if not may_repeat or attempt >= self._backoff.attempts:
                     raise
             await self._backoff.pause(attempt)
-
-
-def covers(globs: Sequence[str], tool: Tool, *, trust_annotations: bool) -> bool:
-    """Return whether a tool's name matches one of the globs, or with `trust_annotations` whether its annotations allow a repeated call."""
-    definition = tool.definition
-    return is_idempotent(definition.name, definition.annotations, idempotent=globs, trust_annotations=trust_annotations)

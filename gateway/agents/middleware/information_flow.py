@@ -14,7 +14,7 @@ from typing import ClassVar, cast
 
 from gateway.agents.middleware.per_run import PerRun
 from gateway.errors import AskUnavailable, MiddlewareTermination, PolicyDenied, ToolFailed
-from gateway.json_types import JsonMapping, JsonObject
+from gateway.json_types import JsonMapping, JsonObject, members_of
 from gateway.middleware import CallNext
 from gateway.policy.approval_policy import approval_form, describe_call, is_approved
 from gateway.policy.decision import Reject
@@ -249,13 +249,12 @@ async def _ask(context: FunctionInvocationContext, verdict: Reject, label: Conte
 
 def flow_tool(tool: Tool) -> FlowTool:
     """Return the facts about a tool that information-flow rules use: names, source, and the `additional_properties` that it declares."""
-    properties = getattr(tool, "additional_properties", None)
     source = getattr(tool, "source", None)
     return FlowTool(
         tool.definition.name,
         source if isinstance(source, str) and not is_own_source(source) else None,
         getattr(tool, "native_name", None),
-        cast("JsonObject", properties) if isinstance(properties, dict) else {},
+        members_of(getattr(tool, "additional_properties", None)),
     )
 
 

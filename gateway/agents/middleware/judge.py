@@ -13,6 +13,8 @@ from gateway.json_types import JsonObject
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse
 
+DEFAULT_NEXT_MESSAGE = "Go on with the task. If it is complete, say so."
+
 CRITERIA_PLACEHOLDER = "{{criteria}}"
 """Placeholder in a judge's instructions that is replaced by the criteria for the answer."""
 
@@ -83,10 +85,10 @@ def criteria_for_agent(criteria: Sequence[str]) -> str:
     return "Your answer must meet all of these criteria:\n" + "\n".join(f"- {item}" for item in criteria)
 
 
-def next_message_after_verdict(*, feedback: str | None = None) -> str | None:
-    """Return the agent's next input after the judge found its answer incomplete, with the judge's reasons; `None` without reasons."""
+def next_message_after_verdict(*, feedback: str | None = None) -> str:
+    """Return the agent's next input after the judge found its answer incomplete: the judge's reasons, or `DEFAULT_NEXT_MESSAGE` without."""
     if not feedback:
-        return None
+        return DEFAULT_NEXT_MESSAGE
     return (
         "Your answer was reviewed and does not yet do everything that was asked for.\n\n"
         f"The reviewer says: {feedback}\n\nGo on, so that the whole request is answered."

@@ -13,6 +13,7 @@ from typing import Any, Self, cast
 from gateway.agents.middleware.judge import (
     CRITERIA_PLACEHOLDER,
     DEFAULT_JUDGE_INSTRUCTIONS,
+    DEFAULT_NEXT_MESSAGE,
     criteria_for_agent,
     criteria_for_judge,
     judge_predicate,
@@ -35,8 +36,6 @@ DEFAULT_MAX_ITERATIONS = 10
 
 DEFAULT_JUDGE_MAX_ITERATIONS = 5
 """Default maximum number of runs of the agent in a loop with a judge model; it is low, because each run costs calls of two models."""
-
-DEFAULT_NEXT_MESSAGE = "Go on with the task. If it is complete, say so."
 
 LoopCallable = Callable[..., Any]
 """A sync or async function that an agent loop calls after a run. It receives the keyword arguments that its signature declares.
@@ -114,14 +113,10 @@ class AgentLoopMiddleware(AgentMiddleware):
         input of the next run, unless `next_message` returns that input.
         """
         told = (instructions or DEFAULT_JUDGE_INSTRUCTIONS).replace(CRITERIA_PLACEHOLDER, criteria_for_judge(criteria))
-
-        def after_verdict(*, feedback: str | None = None) -> str:
-            return next_message_after_verdict(feedback=feedback) or DEFAULT_NEXT_MESSAGE
-
         return cls(
             judge_predicate(judge_client, told),
             max_iterations=max_iterations,
-            next_message=next_message or after_verdict,
+            next_message=next_message or next_message_after_verdict,
             fresh_context=fresh_context,
             additional_instructions=criteria_for_agent(criteria) if criteria else None,
         )

@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from gateway.agents.providers.recalling import RecallingProvider
 from gateway.errors import SettingNotFoundError
-from gateway.json_types import JsonMapping, JsonObject
+from gateway.json_types import JsonMapping, JsonObject, objects_in
 from gateway.lazy import import_extra
 from gateway.sessions.session_context import SessionContext
 
@@ -108,5 +108,4 @@ class Mem0ContextProvider(RecallingProvider):
 def _texts(answer: object) -> list[str]:
     """Return the texts of the memories in a response of mem0, which is a list of memories or an object with such a list as `results`."""
     results = cast("JsonMapping", answer).get("results") if isinstance(answer, Mapping) else answer
-    items = cast("list[object]", results) if isinstance(results, list) else []
-    return [str(cast("JsonMapping", item).get("memory") or "") for item in items if isinstance(item, Mapping)]
+    return [str(item.get("memory") or "") for item in objects_in(results)]

@@ -14,7 +14,7 @@ from typing import cast
 from gateway.agents.providers.memory_records import MemoryTopicRecord
 from gateway.chat.chat_context import SupportsChatGetResponse
 from gateway.errors import GatewayError
-from gateway.json_types import JsonMapping, JsonValue
+from gateway.json_types import JsonValue, members_of
 from gateway.types.messages import Message
 
 logger = logging.getLogger(__name__)
@@ -56,14 +56,14 @@ async def extracted(client: SupportsChatGetResponse | None, said: Sequence[Messa
     if client is None or not text:
         return []
     answer = await _ask_for_json(client, prompt or EXTRACTION_PROMPT, text, "extraction")
-    items: JsonValue = _fields(answer).get("memories") if isinstance(answer, dict) else answer
+    items: JsonValue = members_of(answer).get("memories") if isinstance(answer, dict) else answer
     if not isinstance(items, list):
         if answer is not None:
             logger.warning("memories not extracted reason=memories_not_a_list")
         return []
     found: list[Extracted] = []
     for item in cast("list[JsonValue]", items):
-        fields = _fields(item)
+        fields = members_of(item)
         topic, memory = fields.get("topic"), fields.get("memory")
         if isinstance(topic, str) and isinstance(memory, str) and topic.strip() and memory.strip():
             found.append(Extracted(topic, memory))
@@ -78,17 +78,13 @@ async def consolidated(client: SupportsChatGetResponse | None, record: MemoryTop
         return Consolidated(record.summary, record.memories)
     asked = json.dumps(record.to_dict(), ensure_ascii=False)
     answer = await _ask_for_json(client, prompt or CONSOLIDATION_PROMPT, asked, f"consolidation of {record.topic!r}")
-    fields = _fields(answer)
+    fields = members_of(answer)
     summary, memories = fields.get("summary"), fields.get("memories")
     if not isinstance(summary, str) or not isinstance(memories, list):
         if answer is not None:
             logger.warning("memory topic not consolidated topic=%s reason=summary_or_memories_missing", record.topic)
         return None
     return Consolidated(summary, [memory for memory in cast("list[JsonValue]", memories) if isinstance(memory, str)])
-
-
-def _fields(value: JsonValue) -> JsonMapping:
-    return cast("JsonMapping", value) if isinstance(value, dict) else {}
 
 
 async def _ask_for_json(client: SupportsChatGetResponse, prompt: str, text: str, purpose: str) -> JsonValue:

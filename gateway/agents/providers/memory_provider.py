@@ -9,10 +9,10 @@ instead and calls no chat model. Names and tools are agent-framework's.
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,6 @@ import anyio.to_thread
 from gateway.agents.providers.memory_model import Consolidated, consolidated, extracted
 from gateway.agents.providers.memory_records import INDEX_LINE_CHARS, MemoryIndexEntry, MemoryTopicRecord, one_line, timestamp
 from gateway.agents.providers.memory_store import MemoryStore
-from gateway.agents.providers.memory_tools import memory_tools
 from gateway.chat.chat_context import SupportsChatGetResponse
 from gateway.errors import GatewayError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
@@ -33,6 +32,7 @@ from gateway.sessions.history import HistoryProvider
 from gateway.sessions.message_groups import groups_of
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.sessions.session_context import PRINCIPAL_KEY, SessionContext
+from gateway.tools.function import FunctionTool
 from gateway.types.messages import Message
 
 logger = logging.getLogger(__name__)
@@ -41,6 +41,9 @@ DEFAULT_MEMORY_SOURCE_ID = "memory"
 
 MAX_LOADED_CHARS = 20_000
 """Maximum number of characters of one memory topic that are added to a run; the agent reads the rest with a tool."""
+
+MAX_FOUND = 100
+"""Maximum number of messages that one search in earlier conversations returns."""
 
 MAX_SESSION_IDS = 200
 """Maximum length of each stored list of session ids.
@@ -170,7 +173,7 @@ class MemoryContextProvider(HistoryProvider):
         """Add the memory tools, instructions, recent turns, the index of topics and matching topics to the run."""
         self._bind(session, context, state)
         context.extend_instructions(self.source_id, [INSTRUCTIONS])
-        context.extend_tools(self.source_id, memory_tools(self, agent, session))
+        context.extend_tools(self.source_id, _memory_tools(self, agent, session))
         if self.recent_turns:
             messages = await self.get_messages(context.session_id, state=state)
             context.extend_messages(self.source_id, _last_turns(messages, self.recent_turns, self.load_tool_turns))
@@ -287,13 +290,8 @@ class MemoryContextProvider(HistoryProvider):
 
     # -- steps, in worker threads and under the lock -----------------------------------------------------------
 
-    @asynccontextmanager
-    async def _changing(self, session: AgentSession) -> AsyncGenerator[None]:
-        async with self._lock, self.store.lock(session, source_id=self.source_id):
-            yield
-
     async def _with_store(self, session: AgentSession, work: Callable[[AgentSession], Any]) -> Any:
-        async with self._changing(session):
+        async with self._lock, self.store.lock(session, source_id=self.source_id):
             return await anyio.to_thread.run_sync(work, session)
 
     def _index(self, session: AgentSession) -> tuple[list[MemoryIndexEntry], str]:
@@ -379,3 +377,66 @@ def _last_turns(messages: Sequence[Message], count: int, with_tools: bool) -> li
     first = starts[max(0, len(starts) - count)] if starts else 0
     kept = {id(m) for g in groups if g.start >= first and (with_tools or g.kind != "tool_call") for m in g.messages}
     return [message for message, mark in zip(messages, marked, strict=True) if id(mark) in kept]
+
+
+def _memory_tools(provider: MemoryContextProvider, agent: SupportsAgentRun, session: AgentSession) -> list[FunctionTool[..., Any]]:
+    """Return the tools with which an agent reads and changes its memory during one run."""
+    tools = _MemoryTools(provider, agent, session)
+    functions: Mapping[str, tuple[Callable[..., Any], dict[str, bool]]] = {
+        "list_memory_topics": (tools.topics, {"readOnlyHint": True}),
+        "read_memory_topic": (tools.read, {"readOnlyHint": True}),
+        "write_memory": (tools.write, {}),
+        "delete_memory_topic": (tools.delete, {"destructiveHint": True}),
+        "search_memory_transcripts": (tools.search, {"readOnlyHint": True}),
+        "consolidate_memories": (tools.consolidate, {}),
+    }
+    return [FunctionTool[..., Any](function, name=name, annotations=hints or None) for name, (function, hints) in functions.items()]
+
+
+class _MemoryTools:
+    """The tools with which an agent uses its memory in one run. Models receive the docstrings."""
+
+    def __init__(self, provider: MemoryContextProvider, agent: SupportsAgentRun, session: AgentSession) -> None:
+        self._provider = provider
+        self._agent = agent
+        self._session = session
+
+    async def topics(self) -> str:
+        """List the topics in your memory, each with a summary."""
+        return _dump([entry.to_dict() for entry in await self._provider.index(self._session)])
+
+    async def read(self, topic: str) -> str:
+        """Read everything that you remember about a topic, by its name or slug."""
+        record = await self._provider.topic(self._session, topic)
+        return record.to_markdown() if record is not None else f"Memory topic {topic!r} does not exist; list_memory_topics lists all."
+
+    async def write(self, topic: str, memory: str) -> str:
+        """Remember one lasting fact, in one sentence, under a topic with a short name; a new topic is created."""
+        return _dump((await self._provider.remember(self._session, topic, memory)).to_dict())
+
+    async def delete(self, topic: str) -> str:
+        """Delete a topic with all its facts, by its name or slug."""
+        if await self._provider.forget(self._session, topic):
+            return f"Memory topic {topic!r} is deleted."
+        return f"Memory topic {topic!r} does not exist; list_memory_topics lists all."
+
+    async def search(self, query: str, session_id: str | None = None, limit: int = 20) -> str:
+        """Search the text of earlier conversations, ignoring case; in all of them, or in the one of session_id."""
+        store, source_id = self._provider.store, self._provider.source_id
+        work = partial(
+            store.search_transcripts,
+            self._session,
+            source_id=source_id,
+            query=query,
+            session_id=session_id,
+            limit=max(1, min(limit, MAX_FOUND)),
+        )
+        return _dump(await anyio.to_thread.run_sync(work))
+
+    async def consolidate(self) -> str:
+        """Shorten all memories by merging duplicates and removing outdated facts."""
+        return json.dumps({"consolidated_topics": await self._provider.consolidate(self._agent, self._session, force=True)})
+
+
+def _dump(found: Sequence[Any] | dict[str, Any]) -> str:
+    return json.dumps(found, ensure_ascii=False)

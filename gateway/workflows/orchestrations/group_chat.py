@@ -47,6 +47,13 @@ from gateway.workflows.workflow_context import WorkflowContext
 TerminationCondition = Callable[[list[Message]], bool | Awaitable[bool]]
 """Type of a termination condition: a function, sync or async, of the conversation's messages that returns whether to end it."""
 
+
+async def is_met(condition: TerminationCondition | None, conversation: Sequence[Message]) -> bool:
+    """Return whether the termination condition ends a conversation with these messages; false without a condition."""
+    verdict: Any = condition(list(conversation)) if condition is not None else False
+    return bool(await verdict if inspect.isawaitable(verdict) else verdict)
+
+
 ChatContext = WorkflowContext[Any, Any]
 
 
@@ -226,8 +233,7 @@ class BaseGroupChatOrchestrator(Executor):
         await self.request(speaker, ctx)
 
     async def _is_over(self, ctx: ChatContext, *, check_rounds: bool) -> bool:
-        verdict: Any = self._condition(list(self._conversation)) if self._condition is not None else False
-        if await verdict if inspect.isawaitable(verdict) else verdict:
+        if await is_met(self._condition, self._conversation):
             await self.end(ctx, self.TERMINATION_CONDITION_MET_MESSAGE)
             return True
         if check_rounds and self._max_rounds is not None and self._round >= self._max_rounds:

@@ -7,7 +7,6 @@ and the other agent answers. If an agent answers without a handoff, the user is 
 from __future__ import annotations
 
 import copy
-import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from gateway.workflows.agent_executor import AgentContextOf, AgentExecutor, Agen
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.events import WorkflowEvent
 from gateway.workflows.executor import response_handler
-from gateway.workflows.orchestrations.group_chat import TerminationCondition
+from gateway.workflows.orchestrations.group_chat import TerminationCondition, is_met
 from gateway.workflows.orchestrations.participants import IntermediateFrom, OutputFrom, StoredBuilder, spoken
 from gateway.workflows.workflow import Workflow
 
@@ -155,7 +154,7 @@ class HandoffAgentExecutor(AgentExecutor):
         if self._is_start and not self._heard:
             await self._broadcast(list(self._cache), ctx)
         self._heard += self._cache
-        if not await self._is_over():
+        if not await is_met(self._condition, self._heard):
             await super()._answer(ctx)
 
     async def publish_answer(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
@@ -175,7 +174,7 @@ class HandoffAgentExecutor(AgentExecutor):
             self._turns = 0
             await ctx.send_message(cast("Any", AgentExecutorRequest([])), target_id=target)
             await ctx.add_event(WorkflowEvent("handoff_sent", HandoffSentEvent(self.id, target), self.id))
-        elif await self._is_over():
+        elif await is_met(self._condition, self._heard):
             return
         elif self._turns < self._turn_limit:
             self._turns += 1
@@ -220,10 +219,6 @@ class HandoffAgentExecutor(AgentExecutor):
                 if tool is not None:
                     return tool.target_id
         return None
-
-    async def _is_over(self) -> bool:
-        verdict: Any = self._condition(list(self._heard)) if self._condition is not None else False
-        return bool(await verdict if inspect.isawaitable(verdict) else verdict)
 
 
 class HandoffBuilder(StoredBuilder):
