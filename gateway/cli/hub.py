@@ -18,7 +18,7 @@ from gateway.config.suggest import closest, did_you_mean
 from gateway.errors import NotFound, NotSent, PolicyDenied, ToolFailed, UpstreamError
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.pin_check import PINS_RULE
-from gateway.tools.base import InputRequired, Kind, Tool, ToolDefinition
+from gateway.tools.base import Kind, Tool, ToolDefinition
 from gateway.tools.context import CallContext
 from gateway.tools.ports import Caller, ClientProfile, NoCaller
 
@@ -289,12 +289,10 @@ class RunningHub:
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: JsonMapping | None = None) -> JsonObject:
         """Send one request with the call's context and return its result. `RemoteTool` calls this method."""
+        from gateway.upstream.delivery import add_input_responses
         from gateway.upstream.server_session import Envelope
 
-        if ctx.facts.input_responses is not None:
-            params["inputResponses"] = ctx.facts.input_responses
-        if ctx.facts.request_state is not None:
-            params["requestState"] = ctx.facts.request_state
+        add_input_responses(params, ctx)
         envelope = Envelope(ctx=ctx, capabilities=self._asker.capabilities, log_level=ctx.facts.log_level, headers=headers or {})
         return await self.session.request(method, params, envelope)
 
@@ -319,12 +317,6 @@ class RunningHub:
         from gateway.tools.drive import keyed
 
         return await ctx.ask(keyed(request, key))
-
-    def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
-        """Return the gateway's request for input that is in `result`. The user at the terminal answers it."""
-        from gateway.upstream.input_guard import to_input_required
-
-        return to_input_required(result)
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
         """Answer a request that the gateway sends over a session of a 2025 version. Required by the protocol `SessionHooks`."""

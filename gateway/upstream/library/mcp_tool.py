@@ -45,16 +45,16 @@ from gateway.policy.decision import Reject
 from gateway.protocol import TASKS_EXTENSION
 from gateway.telemetry.gateway_events import EventStream
 from gateway.telemetry.mcp_operations import note_unsent
-from gateway.tools.base import Complete, InputRequired, OnChange, Tool, ToolDefinition, prompt_schema
+from gateway.tools.base import Complete, OnChange, Tool, ToolDefinition, prompt_schema
 from gateway.tools.context import AgentScope, CallContext
 from gateway.tools.drive import drive, keyed
 from gateway.tools.invocation import FunctionInvocationContext
 from gateway.types.content import Content
 from gateway.upstream.carriers.carrier import Carrier
 from gateway.upstream.carriers.sdk_carrier import SdkCarrier, Streams
-from gateway.upstream.delivery import RemoteTool
+from gateway.upstream.delivery import RemoteTool, add_input_responses
 from gateway.upstream.gateway_chain import received
-from gateway.upstream.input_guard import Answered, Relayed, to_input_required
+from gateway.upstream.input_guard import Answered, Relayed
 from gateway.upstream.library.functions import MAX_NAME_CHARS, Invoke, MCPFunction, Parse, local_name, normalize_name
 from gateway.upstream.library.loadable_functions import Disclosure
 from gateway.upstream.library.mcp_tool_options import MCPToolOptions, check_options, needs_approval, to_policy
@@ -443,10 +443,7 @@ class MCPTool(ABC):
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """Send one request for `ctx`, and return its result. If the broken connection prevented sending, reconnect once and resend it."""
-        if ctx.facts.input_responses is not None:
-            params["inputResponses"] = ctx.facts.input_responses
-        if ctx.facts.request_state is not None:
-            params["requestState"] = ctx.facts.request_state
+        add_input_responses(params, ctx)
         envelope = Envelope(ctx=ctx, meta=ctx.facts.meta, capabilities=self._desk.capabilities, headers=headers or {})
         wire = await self._connected(method, params)
         if wire.negotiated.has_tasks and method in ("tools/call", "tasks/get", "tasks/update", "tasks/cancel"):
@@ -480,10 +477,6 @@ class MCPTool(ABC):
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
         """Return the answer to one request for input of a running task (interface `TaskLine`)."""
         return await ctx.ask(keyed(request, key))
-
-    def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
-        """Return the requests for input in an `input_required` result. Each request is checked when it is answered."""
-        return to_input_required(result)
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
         """Return the answer to a request for input that a 2025 server sends (interface `SessionHooks`)."""
