@@ -164,10 +164,7 @@ def peer_meta(meta: JsonMapping) -> JsonMapping:
     Keys that belong to the connection are dropped, and keys with the prefix `dev.moongate/` that a server which is itself a gateway does
     not need to send. Accepted keys only describe the server's response and grant no rights.
     """
-    for key in meta:
-        if key in CONNECTION_KEYS or is_own_key(key):
-            break
-    else:
+    if not any(key in CONNECTION_KEYS or is_own_key(key) for key in meta):
         return meta
     taken: JsonObject = {}
     for key, value in meta.items():
