@@ -50,7 +50,7 @@ from gateway.upstream.serial_queue import SerialQueue
 from gateway.upstream.server_messages import SessionHooks
 from gateway.upstream.server_session import Envelope, Session, open_session, with_extension
 from gateway.upstream.stdio import ChildLog
-from gateway.upstream.tasks import TaskFollower
+from gateway.upstream.tasks import TaskFollower, TaskLine
 from gateway.upstream.text_filters import with_readable_progress
 from gateway.upstream.transport import Remote
 
@@ -65,7 +65,7 @@ _PLAIN_MEMBERS = frozenset({"content", "structuredContent", "isError", "resultTy
 """Members of a plain `tools/call` result. A result with only these, and only plain text in `content`, is not searched for `_meta`."""
 
 
-class Sender(Protocol):
+class Sender(TaskLine, Protocol):
     """The interface with which `RemoteTool` sends requests to its server. The source of the server's tools implements it."""
 
     @property
@@ -73,9 +73,6 @@ class Sender(Protocol):
         """The object that polls the server's tasks to their results, if the server runs calls as MCP tasks."""
         ...
 
-    async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """Send one request for the call `ctx`, and return its result, in which only the `_meta` keys that the gateway accepts remain."""
-        ...
 
 class RemoteTool:
     """One tool of a remote server, with the gateway's `Tool` interface."""
