@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from gateway import __version__
 from gateway.cli.failures import CommandFailed
@@ -244,7 +244,7 @@ class RunningHub:
         from gateway.upstream.listing import to_listed
 
         tools: list[HubTool] = []
-        for wire in await self._list("tools"):
+        for wire in await self.listing("tools"):
             listed = to_listed(wire, modern=self.session.is_modern, may_ask=True)
             if listed is not None:
                 tools.append(HubTool(RemoteTool(listed, self), wire, *self._origin_of(listed.definition.name)))
@@ -260,11 +260,8 @@ class RunningHub:
         definition = ToolDefinition(name=name, input_schema=schema)
         return HubTool(RemoteTool(Listed(definition), self), wire, *self._origin_of(name))
 
-    async def listing(self, kind: Kind) -> list[JsonObject]:
-        """Return the resources, resource templates or prompts (as `kind` says) that the gateway lists to the command's API key."""
-        return await self._list(kind)
-
-    async def _list(self, what: str) -> list[JsonObject]:
+    async def listing(self, kind: Kind | Literal["tools"]) -> list[JsonObject]:
+        """Return the resources, resource templates, prompts or tools (as `kind` says) that the gateway lists to the command's API key."""
         import anyio
 
         from gateway.upstream.listing import list_all
@@ -272,7 +269,7 @@ class RunningHub:
 
         try:
             with anyio.fail_after(NEGOTIATE_TIMEOUT_SECONDS):
-                return (await list_all(self.session, what, PLAIN)).entries
+                return (await list_all(self.session, kind, PLAIN)).entries
         except TimeoutError:
             raise NotSent(f"The gateway at {self._url} does not answer.", server="moongate") from None
 
