@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 from gateway.errors import GatewayError, mask_secrets
 from gateway.gate.approvals import Approvals
 from gateway.gate.concurrency import ActiveCalls, Limiter, run_within
-from gateway.gate.results import ResultKeeper
 from gateway.policy.decision import Reject
+from gateway.storage.result_store import ResultStore
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.context import CallContext
 
@@ -31,7 +31,7 @@ class GateServices:
     events: EventStream
     approvals: Approvals | None = None
     """Asks people. Without it, calls that need an approval are refused."""
-    keeper: ResultKeeper | None = None
+    store: ResultStore | None = None
     """Keeps the whole of shortened results. Without it, results over the limit are refused."""
     mask: Callable[[str], str] | None = None
     """Removes secrets from the texts of errors."""

@@ -342,7 +342,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
 
         With `claims`, the claim of a large result that passes unchanged is added to this list instead, for the caller to release.
         """
-        rules, keeper = self._rules.results, self.gate.services.keeper
+        rules, store = self._rules.results, self.gate.services.store
         if isinstance(outcome, TaskStarted):
             self._tool.cleaned(outcome.task)
             return outcome
@@ -355,15 +355,15 @@ class ToolCall(_ToolRequest[ToolOutcome]):
             parts = outcome.looked_at
             size = sum(map(len, outcome.encoded)) if outcome.encoded is not None else None
             may_have_hidden_text = parts is None or any(map(may_hide, parts))
-            judged = await judge_small(outcome.result, rules, keeper, origin, size, is_searched=may_have_hidden_text)
+            judged = await judge_small(outcome.result, rules, store, origin, size, is_searched=may_have_hidden_text)
             return outcome if judged is None else self._replaced(judged)
         passes = False
         try:
             if isinstance(claim, HelperResult):
-                judged = await claim.judge(rules, keeper, origin)
+                judged = await claim.judge(rules, store, origin)
                 outcome = Complete.received(await claim.whole()) if judged is None else outcome
             else:
-                judged = await judge_large(outcome.result, rules, keeper, origin)
+                judged = await judge_large(outcome.result, rules, store, origin)
             passes = judged is None and outcome.claim is not None
             return outcome if judged is None else self._replaced(judged)
         except ToolFailed as error:

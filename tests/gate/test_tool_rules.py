@@ -26,7 +26,7 @@ from gateway.errors import (
 from gateway.gate.concurrency import ActiveCalls, Limiter
 from gateway.gate.pipeline import GateServices, SourceGate
 from gateway.gate.refusals import DROPPED_META_KEY, RULE_META_KEY
-from gateway.gate.results import ResultKeeper, ResultRules
+from gateway.gate.results import ResultRules
 from gateway.gate.tool_rules import ToolRules
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
@@ -296,14 +296,14 @@ async def test_encoded_result_gives_its_size() -> None:
 
 async def test_too_large_result_is_shortened_with_keeper(tmp_path: Path) -> None:
     events = EventStream()
-    keeper = ResultKeeper(ResultStore(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000), ttl_seconds=60)
+    store = ResultStore(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000)
     tool = FakeTool(returning(Complete.text("".join(f"line {number}\n" for number in range(900)))))
     rules = rules_of(tool.definition, maxResultBytes=1_024)
-    outcome = await complete(guarded(tool, rules, events, keeper=keeper), {})
+    outcome = await complete(guarded(tool, rules, events, store=store), {})
     assert not outcome.is_error and "line 1" in outcome.as_text() and "line 899" not in outcome.as_text()
     assert (last(events), events.recent()[-1].fields["shortened"]) == (("call.finished", "complete", None), True)
     rules = rules_of(tool.definition, maxResultBytes=1_024, maxKeptBytes=2_000)
-    refused = await complete(guarded(tool, rules, events, keeper=keeper), {})
+    refused = await complete(guarded(tool, rules, events, store=store), {})
     assert (refused.result["_meta"][RULE_META_KEY], last(events)) == ("maxKeptBytes", ("call.refused", "refused", "maxKeptBytes"))
     assert "shortened" not in events.recent()[-1].fields
 

@@ -17,7 +17,7 @@ import pytest
 
 from gateway.config.policies import SourcePolicy
 from gateway.gate.pipeline import GateServices, SourceGate
-from gateway.gate.results import Judged, ResultKeeper, ResultOrigin, ResultRules
+from gateway.gate.results import Judged, ResultOrigin, ResultRules
 from gateway.gate.tool_rules import ToolRules
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
@@ -59,7 +59,7 @@ class Judging:
         self._clock = ctx.limits.clocks[-1]
         self.deadlines = [self._clock.scope.deadline]
 
-    async def judge(self, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged:
+    async def judge(self, rules: ResultRules, store: ResultStore | None, source: ResultOrigin) -> Judged:
         self.deadlines.append(self._clock.scope.deadline)
         return Judged(Complete.text("judged").result)
 
@@ -113,8 +113,8 @@ async def helper_processes() -> AsyncGenerator[HelperPool]:
 
 def gate(folder: Path, tool: Tool, *, keeps: bool = True, events: EventStream | None = None) -> GuardedTool:
     """The gate around a tool; what it shortens is kept unless `keeps` is false."""
-    keeper = ResultKeeper(ResultStore(folder / "kept", ttl_seconds=60, max_bytes_per_owner=10**8), ttl_seconds=60) if keeps else None
-    services = GateServices(events or EventStream(), keeper=keeper)
+    store = ResultStore(folder / "kept", ttl_seconds=60, max_bytes_per_owner=10**8) if keeps else None
+    services = GateServices(events or EventStream(), store=store)
     return GuardedTool(tool, ToolRules.build(tool.definition, SourcePolicy(**SHORT)), SourceGate("up", services), exposed_name="up__big")
 
 
