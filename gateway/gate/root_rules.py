@@ -35,15 +35,12 @@ class RootRules:
         self._fixed: list[Protected] | None = None
         self._modules: set[str] = set()
         self._code: dict[str, Place] = {}
-        self._files: Mapping[str, object] = {}
+        self.files: Mapping[str, object] = {}
+        """Its keys are Python files whose folders are also protected. It is read at each decision."""
 
     def protect(self, references: Iterable[str]) -> None:
         """Also protect the files of these Python modules, which files of agents and workflows refer to as `package.module:name`."""
         self._modules.update(references)
-
-    def protect_files(self, files: Mapping[str, object]) -> None:
-        """Also protect the folders of the Python files that are keys of `files`, which is read at each decision."""
-        self._files = files
 
     def refusal(self, root: Path, access: Access) -> str | None:
         """Return why an agent must not have `access` to the folder `root`, and what to do; `None` if it may. Blocks."""
@@ -62,7 +59,7 @@ class RootRules:
 
     def _loaded_code(self) -> Iterator[Protected]:
         """Yield the folders of the modules that this process has imported. For a package, everything below its folder is protected too."""
-        folders = {os.path.dirname(file): False for file in self._files}
+        folders = {os.path.dirname(file): False for file in self.files}
         for module in list(sys.modules.values()):
             facts = cast("Mapping[str, object]", getattr(module, "__dict__", {}))
             file = facts.get("__file__")

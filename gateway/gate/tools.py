@@ -304,7 +304,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
             outcome = await self._settled(inner)
             if not self.is_plain(outcome):
                 async with inner.limits.clocks[-1].paused():  # judging is not working time of the tool
-                    outcome = await self._judged(outcome, claims)
+                    outcome = await self.judge_outcome(outcome, claims)
             fresh = outcome
             return outcome
 
@@ -330,17 +330,11 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         encoded = outcome.encoded if isinstance(outcome, Complete) else None
         return encoded is not None and len(encoded) == 1 and len(encoded[0]) <= self._tool.short_bytes and not may_hide(encoded[0])
 
-    async def judge_outcome(self, outcome: ToolOutcome) -> ToolOutcome:
+    async def judge_outcome(self, outcome: ToolOutcome, claims: list[Releasable] | None = None) -> ToolOutcome:
         """Remove invisible characters or refuse the result, as the policy says; then shorten or refuse a result over the limit of size.
 
-        Large results are judged in a thread or process.
-        """
-        return await self._judged(outcome)
-
-    async def _judged(self, outcome: ToolOutcome, claims: list[Releasable] | None = None) -> ToolOutcome:
-        """Judge an outcome, and return the outcome or what replaces it. Without `claims`, the claim of a large result is released.
-
-        With `claims`, the claim of a large result that passes unchanged is added to this list instead, for the caller to release.
+        Large results are judged in a thread or process. Without `claims`, the claim of a large result is released. With `claims`, the
+        claim of a large result that passes unchanged is added to this list instead, for the caller to release.
         """
         rules, store = self._rules.results, self.gate.services.store
         if isinstance(outcome, TaskStarted):

@@ -39,7 +39,6 @@ from gateway.server.usage import Usages
 from gateway.storage.records import Records
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task_tools import TaskTools
-from gateway.tools.base import ChangeKind
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -76,15 +75,21 @@ class GatewayServer:
         instructions: Callable[[Principal], str],
         ask_timeout_seconds: float,
         state_key: bytes,
+        kept_tasks: tuple[Records, TaskSettings, TaskTools] | None = None,
+        current: CurrentCaller | None = None,
     ) -> None:
         """`instructions` returns the current instructions for a caller. A request for input expires after `ask_timeout_seconds`.
 
         `state_key` (32 bytes) encrypts the request state in results; gateways with the same key accept each other's request state.
+
+        With `kept_tasks`, calls can run as durable tasks, stored in the records, and clients that do not support tasks follow theirs with
+        the tools. Without, only tasks of remote servers are relayed. `current` returns a caller with its current rights, or `None` if its
+        API key is no longer valid; then its calls and tasks are ended.
         """
         self._ask_timeout_seconds = ask_timeout_seconds
-        self._kept_tasks: tuple[Records, TaskSettings, TaskTools] | None = None
+        self._kept_tasks = kept_tasks
         self._runner: TaskRunner | None = None
-        self._current: CurrentCaller | None = None
+        self._current = current
         self.catalog = catalog
         self._state_key = state_key
         self._own_id = own_id
@@ -106,35 +111,19 @@ class GatewayServer:
         self._sdk: SdkServer | None = None
         self._make_sdk: Callable[[], SdkServer] | None = None
         self._declare_skills()
-        catalog.subscribe(self._describe_again)
-
-    def keep_tasks_in(self, records: Records, settings: TaskSettings, tools: TaskTools) -> None:
-        """Let calls run as durable tasks, stored in `records`. Call it before the server is entered.
-
-        Clients that do not support tasks follow theirs with the tools `tools`. Without this call, only tasks of remote servers are relayed.
-        """
-        self._kept_tasks = (records, settings, tools)
-
-    def judge_callers_by(self, current: CurrentCaller) -> None:
-        """Set how the server finds callers whose API key is no longer valid, to end their calls and tasks.
-
-        Call it before the server is entered. `current` returns a caller with its current rights, or `None` if its key is no longer valid.
-        """
-        self._current = current
+        catalog.subscribe(lambda _: self.describe())
 
     async def __aenter__(self) -> GatewayServer:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         self.clients.tasks = tasks
         self.parked = parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
-        handler = TaskHandler(self.catalog, hmac.digest(self._state_key, b"task-handles", "sha256"))
+        handler = TaskHandler(self.catalog, hmac.digest(self._state_key, b"task-handles", "sha256"), self._current)
         runner: TaskRunner | None = None
         if self._kept_tasks is not None:
             records, settings, tools = self._kept_tasks
-            runner = TaskRunner(tasks, records, handler.call, settings=settings, ask_timeout_seconds=self._ask_timeout_seconds)
-            if self._current is not None:
-                handler.judge_callers_by(self._current)
-                runner.judge_callers_by(handler.caller_now)
+            ask_seconds = self._ask_timeout_seconds
+            runner = TaskRunner(tasks, records, handler.call, handler.caller_now, settings=settings, ask_timeout_seconds=ask_seconds)
             handler.run_with(runner)
             tools.run_with(runner)
             self._runner = runner
@@ -264,9 +253,6 @@ class GatewayServer:
         self._declare_skills()
         if self._sdk is not None:
             self._sdk.describe(self._local_instructions)
-
-    def _describe_again(self, kind: ChangeKind) -> None:
-        self.describe()
 
     def _declare_skills(self) -> None:
         """Declare the skills extension to clients if a source has skills now; else stop declaring it."""

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from gateway.policy.quotas import QuotaReached
 from gateway.server.http_responses import Refusal
-from gateway.server.longest_idle import LongestIdle
+from gateway.server.longest_idle import LongestIdle, Waiting
 from gateway.server.usage import Usage
 from gateway.telemetry.sparse_log import SparseLog
 
@@ -27,15 +27,11 @@ Reason = Literal["deleted", "idle", "evicted", "refused", "failed", "stopped"]
 internal failure; the gateway stops."""
 
 
-class TrackedSession(Protocol):
+class TrackedSession(Waiting, Protocol):
     """A 2025 session over HTTP, of the fast path or of the SDK path."""
 
     wire_id: str
     """The `Mcp-Session-Id`."""
-
-    def waits(self) -> tuple[int, float] | None:
-        """Return 0 and the time since when the session is idle (monotonic); `None` while it is in use."""
-        ...
 
     def evict(self) -> None:
         """End the session, because a new session replaces it."""

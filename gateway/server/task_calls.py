@@ -57,16 +57,15 @@ def declares_tasks(client: ClientProfile) -> bool:
 class TaskHandler:
     """Starts and finds the tasks of one gateway's MCP server."""
 
-    def __init__(self, catalog: Catalog, key: bytes) -> None:
-        """`key` (32 bytes) encrypts the handles under which clients see the tasks of remote servers."""
+    def __init__(self, catalog: Catalog, key: bytes, current: CurrentCaller | None = None) -> None:
+        """`key` (32 bytes) encrypts the handles under which clients see the tasks of remote servers.
+
+        `current` returns the current rights of the callers of running tasks, and of subscribers to tasks. `None`: rights never change.
+        """
         self._catalog = catalog
         self._given: TaskRunner | None = None
-        self._current: CurrentCaller = lambda principal: principal
+        self._current: CurrentCaller = current or (lambda principal: principal)
         self._handles = TaskHandles(key)
-
-    def judge_callers_by(self, current: CurrentCaller) -> None:
-        """Judge callers of running tasks, and subscribers to tasks, with their current rights."""
-        self._current = current
 
     def run_with(self, runner: TaskRunner) -> None:
         """Run the tasks of this gateway with `runner`."""

@@ -28,7 +28,7 @@ Raises:
 
 
 async def unchanged_caller(tool: str, principal: Principal) -> Principal:
-    """Return the caller unchanged, because without API keys its rights cannot change. The default of `TaskExecutor.caller_now`."""
+    """Return the caller unchanged, because without API keys its rights cannot change. The default of `TaskRunner`."""
     return principal
 
 

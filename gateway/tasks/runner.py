@@ -16,7 +16,7 @@ from gateway.storage.record_types import TaskRow
 from gateway.storage.records import Records
 from gateway.tasks.inline_call import Work
 from gateway.tasks.lease import Lease
-from gateway.tasks.rights import KEY_GONE, CallerNow, refuse_unadmitted
+from gateway.tasks.rights import KEY_GONE, CallerNow, refuse_unadmitted, unchanged_caller
 from gateway.tasks.step_log import STEPS_VERSION
 from gateway.tasks.stored_call import request_key, to_stored
 from gateway.tasks.task import Task, TaskKind
@@ -43,6 +43,7 @@ class TaskRunner:
         group: anyio.abc.TaskGroup,
         records: Records,
         call: CallTool,
+        caller_now: CallerNow = unchanged_caller,
         *,
         settings: TaskSettings | None = None,
         ask_timeout_seconds: float = 3600.0,
@@ -52,19 +53,16 @@ class TaskRunner:
         or to take over a task of a process that died.
 
         `ask_timeout_seconds` is how long a client has to answer a question of a call that it still waits for. `lease_seconds` must be the
-        same in all processes that share the database.
+        same in all processes that share the database. `caller_now` checks the caller of a task before the task starts and before each of
+        its steps.
         """
         self.settings = settings or TaskSettings()
         self._records = records
         self._lease = Lease(records, lease_seconds)
         self._executor = TaskExecutor(
-            group, records, call, lease=self._lease, settings=self.settings, live_timeout_seconds=ask_timeout_seconds
+            group, records, call, caller_now, lease=self._lease, settings=self.settings, live_timeout_seconds=ask_timeout_seconds
         )
         self._upkeep = Upkeep(records, self._executor)
-
-    def judge_callers_by(self, caller_now: CallerNow) -> None:
-        """Check the caller of a task with `caller_now` before the task starts and before each of its steps."""
-        self._executor.caller_now = caller_now
 
     async def run(self) -> None:
         """Renew the lease, start waiting tasks, take orphaned tasks over and delete expired ones, until cancelled."""

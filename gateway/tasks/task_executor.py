@@ -21,7 +21,7 @@ from gateway.storage.records import Records
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.inline_call import InlineCall, Work
 from gateway.tasks.lease import Lease
-from gateway.tasks.rights import CallerNow, current_caller, refuse, unchanged_caller
+from gateway.tasks.rights import CallerNow, current_caller, refuse
 from gateway.tasks.step_log import StepLog
 from gateway.tasks.stored_call import ended, error_outcome
 from gateway.tasks.task import Task
@@ -52,6 +52,7 @@ class TaskExecutor:
         group: anyio.abc.TaskGroup,
         records: Records,
         call: CallTool,
+        caller_now: CallerNow,
         *,
         lease: Lease,
         settings: TaskSettings,
@@ -69,7 +70,7 @@ class TaskExecutor:
         """Whether no further task or step may begin."""
         self.doubtful: set[str] = set()
         """Ids of new tasks for which the database reported an error, although it may have stored them. `Upkeep` deletes them."""
-        self.caller_now: CallerNow = unchanged_caller
+        self.caller_now = caller_now
         self._group = group
         self._records = records
         self._call = call

@@ -10,19 +10,13 @@ import anyio
 from gateway.json_types import JsonObject, JsonValue
 from gateway.server.clients import CloseableCaller
 from gateway.server.detached_caller import wants_level
-from gateway.tools.ports import LogLevel, Presence, undeclared
+from gateway.tools.ports import LogLevel, NoCaller, Presence, undeclared
 
 
-class PlainCaller:
+class PlainCaller(NoCaller):
     """Implements `Caller` for a 2026 call whose client requested neither progress nor logs. Input is requested in results only."""
 
     log_level: LogLevel | None = None
-
-    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Drop the progress report."""
-
-    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Drop the log message."""
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Raise `AskUnavailable`. If the client supports requests for input, the fast path does not start calls that may send them."""

@@ -147,12 +147,6 @@ class InFlightCall:
         else:
             self._on_settled = then
 
-    async def settled(self) -> None:
-        """Wait until the call ended or was handed over."""
-        settled = asyncio.Event()
-        self.when_settled(settled.set)
-        await settled.wait()
-
     def hand_over(self) -> None:
         """Settle the call without an answer, so that its request is delegated to the SDK path. From now on its deadline is enforced."""
         if not self.is_over and self._watchdog is None:

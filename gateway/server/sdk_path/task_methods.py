@@ -62,11 +62,8 @@ class TaskMethods:
         self._handler = handler
         self._catalog = catalog
         self._clients = clients
-        self._on_legacy: Callable[[RequestContext, Task], None] = lambda ctx, task: None
-
-    def tell_legacy(self, on_start: Callable[[RequestContext, Task], None]) -> None:
-        """Call `on_start` with each task that a 2025 client starts, and the request that started it."""
-        self._on_legacy = on_start
+        self.on_legacy: Callable[[RequestContext, Task], None] = lambda ctx, task: None
+        """Called with each task that a 2025 client starts, and the request that started it."""
 
     def bind(self, server: Server[Any]) -> None:
         """Register the task methods at the SDK's server."""
@@ -99,7 +96,7 @@ class TaskMethods:
             task = await self._handler.start(tool, arguments, call, seconds)
         except (TaskError, StorageError) as error:
             raise to_rpc_error(error, "legacy") from None
-        self._on_legacy(ctx, task)
+        self.on_legacy(ctx, task)
         return {"task": legacy_task(task)}
 
     # -- asking about them -------------------------------------------------------------------------------------
