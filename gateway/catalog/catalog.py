@@ -65,7 +65,8 @@ class Catalog:
         """Decides per client which tools are listed; `None` lists every tool to every client."""
         self.may_review: Callable[[Principal], bool] = lambda principal: True
         """Whether a principal sees `review_approvals`."""
-        self._listings = self._label_sources(entries)
+        self.listings: Sequence[SourceListing] = self._label_sources(entries)
+        """The listing (the exposed lists and gates) of each source, in the order of the sources."""
         self._tools: dict[str, GuardedTool] = {}
         """Tools that clients see and call, by exposed name."""
         self._unlisted: dict[str, GuardedTool] = {}
@@ -102,7 +103,7 @@ class Catalog:
         Raises:
             Collision: Two local sources have a tool of the same name.
         """
-        for listing in self._listings:
+        for listing in self.listings:
             await self._fill(listing)
         self._merge_tools(strict=True)
         for kind in CATALOG_KINDS:
@@ -123,17 +124,17 @@ class Catalog:
         An entry that equals a current one keeps its built lists. In-flight calls of removed sources continue. Must not be called
         concurrently.
         """
-        known = {listing.entry.source: listing for listing in self._listings}
+        known = {listing.entry.source: listing for listing in self.listings}
         arranged: list[SourceListing] = []
         for fresh in self._label_sources(entries):
             listing = known.get(fresh.entry.source)
             arranged.append(listing if listing is not None and (listing.entry, listing.label) == (fresh.entry, fresh.label) else fresh)
-        self._joining = [listing for listing in arranged if listing not in self._listings]
+        self._joining = [listing for listing in arranged if listing not in self.listings]
         try:
             for listing in self._joining:
                 await self._fill(listing)
             before = self._seen()
-            self._listings = arranged
+            self.listings = arranged
         finally:
             self._joining = []
         self._merge_tools(strict=False)
@@ -185,7 +186,7 @@ class Catalog:
     async def _rebuild(self, dirty: Mapping[str, set[ChangeKind]]) -> set[ChangeKind]:
         """Rebuild the lists that sources reported as changed (`dirty`: source id → kinds), and return the changed kinds."""
         changed: set[ChangeKind] = set()
-        for listing in (*self._listings, *self._joining):
+        for listing in (*self.listings, *self._joining):
             changes = dirty.get(listing.entry.source.id, set[ChangeKind]())
             if "prompts" in changes and listing.entry.policy.prompts_as_tools:
                 changes.add("tools")
@@ -219,7 +220,7 @@ class Catalog:
         problems: dict[str, str] = {}
         local: dict[str, bool] = {}
         unlisted: dict[str, GuardedTool] = {}
-        for listing in self._listings:
+        for listing in self.listings:
             for name, (_, guarded) in listing.tools.items():
                 first = merged.get(name)
                 if first is None:
@@ -243,20 +244,19 @@ class Catalog:
         self._unlisted = unlisted
         self._wire_tools = [tool.definition.to_wire(name) for name, tool in self._tools.items()]
         if self.disclosure is not None:
-            deferred = {listing.entry.source.id for listing in self._listings if listing.entry.policy.disclosure == "on-demand"}
+            deferred = {listing.entry.source.id for listing in self.listings if listing.entry.policy.disclosure == "on-demand"}
             self.disclosure.renew({name: tool for name, tool in self._tools.items() if tool.source in deferred})
 
     def _merge_kind(self, kind: Kind) -> None:
         merged: list[JsonObject] = []
         owners: dict[str, SourceListing] = {}
         key = KEY_OF[kind]
-        for listing in self._listings:
+        for listing in self.listings:
             for wire in listing.listed.get(kind, ()):
                 name = str(wire[key])
-                if name in owners:
-                    continue
-                owners[name] = listing
-                merged.append(wire)
+                if name not in owners:
+                    owners[name] = listing
+                    merged.append(wire)
         self._merged[kind] = merged
         self._owners[kind] = owners
 
@@ -271,7 +271,7 @@ class Catalog:
         split = [p.split("/", 1) if "/" in p else [p, "*"] for p in patterns]
         return [
             guarded
-            for listing in self._listings
+            for listing in self.listings
             for name, (tool, guarded) in listing.tools.items()
             if (self._tools.get(name) is guarded or self._unlisted.get(name) is guarded)
             and any(source == listing.entry.source.id and fnmatchcase(tool.definition.name, glob) for source, glob in split)
@@ -305,7 +305,7 @@ class Catalog:
 
         Returns `None` if the name is not that of a quarantined tool, or if the caller may not use the tool.
         """
-        for listing in self._listings:
+        for listing in self.listings:
             if (reason := listing.quarantined(principal).get(exposed_name)) is not None:
                 audit_refusal(listing.gate, exposed_name, principal.id, PINS_RULE)
                 return f"Tool {exposed_name!r} is quarantined: {reason}."
@@ -324,7 +324,7 @@ class Catalog:
         """Return `<source>/<native name or URI>` → why the entry is not served, of one or all sources; without those hidden by patterns."""
         return {
             f"{listing.entry.source.id}/{native}": verdict
-            for listing in self._listings
+            for listing in self.listings
             if source_id in (None, listing.entry.source.id)
             for verdicts in listing.withheld.values()
             for native, verdict in verdicts.items()
@@ -366,10 +366,10 @@ class Catalog:
             return owner, owner.natives["resources"][uri]
         split = split_uri(uri)
         if split is not None:
-            for listing in self._listings:
+            for listing in self.listings:
                 if listing.label and listing.label == split[0] and listing.entry.full is not None and not self._is_local(uri):
                     return listing, split[1]
-        unlabelled = [s for s in self._listings if not s.label and s.entry.full is not None]
+        unlabelled = [s for s in self.listings if not s.label and s.entry.full is not None]
         for listing in unlabelled:
             if any(matches_template(template, uri) for template in listing.natives.get("templates", {})):
                 return listing, uri
@@ -381,7 +381,7 @@ class Catalog:
     def _is_local(self, uri: str) -> bool:
         """Return whether this unlisted file belongs to a local skill. A server may have the same name as a skill's folder."""
         root = "/".join(uri.split("/")[:3])
-        return any(exposed.startswith(f"{root}/") for s in self._listings if s.entry.is_local for exposed in s.natives.get("resources", {}))
+        return any(exposed.startswith(f"{root}/") for s in self.listings if s.entry.is_local for exposed in s.natives.get("resources", {}))
 
     def _owner_of_prompt(self, name: str) -> tuple[SourceListing, str]:
         listing = self._owners["prompts"].get(name)
@@ -456,11 +456,6 @@ class Catalog:
             return await source.complete(ref, argument, context, inner)
 
         return await listing.reads.fetch(Read(method="completion/complete", name=native, subject=(kind, judged)), ctx, work)
-
-    @property
-    def listings(self) -> Sequence[SourceListing]:
-        """The listing (the exposed lists and gates) of each source, in the order of the sources."""
-        return self._listings
 
     async def watch(self, uri: str, ctx: CallContext) -> None:
         """Start to watch an exposed URI, if the gate allows it. Listeners of `subscribe_updates` receive the updates. Raises `NotFound`."""
