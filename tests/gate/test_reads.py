@@ -16,10 +16,10 @@ from gateway.gate.pipeline import GateServices, SourceGate
 from gateway.gate.reads import Read, ReadGate
 from gateway.json_types import JsonObject
 from gateway.storage.result_store import ResultStore
-from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Finished, InputRequired
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
+from tests.fakes.recorded_events import RecordedEvents
 
 HIDDEN = "vis\u200bible"
 URI = "docs://page"
@@ -37,7 +37,7 @@ class Room:
     """One gate with what it writes to."""
 
     def __init__(self, store: ResultStore | None = None, *, is_local: bool = False, mask: Any = None, **rules: Any) -> None:
-        self.events, self.limiter = EventStream(), Limiter(1)
+        self.events, self.limiter = RecordedEvents(), Limiter(1)
         gate = SourceGate("docs", GateServices(self.events, store=store, mask=mask), self.limiter)
         self.gate = ReadGate(gate, SourcePolicy.model_validate(rules), is_local=is_local)
 
