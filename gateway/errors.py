@@ -204,7 +204,7 @@ class ToolFailed(GatewayError):
 
 
 class AnswerRefused(ToolFailed):
-    """A client's answer does not fit the question of a task, which stays open. The text names the question and the problem."""
+    """A client's answer does not fit the question of a background task. The question stays open; the text names it and the problem."""
 
 
 class UserInputRequired(ToolFailed):

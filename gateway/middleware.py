@@ -99,8 +99,8 @@ async def through(
 ) -> AsyncGenerator[UpdateT, None]:
     """Run the streaming call `send` inside `middleware` and yield its updates. At the end, `context.result` is the complete response.
 
-    `fold` builds a response, an instance of the class `whole`, from updates. If `said` is given, it builds the response from the updates of
-    `send`, and `fold` is used only for updates of middleware.
+    `fold` joins updates to a response, an instance of the class `whole`. If `said` is given, it joins the updates that `send` yields, and
+    `fold` only updates that middleware set as the result.
 
     Raises:
         MiddlewareException: Middleware set a result that is not a response.
@@ -141,7 +141,7 @@ async def through(
 
 
 def as_answer(result: Any, fold: Callable[[Sequence[Any]], Any], whole: Callable[..., Any]) -> Any:
-    """Convert a result that middleware set (a response, updates, a message or text) to an instance of `whole` or a stream.
+    """Convert a result that middleware set (a response, updates, a message or text) to a response (class `whole`) or a stream of updates.
 
     Raises:
         MiddlewareException: The result has none of these types.
@@ -184,7 +184,7 @@ async def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class SortedMiddleware:
-    """Middleware of agent runs, of model calls and of tool calls, each in the order of the list from which it was sorted."""
+    """Middleware split by the kind of call that it wraps (agent runs, model calls, tool calls), each kind in its original order."""
 
     agent: Sequence[Middleware[Any]] = ()
     chat: Sequence[Middleware[Any]] = ()

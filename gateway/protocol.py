@@ -1,6 +1,7 @@
 """Names, codes and versions that MCP and JSON-RPC define, and `RpcError`. Used for connections to clients and to servers.
 
-The MCP SDK defines these constants, too, but importing the SDK takes longer than starting the gateway, and the fast path does not use it.
+The MCP SDK defines these constants, too, but importing the SDK takes longer than starting the gateway, and the gateway's own code (the fast
+path) answers plain requests without it.
 `tests/architecture/test_protocol.py` compares them with the SDK's.
 """
 
@@ -52,7 +53,7 @@ UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
 
 
 class RpcError(Exception):
-    """A JSON-RPC error that was received or will be sent. The SDK path converts it to and from the MCP SDK's `MCPError`."""
+    """A JSON-RPC error that was received or will be sent. Code that uses the MCP SDK converts it to and from the SDK's `MCPError`."""
 
     def __init__(self, code: int, message: str, data: JsonValue = None) -> None:
         super().__init__(message)

@@ -1,8 +1,8 @@
 """`load`: imports modules such as the MCP SDK and the workflow engine on first use, in a thread, while other calls continue.
 
-Importing the MCP SDK with its models, HTTP client and server takes longer than the gateway's start, and requests on the fast path do not
-need it. A module that needs the SDK imports it normally. Before code imports such a module while requests are served, it awaits `load` with
-the module's name.
+Importing the MCP SDK with its models, HTTP client and server takes longer than the gateway's start, and the gateway's own code (the fast
+path) answers plain requests without it. A module that needs the SDK imports it normally. Before code imports such a module while requests
+are served, it awaits `load` with the module's name.
 """
 
 from __future__ import annotations

@@ -20,16 +20,17 @@ FeatureStageName = Literal["experimental", "release_candidate"]
 
 
 class ExperimentalFeature(StrEnum):
-    """Ids of features that may change in any release.
+    """Ids of experimental features, which may change in any release.
 
-    The ids without a description are agent-framework's. These features are stable in Moongate, so their use does not warn.
+    An id with a description marks such a feature of Moongate. The others are ids of agent-framework: in Moongate, these features are
+    stable, and their use does not warn.
     """
 
     AGENT_HOOKS = "AGENT_HOOKS"
     COMPUTER_USE = "COMPUTER_USE"
     DECLARATIVE_AGENTS = "DECLARATIVE_AGENTS"
     EVALS = "EVALS"
-    """The command `moongate eval` and the classes of its test cases."""
+    """Id of the experimental evaluation of agents: the command `moongate eval` and the classes of its test cases."""
     FIDES = "FIDES"
     FILE_HISTORY = "FILE_HISTORY"
     FOUNDRY_PREVIEW_TOOLS = "FOUNDRY_PREVIEW_TOOLS"
@@ -37,12 +38,12 @@ class ExperimentalFeature(StrEnum):
     FUNCTIONAL_WORKFLOWS = "FUNCTIONAL_WORKFLOWS"
     HARNESS = "HARNESS"
     LIFECYCLE_HOOKS = "LIFECYCLE_HOOKS"
-    """`LifecycleHooks` and `lifecycle_middleware`, which call functions during an agent's run."""
+    """Id of the experimental lifecycle hooks (`LifecycleHooks`, `lifecycle_middleware`), which call functions during an agent's run."""
     MCP_LONG_RUNNING_TASKS = "MCP_LONG_RUNNING_TASKS"
     MCP_SKILLS = "MCP_SKILLS"
     PROGRESSIVE_TOOLS = "PROGRESSIVE_TOOLS"
     SECURITY = "SECURITY"
-    """`gateway.security`: labels on tool results. Agent-framework's id for this is `FIDES`."""
+    """Id of the experimental module `gateway.security`, which labels tool results. Agent-framework's id for it is `FIDES`."""
     SESSION_STORE = "SESSION_STORE"
     SKILLS = "SKILLS"
     TO_PROMPT_AGENT = "TO_PROMPT_AGENT"
@@ -50,7 +51,7 @@ class ExperimentalFeature(StrEnum):
 
 
 class ReleaseCandidateFeature(StrEnum):
-    """Ids of features that change only by small corrections; currently the list is empty."""
+    """Ids of features that change only by small corrections (release candidates). Currently, the enumeration has no member."""
 
 
 class FeatureStageWarning(FutureWarning):

@@ -266,7 +266,7 @@ class _AgentRun:
         context.loader = self._load_history
 
     def folded(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-        """Return the response of the run: the response that middleware set, or a response built from `updates`."""
+        """Return the response of the run: the response that agent middleware set, or else the `updates` of the run, joined."""
         made = self._context.result if self._middleware.agent else None
         return made if isinstance(made, AgentResponse) else self._fold(updates)
 

@@ -1,4 +1,7 @@
-"""`AgentRuns`: runs the agent of one agent file for its tool (`AgentTool`), which imports this module with its first call."""
+"""`AgentRuns`: runs the agent of one agent file for its tool (`AgentTool`).
+
+The tool imports this module with its first call, so that the gateway starts quickly.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +163,7 @@ class AgentRuns:
 
         With the file's key `narrow-to-skills`, tools that no skill of the file allows are left out. If `guard` is given, it wraps the
         skill tools that the key `skills` adds, so that policy checks their calls. The description of the tool `load_skill` lists the
-        file's skills, or if the file names no skills, the skills that `scopes` allow.
+        file's skills, or if the file names no skills, the skills that the caller's `scopes` allow (globs over sources and tools).
         """
         file = self._agent.file
         patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]
@@ -188,7 +191,8 @@ def model_of(agent: Agent) -> str | None:
 async def _reported(run: Callable[..., Any], ctx: CallContext, progress: RunProgress) -> AgentResponse:
     """Start an agent's run by calling `run`, and return the response.
 
-    If the caller is a `RunFollower`, it receives each update. Another caller receives the text as progress, if it requested progress.
+    A caller that streams the run (`RunFollower`) receives each update. Any other caller that requested progress receives the text in
+    progress notifications.
     """
     if not ctx.facts.wants_progress and not isinstance(ctx.ports.caller, RunFollower):
         return await run()

@@ -29,7 +29,7 @@ class SkillTexts(Protocol):
         ...
 
     def allowed_tools(self, names: Sequence[str]) -> Sequence[JsonValue]:
-        """Return one value per skill: its field `allowed-tools`, as written in the skill's file."""
+        """Return, for each skill, the value of the field `allowed-tools` in its file, by which an agent's tools can be restricted."""
         ...
 
 

@@ -105,7 +105,10 @@ class BaseAgent(FormerMethods):
     def _run_for(
         self, task: str, session: AgentSession | None, invocation: FunctionInvocationContext
     ) -> ResponseStream[AgentResponseUpdate, AgentResponse]:
-        """Start a streamed run that serves a tool call. Pass the call's run-time values and context if `run` has parameters for them."""
+        """Start a streamed run that serves a tool call of another agent.
+
+        The values for tools (`function_invocation_kwargs`) and the context of that call are passed on if `run` has parameters for them.
+        """
         run: Callable[..., Any] = cast("Any", self).run
         parameters = inspect.signature(run).parameters
         given: dict[str, Any] = {}

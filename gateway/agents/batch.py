@@ -1,7 +1,7 @@
 """`ToolBatch`: executes the tool calls of one model answer, concurrently by default, and returns their results in call order.
 
-A call that fails does not end the run: the model receives the error as the call's result. The run ends if a person must
-answer a call, if middleware terminates it, or on `MiddlewareFailure`.
+A call that fails does not end the run: the model receives the error as the call's result. The run ends if a call needs a
+person's answer, if middleware terminates the run, or on `MiddlewareFailure`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class BatchResult:
     terminated: bool = False
     """Whether function middleware ended the run."""
     extra: list[Content] = field(default_factory=lambda: list[Content]())
-    """Further requests for input, of calls that need several answers from a person."""
+    """The second and later requests for input of calls that need several answers from a person; `results` contains the first."""
     failure: Exception | None = None
     """The `MiddlewareFailure` that ends the run, or `None`."""
 
@@ -83,7 +83,7 @@ class ToolBatch:
     session: SessionData | None = None
     kwargs: JsonMapping = field(default_factory=dict[str, JsonValue])
     _numbers: Iterator[int] = field(default_factory=lambda: count(1), init=False)
-    """Numbers the batches of the run, from 1."""
+    """Source of the batch's number, from 1, which is part of the label of each of its calls in a durable task."""
 
     async def run(self, calls: Sequence[Content], approvals: Sequence[Content | None] = ()) -> BatchResult:
         """Execute the tool calls of one model answer. `approvals` has one entry per call: the response that approved it, or `None`.
@@ -181,7 +181,7 @@ class ToolBatch:
     ) -> FunctionInvocationContext:
         """Build the context that function middleware and the tool receive for a call.
 
-        In a durable task, which continues after a restart of the gateway, `label` identifies the call's requests for input.
+        `label` identifies the call's requests for input in a durable task, which continues after a restart of the gateway.
         """
         context = FunctionInvocationContext(
             tool,

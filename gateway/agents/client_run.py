@@ -75,7 +75,7 @@ class FunctionInvocationLayer(Generic[OptionsT]):
         """Start a run of model and tool calls, and return its stream of answers and tool results in order.
 
         The stream's final response contains all messages of the run. Reading the stream raises `ModelError` if a model call failed,
-        `UnknownTool`, or `MiddlewareFailure`.
+        `UnknownTool` if the model called an unknown tool and the limits make that an error, or `MiddlewareFailure` if middleware failed.
         """
         replaced: list[ReplacedAnswer] = []
 

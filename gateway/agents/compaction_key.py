@@ -22,7 +22,7 @@ KeepSummary = Callable[[str, int], None]
 
 
 class KeptSummaries:
-    """Compaction strategy that stores the summaries of another strategy, so that the next turn loads them and pays for no new summary."""
+    """Compaction strategy that wraps another and stores its summaries, so that the next turn loads them and pays for no new summary."""
 
     def __init__(self, strategy: CompactionStrategy, keep: KeepSummary) -> None:
         self._strategy = strategy

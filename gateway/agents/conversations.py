@@ -41,11 +41,17 @@ SUMMARY_KEY = "summary"
 """Key in a session's state: the summary of its first messages, if they were summarized."""
 
 TURN_KEY = "turn"
-"""Key in a session's state: the key of the durable task's step that stored the session's last turn."""
+"""Key in a session's state: the key of the step that stored the last turn, if a durable task (which survives restarts) did so.
+
+After a restart, the key shows whether a step's turn is already stored.
+"""
 
 _KEPT_ID = "session"
 _KEPT_ANSWER = "answer"
-"""Name under which a durable task stores an agent's answer before the session stores it; under `_KEPT_ID`, the id of a new session."""
+"""Names of two values that a durable task (which continues after a restart of the gateway) stores in its record.
+
+`_KEPT_ID`: the id of the session that the task created. `_KEPT_ANSWER`: the agent's answer, stored before the session stores the turn.
+"""
 
 RENEW_SECONDS = 2.0
 """Interval, in seconds, at which a running call renews its lock on a session; a lock that is not renewed expires after three intervals."""
@@ -127,7 +133,8 @@ class Conversation:
     async def resuming(self, ctx: CallContext) -> Complete | None:
         """Return the stored answer if this call is a step of a durable task that stored its turn before a restart; otherwise `None`.
 
-        In a durable task, also record the step to which the turn belongs, and the id of a new session.
+        A durable task continues after a restart of the gateway. In such a task, also record the step to which the turn belongs, and the
+        id of a new session.
         """
         turn = ctx.facts.provenance.step_key
         if ctx.ports.durable is None or not turn:

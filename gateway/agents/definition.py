@@ -65,7 +65,7 @@ class WindowCompaction(_Part):
     max_tokens: int = Field(ge=100, alias="max-tokens")
     """Size of the model's context window, in tokens."""
     output_tokens: int = Field(default=4096, ge=0, alias="output-tokens")
-    """Tokens of the window reserved for the answer."""
+    """Tokens of the context window that are reserved for the answer."""
 
     @model_validator(mode="after")
     def _leaves_room(self) -> WindowCompaction:
@@ -133,13 +133,13 @@ def _dashed(name: str) -> str:
 
 
 class FileAccess(AgentFiles):
-    """Tools with which the agent reads and writes the files of a folder."""
+    """Settings of the tools with which the agent reads and writes the files of a folder."""
 
     model_config = ConfigDict(alias_generator=_dashed)
 
 
 class Security(FlowSecurity):
-    """Rules for tool calls after the agent has read untrusted content; their globs match `<source>/<tool>`. Experimental."""
+    """Rules for tool calls after the agent has read untrusted content; globs over `<source>/<tool>` name the tools. Experimental."""
 
     model_config = ConfigDict(alias_generator=_dashed)
 
@@ -156,7 +156,7 @@ class MemoryKey(_Part):
     shared: bool = False
     """Share one memory among all callers, instead of one per caller."""
     answers: bool = False
-    """Store the agent's answers, too, in addition to the messages of callers."""
+    """Store the agent's answers, too, not only the messages of callers."""
 
 
 class LoopLimits(_Part):
@@ -211,7 +211,7 @@ class AgentFile(FileModel):
     remote: RemoteAgent | None = None
     """Address of an agent that runs elsewhere. It has its own model and tools, and an A2A agent its own instructions."""
     loop: LoopLimits = Field(default_factory=LoopLimits)
-    """Further limits of a run's loop of model and tool calls."""
+    """Limits of a run's loop of model and tool calls, besides `max-turns`."""
     middleware: list[MiddlewareEntry] = Field(default_factory=list[MiddlewareEntry])
     """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`; the first item is the outermost."""
     options: JsonObject = Field(default_factory=lambda: cast("JsonObject", {}))
@@ -240,7 +240,7 @@ class AgentFile(FileModel):
     files: FileAccess | None = None
     """A folder that the agent accesses with the tools `file_access_*`."""
     security: Security | None = None
-    """Rules for calls after the agent has read untrusted content. Experimental."""
+    """Rules for tool calls after the agent has read untrusted content. Experimental."""
 
     @property
     def python_references(self) -> set[str]:
@@ -295,11 +295,11 @@ class AgentDefinition:
     instructions: str
     path: Path
     notes: list[str]
-    """Texts for the log about keys that are ignored."""
+    """Texts for the log, one for each key of the file that is ignored."""
 
     @property
     def run_entry(self) -> RunEntry | None:
-        """The file's Python references, in the form that a person must accept before they are imported; `None` if the file has none."""
+        """The entry that a person must accept before the file's Python references are imported; `None` if the file has no references."""
         names = self.file.python_references
         content: JsonObject = {"file": self.file.model_dump(mode="json", exclude_defaults=True), "instructions": self.instructions}
         return file_entry(f"agent/{self.file.name}", self.path, content, names) if names else None

@@ -32,7 +32,10 @@ class RootJudge(Protocol):
     """Decides which folders the models of agents may access; `refusal` and `remark` do blocking I/O."""
 
     def protect(self, references: Iterable[str]) -> None:
-        """Protect the files of these Python modules (`package.module:name`), in addition to others, from access by models."""
+        """Also refuse folders in which a model could change the files of these Python modules, given as `package.module:name`.
+
+        The gateway executes these modules. Folders with the gateway's settings, secrets or other code are refused in any case.
+        """
         ...
 
     def refusal(self, root: Path, access: Access) -> str | None:
@@ -94,7 +97,7 @@ def security_provider(security: FlowSecurity) -> ContextProvider:
 def memory_provider(memory: MemoryKey, agent: str, models: ModelResolver, conversations: Conversations | None) -> ContextProvider:
     """Return the context provider that stores messages to the agent and adds stored messages of similar meaning to later runs.
 
-    Each embedding model has its own memories.
+    Each embedding model has its own memories, because vectors of different models cannot be compared.
 
     Raises:
         ModelError: The embedding model has no endpoint.
@@ -115,7 +118,7 @@ def memory_provider(memory: MemoryKey, agent: str, models: ModelResolver, conver
 def loop_middleware(until: LoopUntil, judge: SupportsChatGetResponse, tell: Tell) -> AgentMiddleware:
     """Return the middleware for the key `loop-until`, which repeats a run until a judge model finds the task done.
 
-    The middleware reports each repetition to `tell`.
+    The middleware sends a progress message about each repetition with `tell`.
     """
     from gateway.agents.middleware.judge import next_message_after_verdict
     from gateway.agents.middleware.loop import DEFAULT_NEXT_MESSAGE, AgentLoopMiddleware

@@ -28,7 +28,7 @@ async def follow_run(
 ) -> AgentResponse:
     """Read the stream of an agent's run and return the response.
 
-    Each update goes to the caller in `ctx` if that is a `RunFollower`, otherwise to `said` if given.
+    Pass each update to the caller in `ctx` if the caller is a `RunFollower`, otherwise to the function `said`, if given.
     """
     tell = ctx.ports.caller.follow if isinstance(ctx.ports.caller, RunFollower) else said
     try:

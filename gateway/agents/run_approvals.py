@@ -47,7 +47,7 @@ class ApprovalDecisions:
 
 
 def needs_approval(tool: Tool | None) -> bool:
-    """Return whether a person must approve each call of the tool by an answer in the conversation."""
+    """Return whether the tool's `approval_mode` requires that a person approves each call, by an approval response in a later message."""
     return getattr(tool, "approval_mode", None) == "always_require"
 
 
@@ -56,7 +56,8 @@ def request_approvals(
 ) -> list[Content]:
     """Return the approval requests for the tool calls of one model answer.
 
-    Calls that need no approval are stored in the session until the others are approved; without a session, they become requests, too.
+    A call that needs no approval is stored in the session, and executed when a request of the same answer is answered. Without a session,
+    it becomes a request, too.
     Calls of `caller_tools`, which the caller executes, always become requests.
     """
     by_name = {tool.definition.name: tool for tool in tools}
@@ -144,7 +145,7 @@ def log_hosted_approvals(messages: Sequence[Message], session: SessionData | Non
 def restore_calls(messages: list[Message]) -> None:
     """In `messages`, replace approval requests by their tool calls and remove approval responses, because model APIs support neither.
 
-    The results of the calls are added elsewhere. Requests and responses for tools that the model's provider executes are not changed.
+    Results of the calls are not added here. Requests and responses for tools that the model's provider executes are not changed.
     """
     for index, message in reversed([*enumerate(messages)]):
         if not any(content.type in _APPROVALS for content in message.contents):

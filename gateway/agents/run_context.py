@@ -50,7 +50,10 @@ class AgentContext:
     compaction_strategy: CompactionStrategy | None = None
     tokenizer: TokenizerProtocol | None = None
     stream_transform_hooks: list[Callable[[AgentResponseUpdate], Any]] = field(default_factory=lambda: cast("list[Any]", []))
-    """Applied to each update of a streamed result, in order. `stream_result_hooks` change its response, `stream_cleanup_hooks` run last."""
+    """Functions that are applied to each update of a streamed `result`, in order.
+
+    `stream_result_hooks` are applied to its final response, and `stream_cleanup_hooks` are called at the end of the stream.
+    """
     stream_result_hooks: list[Callable[[AgentResponse], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     stream_cleanup_hooks: list[Callable[[], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     terminate: bool = False

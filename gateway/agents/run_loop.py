@@ -81,7 +81,7 @@ class RunPlan:
     session: SessionData | None = None
     function_invocation_kwargs: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     client_kwargs: JsonMapping | None = None
-    """Further keyword arguments that are passed to the chat client with each model call."""
+    """Keyword arguments that are passed to the chat client with each model call, besides messages and options."""
     compaction: RunCompaction | None = None
     """Shortens the messages of a model call, unless the model's provider stores the conversation."""
     agent_name: str | None = None

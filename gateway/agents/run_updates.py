@@ -28,7 +28,7 @@ class Updates(Protocol[PartT_co]):
         ...
 
     def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> PartT_co:
-        """Return the run's update for `part`, an update of a model's answer, with `contents` and `message_id` in place of its own."""
+        """Return the run's update for `part`, an update of a model's answer. `contents` and `message_id` replace those of `part`."""
         ...
 
     def own(self, contents: list[Content], role: Role, message_id: str, additional_properties: JsonObject | None = None) -> PartT_co:

@@ -96,8 +96,9 @@ class AgentSource:
         """Configure the source; entering it reads the files. The caller closes `models`.
 
         `environ` resolves secrets of remote agents. Python modules are imported from `base_dir` first. `settings` apply to every
-        agent. If `toolbox` is also a `ResourceBox`, attachments may link resources; if it is also a `ToolGuards`, policy checks calls
-        of tools that agents add themselves. Without `conversations` no agent has sessions.
+        agent. `toolbox` contains the tools that agents may name; if it can also read resources (`ResourceBox`), attachments may link
+        them, and if it can wrap tools (`ToolGuards`), policy checks calls of tools that agents add themselves. Without `conversations`
+        no agent has sessions.
         """
         self._paths = list(paths)
         self._base_dir = base_dir or Path.cwd()
@@ -134,7 +135,7 @@ class AgentSource:
         self.is_waiting = False
         """Whether a file is not loaded because a person has not yet accepted the Python code that it names."""
         self.judged: dict[tuple[Path, Access], str | None] = {}
-        """Maps a folder and a kind of access to the reason if models may not access the folder, or to `None` if access is allowed."""
+        """For each folder and kind of access, why models may not access it, or `None`; `catalog` compares it with later decisions."""
         self.remarks: list[SourceProblem] = []
         """Notes for the operator about the folders of agents that loaded."""
 
@@ -218,7 +219,7 @@ class AgentSource:
             return None
 
     async def _around(self, before: Mapping[Path, LoadedAgent]) -> list[object]:
-        """Return the middleware of all agents: the previous source's if nothing changed, or new. Raises `AgentError`."""
+        """Return the middleware of `agents.middleware`; reuse the previous source's if it is unchanged. Raises `AgentError`."""
         written, known = self._shared.settings.middleware, self._previous
         if known is not None and known.generation == self.generation and known.around is not None:
             self.around = known.around
@@ -299,7 +300,7 @@ class AgentSource:
             logger.warning("%s", text)
 
     def file_schemas(self) -> dict[str, dict[str, JsonValue]]:
-        """Return the input schemas of the agents' file tools, by source name that policies use (`agent/<name>`) and by tool name."""
+        """Return the input schemas of the agents' file tools, to check policies: by policy key (`agent/<name>`) and tool name."""
         found: dict[str, dict[str, JsonValue]] = {}
         for definition in self.definitions:
             if (files := files_of(definition, self._shared)) is not None:
@@ -444,7 +445,10 @@ class AgentSource:
         return {"values": []}
 
     async def watch(self, uri: str) -> None:
-        """Accept a subscription to an agent's card, which never changes while this source exists. Raises `NotFound` for other URIs."""
+        """Accept a subscription to an agent's card. No update follows, because a card does not change while this source exists.
+
+        Raises `NotFound` if no card has the URI.
+        """
         self._known(uri)
 
     async def unwatch(self, uri: str) -> None:

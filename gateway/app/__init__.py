@@ -1,7 +1,7 @@
-"""The composition root: turns a configuration into a running gateway, and applies changes of it.
+"""The composition root: builds a running gateway from a configuration, and applies changes of the configuration.
 
-`gateway` connects the parts, and `local_builder` builds the sources of skills, functions, agents and workflows from them. Only the command
-line imports this package. `Gateway` loads on first use.
+`gateway` creates and connects the objects, and `local_builder` builds the sources of skills, functions, agents and workflows. Only the
+command line imports this package. `Gateway` is imported on first use.
 """
 
 from __future__ import annotations

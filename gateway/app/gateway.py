@@ -1,6 +1,6 @@
-"""`Gateway`: builds the objects that a configuration needs, connects them, and applies a changed configuration while it runs.
+"""`Gateway`: creates and connects the objects that a configuration needs, and applies a changed configuration while it runs.
 
-Packages that the configuration does not need are not imported. One exit stack enters every resource in the order of dependency and
+Packages that the configuration does not need are not imported. One exit stack enters all resources in the order of their dependencies, and
 closes them in reverse order.
 """
 
@@ -81,7 +81,7 @@ logger = logging.getLogger(__name__)
 
 
 class Gateway:
-    """One gateway: an async context manager from `from_config`. While it is entered, call `serve_stdio` or `serve_http`."""
+    """A gateway for one configuration. Create it with `from_config`, enter it with `async with`, and call `serve_stdio` or `serve_http`."""
 
     def __init__(self, loaded: LoadedConfig, events: EventStream, acceptance: Acceptance | None, endpoint: str | None) -> None:
         self.loaded = loaded
@@ -117,14 +117,14 @@ class Gateway:
     ) -> Gateway:
         """Return a gateway for the configuration `loaded`. It has no side effects before it is entered.
 
-        `acceptance` decides which commands of the configuration may run. By default all may, except those that wait for acceptance in a
-        running gateway of this configuration, and nothing is recorded. `endpoint` is the port or `STDIO` at which the gateway will be
-        served; loop detection needs it (`hop_id`).
+        `acceptance` decides which commands of the configuration may run. By default all may run, except new or changed commands that a
+        person has not yet accepted for a running gateway of this configuration; nothing is recorded as accepted. `endpoint` is the port or
+        `STDIO` at which the gateway will be served; it is a part of the id by which a chain of gateways detects loops (`hop_id`).
         """
         return cls(loaded, events or EventStream(), acceptance, endpoint)
 
     async def __aenter__(self) -> Gateway:
-        """Start the gateway. Servers connect in the background; `ready` waits for them.
+        """Start the gateway. Remote servers are connected in the background; `ready` waits for them.
 
         Raises:
             Collision: Two local sources claim one tool name.
@@ -215,7 +215,10 @@ class Gateway:
         await self._stack.enter_async_context(self._server)
 
     def _asking(self, records: Records) -> InputRequestServices:
-        """Build the services that answer a server's requests for input. The database opens on first use."""
+        """Build the services for requests that remote servers send to clients: a person's approval, and models that answer sampling.
+
+        This also begins the audit log: until the gateway exits, audit events are stored with `records`, in the gateway's database.
+        """
         config = self.loaded.config
         self._stack.callback(audit(self.events, records))
         days = config.server.standing_approval_days
@@ -229,15 +232,15 @@ class Gateway:
         return InputRequestServices(self.events, records, approvals, self._models.for_sampling(config))
 
     def approval_by(self) -> ApprovalBy:
-        """Return who approves a call, the caller or an operator, if the policy of its source has no `approval.by`."""
+        """Return who must approve a call (the caller or an operator) if the policy of the tool's source does not set `approval.by`."""
         return self.loaded.config.server.approval_by or ("operator" if self.keys.are_required() else "caller")
 
     def _may_review(self, principal: Principal) -> bool:
-        """Return whether a principal may approve calls: operators always, others if some policy does not require an operator."""
+        """Whether a principal may approve calls: an operator always, another principal if some policy does not require an operator."""
         return is_operator(principal) or bool(approvers_of(self.loaded.config, self.approval_by()) - {"operator"})
 
     def _entries(self) -> list[CatalogEntry]:
-        """Return the catalog's entries in order: the gateway's own tools, local sources, then servers in the order of the file."""
+        """Return one catalog entry per source of tools: built-in tools, local sources, then servers in the order of the configuration."""
         unlimited = {"max_result_bytes": UNLIMITED_BYTES, "max_kept_bytes": UNLIMITED_BYTES}
         own = self.loaded.config.policy(SOURCE_ID).model_copy(update=unlimited)
         entries = [CatalogEntry(self._own, own, "", self._own, is_local=True)]
@@ -249,7 +252,7 @@ class Gateway:
         policy = self.loaded.config.policy(source.id)
         if source.id == "skill":
             policy = with_script_approval(policy, self.loaded.config.skills.scripts)
-        full: Source | None = source if hasattr(source, "read") else None  # pyright: ignore[reportAssignmentType]  # the Protocol's own mark
+        full: Source | None = source if hasattr(source, "read") else None  # pyright: ignore[reportAssignmentType]  # `read` makes it a `Source`
         return CatalogEntry(source, policy, self.loaded.config.prefix_of(source.id), full, is_local=is_local, active=active)
 
     def _offer_own(self) -> None:
@@ -265,18 +268,18 @@ class Gateway:
     # -- another configuration ---------------------------------------------------------------------------------
 
     def follow(self, read: Callable[[], LoadedConfig], watch: FileWatch | None) -> None:
-        """Until the gateway exits, apply the configuration that `read` returns at SIGHUP and when the file of `watch` changes.
+        """From now on, read the configuration with `read` and apply it, at each SIGHUP and when the file that `watch` watches changes.
 
-        `read` runs in a worker thread; it may block and raise `ConfigError`, which changes nothing.
+        This ends when the gateway exits. `read` runs in a worker thread; it may block, and may raise `ConfigError`, which changes nothing.
         """
         self._reloader = Reloader(read, self.reload, watch, follows=self.loaded.config.server.reload)
         self._tasks.start_soon(self._reloader.run)
         self._tasks.start_soon(self._acceptance.follow, self._reloader.read_again)
 
     async def reload(self, written: LoadedConfig) -> bool:
-        """Put the configuration `written` in force; return its `server.reload`: whether to react to further changes of its file.
+        """Apply the configuration `written` to the running gateway. Return its `server.reload`: whether to react to changes of its file.
 
-        Servers with the same entry and policy keep their connection. In-flight calls of other servers may finish.
+        Servers whose entry and policy did not change keep their connection. In-flight calls of other servers may finish.
 
         Raises:
             ConfigError: The configuration cannot be used; nothing was changed.
@@ -316,7 +319,7 @@ class Gateway:
         return loaded.config.server.reload
 
     async def _apply_files(self) -> None:
-        """Load the agents, workflows and functions again whose files have changed."""
+        """Load agents, workflows and functions again whose files have changed, and update the catalog."""
         async with self._arranging:
             local = await self._local.prepare(self.loaded, self._shared.remote)
             self._emit_acceptance_events()
@@ -343,9 +346,9 @@ class Gateway:
             self._reloader.try_again()
 
     def problems(self) -> list[str]:
-        """Return why the configuration, the lock file or a setting is not used as written, one text each. Secrets are masked."""
+        """Return one text per problem because of which the configuration or the lock file is not used as written. Secrets are masked."""
         problems = (self._reloader.problem if self._reloader is not None else None, self._lock.problem, self._local.problem)
-        # The status of a server shows that its own command waits for acceptance.
+        # A server whose command waits for acceptance is left out, because the server's status shows this.
         waiting = [entry for key, entry in self._acceptance.held.items() if key not in self.loaded.config.mcp_servers]
         waiting = [entry for entry in waiting if not any(entry.key == server.name for server in self.loaded.disabled)]
         held = [f"{e.place} is new or changed and waits: `moongate lock --accept {e.key}` shows it and accepts it." for e in waiting]
@@ -354,29 +357,36 @@ class Gateway:
     # -- state -------------------------------------------------------------------------------------------------
 
     async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:
-        """Return the tools that match `<source>/<glob>` patterns, under their exposed names. Policies apply to their calls.
+        """Return the tools that match the patterns `<source>/<glob>`, under the names that clients use. Policies apply to their calls.
 
-        Implements `ToolBox` for agents and workflows.
+        Implements `ToolBox`, from which agents and workflows get their tools.
         """
         await self.catalog.ready()
         return [RenamedTool(tool, tool.exposed_name) for tool in await self.catalog.tools(patterns)]
 
     def guard_of(self, source: str) -> ToolGuard[Tool]:
-        """Return the object that applies policies to tools that one agent's or workflow's file defines (implements `ToolGuards`)."""
+        """Return the object that applies policy to tools which the agent or workflow `source` defines itself. Implements `ToolGuards`."""
         return self._gates.guard_of(source)
 
     async def read_resource(self, uri: str, ctx: CallContext) -> ReadOutcome:
-        """Read a resource as a client would, under all policies (implements `ResourceBox` for agents). Raises `NotFound`."""
+        """Read the resource with this URI for an agent, with the same policies as for a client. Implements `ResourceBox`.
+
+        Raises:
+            NotFound: The URI is unknown.
+        """
         return await self.catalog.read(uri, ctx)
 
     async def ready(self, timeout_seconds: float) -> None:
-        """Wait until every server has connected or failed to connect, at most `timeout_seconds`; then update the catalog."""
+        """Wait until every remote server has connected or failed, for at most `timeout_seconds`; then update the catalog."""
         with anyio.move_on_after(timeout_seconds):
             await self._readiness.settled()
         await self.catalog.catch_up()
 
     async def _serve_remote(self, remote: RemoteSkills) -> None:
-        """Serve the skills of remote servers. Without local skills, the source `skill` exists only while a server has skills."""
+        """Publish changed skills of remote servers in the source `skill`, which contains all skills, local and remote.
+
+        Without local skills this source exists only while a remote server has skills; the catalog is updated when it is added or removed.
+        """
         async with self._arranging:
             changes = await self._local.share(self.loaded, remote)
             if changes is not None:
@@ -393,7 +403,7 @@ class Gateway:
 
     @property
     def inspection(self) -> Inspection:
-        """Facts about the running gateway for operators, read at each call."""
+        """An object whose methods return facts about the running gateway for operators. They read the current state at each call."""
         return Inspection(self.loaded, self._local, self._servers, self.catalog, self.sources, self._models.resolver)
 
     async def _wait_for_lists(self) -> None:
@@ -402,11 +412,11 @@ class Gateway:
 
     @property
     def skill_index(self) -> SkillIndex | None:
-        """The index of all served skills; `None` if no skills are served."""
+        """The search index of all skills that this gateway serves; `None` if it serves no skills."""
         return self._local.skills.index if self._local.skills is not None else None
 
     def sources(self) -> list[SourceStatus]:
-        """Return the status of every source in catalog order, disabled servers last. Known secrets are masked."""
+        """Return the status of every source of tools, in the order of the catalog, with disabled servers last. Secrets are masked."""
         count = self.catalog.count
         statuses = [local_status(name, local.source, count(name)) for name, local in self._local.table.items()]
         for upstream in self._servers.sources:
@@ -427,25 +437,28 @@ class Gateway:
     # -- serving -----------------------------------------------------------------------------------------------
 
     async def serve_stdio(self, first: StartupAnswers | None = None) -> None:
-        """Serve one client over standard input and output until it closes its input, or SIGINT or SIGTERM arrives.
+        """Serve one client over standard input and output until it closes its end of the pipe, or SIGINT or SIGTERM arrives.
 
-        `first` has already answered the first requests from the results that an earlier start stored; `None` if it could not.
+        `first` answered the client while the gateway was loading, with results that an earlier start stored; `None` if this was not done.
         """
         from gateway.server.serving import serve_stdio
 
         await serve_stdio(self._server, first, partial(self.keep_answers, first))
 
     async def keep_answers(self, first: StartupAnswers | None) -> None:
-        """When every server has connected or failed, store results for the next start over stdio. `None` does nothing."""
+        """Wait until every remote server has connected or failed, then store results of listings for the next start over stdio.
+
+        `first` has the cache file. If it is `None`, nothing is stored.
+        """
         if first is not None:
             await self.ready(math.inf)
             await keep_answers(self.loaded, self._server, self._local.files.modules, first)
 
     async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None], listener: socket | None = None) -> None:
-        """Serve over HTTP until SIGINT or SIGTERM arrives or the call is cancelled.
+        """Serve clients over HTTP until SIGINT or SIGTERM arrives, or the calling task is cancelled.
 
-        `on_ready` receives the endpoint's URL when requests are accepted. `listener` is a socket that listens at the address already; it
-        is closed at the end. After the first signal, in-flight calls may finish for `server.http.drainSeconds`; a second signal ends them.
+        `on_ready` is called with the endpoint's URL when requests are accepted. `listener` is a socket that already listens at the address;
+        it is closed at the end. After a signal, in-flight calls have `server.http.drainSeconds` to finish; a second signal ends them.
 
         Raises:
             ConfigError: The address is in use, or other machines can reach it and no API key exists.

@@ -1,6 +1,7 @@
-"""`LocalBuilder`: builds the sources of skills, functions, agents and workflows from the parts of one gateway.
+"""`LocalBuilder`: builds the local sources of tools: skills, Python functions, agents and workflows.
 
-The package of a source is imported when the first such source is built. `catalog.local_sources` decides when to build.
+The package of a kind of source is imported when the first source of this kind is built. `catalog.local_sources` decides when a source is
+built.
 """
 
 from __future__ import annotations
@@ -32,21 +33,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalBuilder:
-    """Builds local sources: skills, functions, agents and workflows. The fields are the parts of the gateway that the sources use."""
+    """Builds the local sources of tools: skills, Python functions, agents and workflows. The fields are objects that the sources use."""
 
     toolbox: ToolBox
-    """Gives agents and workflows their tools."""
+    """Finds the tools that agents and workflows use."""
     models: Callable[[], ModelResolver]
-    """Returns the gateway's model resolver."""
+    """Function that returns the gateway's model resolver."""
     records: Records
-    """Stores the sessions of agents."""
+    """Stores the sessions of agents, and the questions of workflows that people have not answered yet."""
     state_folder: Path
     events: EventStream
     acceptance: Acceptance
-    """Decides which files of agents, functions and workflows may make the gateway import Python modules."""
+    """Decides which files of agents and workflows may make the gateway import Python modules: those that a person has accepted."""
 
     def build(self, kind: LocalKind, loaded: LoadedConfig, roots: RootRules, local: LocalSources) -> LocalToolSource:
-        """Return a new source (implements `LocalSourceBuilder`)."""
+        """Build a new source of the given kind from the configuration `loaded`. Implements `LocalSourceBuilder`.
+
+        `roots` decides which folders agents may use. `local` has the current local sources.
+        """
         match kind:
             case "skill":
                 return self._skills(loaded)

@@ -30,7 +30,7 @@ _VERSIONS = (1, 2)
 _SECONDS_PER_DAY = 86_400
 _MAX_NAME_LENGTH = 100
 _MAX_TOKEN_LENGTH = 200
-"""Maximum characters of a token that is checked. A valid token has 55 characters."""
+"""Maximum characters of a token. A longer token is invalid, and only its beginning is hashed. A valid token has 55 characters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
 
 CHALLENGE_PATTERN = re.compile(r"[0-9a-f]{32}\Z")
-"""Pattern of a challenge: 128 random bits as hexadecimal digits. The gateway does not answer other challenges."""
+"""Pattern of the challenge that a command sends: 128 random bits as hexadecimal digits. The gateway answers no other challenge."""
 
 MAX_PATHS = 2
-"""Maximum number of paths of one configuration file: the path as written, and the path with the symbolic links of its folder resolved."""
+"""Maximum number of paths under which one configuration file is known: as written, and with the symbolic links of its folder resolved."""
 
 
 class Identity:
-    """Creates and checks proofs that a gateway serves the configuration file `configuration` with the state folder `state`."""
+    """Creates and checks proofs that a running gateway serves the configuration file `configuration` with the state folder `state`.
+
+    A command requests a proof from the gateway before it sends an API key or a call, because another program may listen on the port.
+    """
 
     def __init__(self, state: StateFolder, configuration: Path) -> None:
         """Read the secret key for proofs from the state folder, or create it there.
@@ -47,15 +50,14 @@ class Identity:
         return cls(StateFolder(state_dir(loaded.config.storage.dir)), loaded.path or loaded.base_dir)
 
     def prove(self, challenge: str, port: int) -> str:
-        """Return the proofs for a `challenge`, separated by spaces: one HMAC for each path of the configuration file.
+        """Return the proofs for the `challenge` of a command, separated by spaces: one HMAC for each path of the configuration file.
 
-        The paths are the one as written and the one with its folder's links resolved. The proofs are valid only for the gateway that
-        listens on `port`.
+        The paths are the one as written and the one with its folder's links resolved. A proof is valid only for the gateway on `port`.
         """
         return " ".join(hmac.digest(key, f"{challenge} {port}".encode(), "sha256").hex() for key in self._keys)
 
     def accepts(self, proof: str, challenge: str, port: int) -> bool:
-        """Return whether the gateway that sent `proof` in response to `challenge` serves this configuration and listens on `port`.
+        """Return whether `proof` shows that the gateway which sent it for `challenge` serves this configuration and listens on `port`.
 
         A configuration file may have two paths (`MAX_PATHS`); a valid proof for one of them is enough.
         """

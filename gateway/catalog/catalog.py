@@ -1,8 +1,9 @@
-"""`Catalog`: merges the tools, resources, templates and prompts of all sources under exposed names.
+"""`Catalog`: merges the tools, resources, resource templates and prompts of all sources, and finds them by their exposed names.
 
-It wraps every tool in `GuardedTool` and returns nothing else, so every call passes the gate. Lists are kept in memory and rebuilt when a
-source reports a change. The cost of a lookup does not depend on the number of tools. `server` publishes the catalog; agents and workflows
-call through it.
+A source provides tools: a remote MCP server, or the gateway's functions, agents, workflows or skills. The source knows an entry by its
+native name or URI, clients by its exposed name or URI. The catalog returns every tool wrapped in `GuardedTool`, so that each call passes
+the gate (the pipeline of policy checks). Lists are kept in memory and rebuilt when a source reports a change. The cost of a lookup does not
+depend on the number of tools. `server` publishes the catalog; agents and workflows call tools through it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ _RESOURCE_KINDS: Mapping[ChangeKind, tuple[Kind, ...]] = {"tools": (), "resource
 
 
 class Catalog:
-    """The merged tools, resources, templates and prompts of all sources. Call `refresh` once after starting the sources, then `run`."""
+    """Holds the merged lists of all sources' tools, resources, templates and prompts, and forwards reads to the source of an entry.
+
+    Call `refresh` once after starting the sources, then run `run` in the background.
+    """
 
     def __init__(
         self,
@@ -52,38 +56,38 @@ class Catalog:
         settled: Callable[[], Awaitable[None]],
         disclosure: Disclosure | None = None,
     ) -> None:
-        """Store the arguments. The sources are read only when `refresh` is called.
+        """Store the arguments. The catalog stays empty until `refresh` reads the sources.
 
-        `services` are passed to the gates, which check every tool call and read. `name_budget` is the maximum length of an exposed tool
-        name. `settled` waits, with a deadline, for sources that are still starting. `disclosure` gets the tools that are listed on demand
-        only, and decides which clients see them.
+        `entries` are the sources, in the order of the merged lists. `services` are passed to the gates, which check every call of a tool
+        and read of a resource. `name_budget` is the maximum length of an exposed tool name. `settled` waits, with a deadline, for sources
+        that are still starting. `disclosure` receives the on-demand tools, which a client sees only after its model has loaded them.
         """
         self._services = services
         self._name_budget = name_budget
         self._settled = settled
         self.disclosure = disclosure
-        """Decides per client which tools are listed; `None` lists every tool to every client."""
+        """Decides which on-demand tools a client sees (those that its model has loaded); `None` lists every tool to every client."""
         self.may_review: Callable[[Principal], bool] = lambda principal: True
-        """Whether a principal sees `review_approvals`."""
+        """Decides whether a principal sees the tool `review_approvals`, which shows a person the calls that wait for an approval."""
         self.listings: Sequence[SourceListing] = self._label_sources(entries)
-        """The listing (the exposed lists and gates) of each source, in the order of the sources."""
+        """The `SourceListing` of each source (its exposed lists and its policy checks), in catalog order."""
         self._tools: dict[str, GuardedTool] = {}
-        """Tools that clients see and call, by exposed name."""
+        """The tools that clients see and can call, by exposed name."""
         self._unlisted: dict[str, GuardedTool] = {}
-        """Tools that only agents and workflows of this gateway may call, by exposed name."""
+        """The tools that only agents and workflows of this gateway can call (`listed: false` in `overrides`), by exposed name."""
         self._merged: dict[Kind, list[JsonObject]] = {kind: [] for kind in CATALOG_KINDS}
         self._owners: dict[Kind, dict[str, SourceListing]] = {kind: {} for kind in CATALOG_KINDS}
         self._wire_tools: list[JsonObject] = []
         self._joining: list[SourceListing] = []
-        """New sources whose lists `arrange` is still building. Changes that these sources report meanwhile are not lost."""
+        """New sources whose lists `arrange` is still building. If they report a change meanwhile, their lists are rebuilt too."""
         self._dirty: dict[str, set[ChangeKind]] = {}
         self.changed_at: dict[ChangeKind, float] = {}
-        """Kind of list → time of its last change, by the event loop's clock."""
+        """Kind of list (`tools`, `resources` or `prompts`) → time of its last change, in seconds of the event loop's clock."""
         self._wake = anyio.Event()
         self._listeners: list[Callable[[ChangeKind], None]] = []
         self._update_listeners: list[Callable[[str], None]] = []
         self.problems: dict[str, str] = {}
-        """Exposed name → its problem, for example a name clash; shown by `doctor` and the console."""
+        """Exposed name of a tool → why a second tool of this name is not served; shown by `moongate doctor` and the status page."""
 
     def _label_sources(self, entries: Sequence[CatalogEntry]) -> list[SourceListing]:
         listings: list[SourceListing] = []
@@ -98,10 +102,10 @@ class Catalog:
         return listings
 
     async def refresh(self) -> None:
-        """Build all lists from the sources' current lists and start following their changes.
+        """Read the lists of all sources, merge them into the lists that clients see, and subscribe to the sources' changes.
 
         Raises:
-            Collision: Two local sources have a tool of the same name.
+            Collision: Two local sources (sources that are part of this gateway) have a tool of the same name.
         """
         for listing in self.listings:
             await self._fill(listing)
@@ -119,10 +123,9 @@ class Catalog:
             await listing.rebuild_kind(kind)
 
     async def arrange(self, entries: Sequence[CatalogEntry]) -> None:
-        """Serve exactly these sources from now on, in this order, and report each kind of list that changed.
+        """Replace all sources by those of `entries`, in this order, and notify the listeners of each kind of list that changed.
 
-        An entry that equals a current one keeps its built lists. In-flight calls of removed sources continue. Must not be called
-        concurrently.
+        The lists of an unchanged entry are not rebuilt. In-flight calls of removed sources continue. Must not be called concurrently.
         """
         known = {listing.entry.source: listing for listing in self.listings}
         arranged: list[SourceListing] = []
@@ -146,7 +149,7 @@ class Catalog:
                 self._tell(change)
 
     def _seen(self) -> dict[ChangeKind, object]:
-        """Return the lists that clients see, by kind, to find out which kinds a change of the sources affects."""
+        """Return the published lists by kind, so that `arrange` can compare the lists before and after a change of the sources."""
         merged = self._merged
         deferred = self.disclosure.names if self.disclosure is not None else None
         tools = (self._wire_tools, deferred)
@@ -159,14 +162,14 @@ class Catalog:
             listener(change)
 
     async def run(self) -> None:
-        """Rebuild changed lists and call the listeners, until cancelled."""
+        """Until cancelled, wait for changes that sources report, rebuild the changed lists, and call the listeners of `subscribe`."""
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()
             await self.catch_up()
 
     async def catch_up(self) -> None:
-        """Rebuild the lists that are marked as changed; returns at once if no list is marked."""
+        """Rebuild the lists that sources have reported as changed, and call the listeners. Returns at once if no change is pending."""
         if not self._dirty:
             return
         dirty, self._dirty = self._dirty, {}
@@ -184,7 +187,7 @@ class Catalog:
             self._tell(change)
 
     async def _rebuild(self, dirty: Mapping[str, set[ChangeKind]]) -> set[ChangeKind]:
-        """Rebuild the lists that sources reported as changed (`dirty`: source id → kinds), and return the changed kinds."""
+        """Rebuild the changed lists of each source in `dirty` (source id → kinds of list), and return all kinds that changed."""
         changed: set[ChangeKind] = set()
         for listing in (*self.listings, *self._joining):
             changes = dirty.get(listing.entry.source.id, set[ChangeKind]())
@@ -199,11 +202,11 @@ class Catalog:
         return changed
 
     def subscribe(self, listener: Callable[[ChangeKind], None]) -> None:
-        """Call `listener` with the kind of list after each rebuild of such a list. The listener must not block or raise."""
+        """Call `listener` after each rebuild of a list that clients see, with the kind of list. The listener must not block or raise."""
         self._listeners.append(listener)
 
     def subscribe_updates(self, listener: Callable[[str], None]) -> None:
-        """Call `listener` with the exposed URI of each watched resource that changes."""
+        """Call `listener` each time a source reports that a watched resource has changed, with the exposed URI of the resource."""
         self._update_listeners.append(listener)
 
     def _mark(self, source_id: str, kind: ChangeKind) -> None:
@@ -261,9 +264,10 @@ class Catalog:
         self._owners[kind] = owners
 
     async def tools(self, patterns: Sequence[str] | None = None) -> Sequence[GuardedTool]:
-        """Return all tools that clients see; with `patterns` (`<source>/<glob>`) all that match a pattern, unlisted tools included.
+        """Return all tools that clients see, or, if `patterns` are given, all listed and unlisted tools that match one of them.
 
-        The globs match the names that the sources use. Implements `ToolBox`.
+        A pattern is `<source>/<glob>`; the glob matches a tool's native name in its source. A pattern without `/` is the id of a source
+        and matches all of its tools. Implements the protocol `ToolBox`, through which agents and workflows find tools.
         """
         await self.catch_up()
         if patterns is None:
@@ -283,17 +287,17 @@ class Catalog:
         await self.catch_up()
 
     async def seek(self, exposed_name: str) -> GuardedTool:
-        """Find a tool as `find` does, but wait for sources that are still starting before the name counts as unknown."""
+        """Return the tool that clients call by this name; if it is unknown, first wait for starting sources. Raises `NotFound`."""
         tool = self._tools.get(exposed_name)
         if tool is None:
             await self.ready()
         return tool or self.find(exposed_name)
 
     def find(self, exposed_name: str) -> GuardedTool:
-        """Return the tool with an exposed name.
+        """Return the tool that clients call by this name, without waiting for sources that are still starting.
 
         Raises:
-            NotFound: The name is unknown, or the tool is hidden.
+            NotFound: The name is unknown, or clients do not see the tool.
         """
         tool = self._tools.get(exposed_name)
         if tool is None:
@@ -301,9 +305,10 @@ class Catalog:
         return tool
 
     def refuse_quarantined(self, exposed_name: str, principal: Principal) -> str | None:
-        """Record that a call of a quarantined tool was refused, and return the reason and the command that accepts the tool.
+        """Record the refused call of a quarantined tool (a person has not accepted its definition), and return the error for the caller.
 
-        Returns `None` if the name is not that of a quarantined tool, or if the caller may not use the tool.
+        The text has the reason and the command that accepts the tool. Returns `None` if the name is not that of a quarantined tool, or if
+        the caller may not use the tool.
         """
         for listing in self.listings:
             if (reason := listing.quarantined(principal).get(exposed_name)) is not None:
@@ -317,11 +322,12 @@ class Catalog:
         return tool.definition.input_schema if tool is not None else None
 
     def count(self, source_id: str) -> int:
-        """Return the number of served tools of a source."""
+        """Return the number of tools of a source that clients see."""
         return sum(1 for tool in self._tools.values() if tool.source == source_id)
 
     def withheld(self, source_id: str | None = None) -> dict[str, Reject]:
-        """Return `<source>/<native name or URI>` → why the entry is not served, of one or all sources; without those hidden by patterns."""
+        """Return why entries of one source, or of all, are not served: `<source>/<native name or URI>` → the rule and the reason.
+        Entries that the policy's `allow` and `deny` patterns hide are left out."""
         return {
             f"{listing.entry.source.id}/{native}": verdict
             for listing in self.listings
@@ -331,7 +337,7 @@ class Catalog:
         }
 
     def wire_tools(self, principal: Principal = LOCAL) -> list[JsonObject]:
-        """Return every tool that this caller may use, as published and in order. The list is shared; callers must not change it."""
+        """Return the published definitions of all tools that this principal may use, in catalog order. Callers must not change the list."""
         hidden = None if self.reviews(principal) else REVIEW_TOOL
         if principal.scopes is None and hidden is None:
             return self._wire_tools
@@ -341,12 +347,12 @@ class Catalog:
         return [self._tools[wire["name"]].described(wire, scopes) for wire in admitted]
 
     def reviews(self, principal: Principal) -> bool:
-        """Return whether this caller sees `review_approvals`, which may differ between callers with equal scopes."""
+        """Return whether the principal may see the tool `review_approvals`, which may differ between principals with equal scopes."""
         return REVIEW_TOOL not in self._tools or self.may_review(principal)
 
     def wire(self, kind: Kind, principal: Principal = LOCAL) -> list[JsonObject]:
-        """Return every resource, template or prompt that this caller may use, as published and in order. Callers must not change the
-        list."""
+        """Return the published resources, templates or prompts (`kind`) that this principal may use, in catalog order. Callers must not
+        change the list."""
         if principal.scopes is None:
             return self._merged[kind]
         of: ScopeKind = "prompts" if kind == "prompts" else "resources"
@@ -354,7 +360,8 @@ class Catalog:
         return [wire for wire in self._merged[kind] if owners[wire[key]].admits(principal, of, owners[wire[key]].natives[kind][wire[key]])]
 
     def locate(self, uri: str) -> tuple[SourceListing, str]:
-        """Return the listing of an exposed URI's source, and the native URI. Raises `NotFound`, also for a skill that policy hides."""
+        """Return the `SourceListing` of the source that serves an exposed URI, and the source's native URI of the same resource.
+        Raises `NotFound`, also for a skill that policy hides."""
         listing, native = self._located(uri)
         if not judge_skill_uri(native, listing.entry.policy.skills):
             raise NotFound("resource", uri)
@@ -379,7 +386,7 @@ class Catalog:
         raise NotFound("resource", uri)
 
     def _is_local(self, uri: str) -> bool:
-        """Return whether this unlisted file belongs to a local skill. A server may have the same name as a skill's folder."""
+        """Return whether an unlisted URI is in a skill folder of this gateway, and not at a server that has the folder's name as label."""
         root = "/".join(uri.split("/")[:3])
         return any(exposed.startswith(f"{root}/") for s in self.listings if s.entry.is_local for exposed in s.natives.get("resources", {}))
 
@@ -390,7 +397,7 @@ class Catalog:
         return listing, listing.natives["prompts"][name]
 
     async def may_ask(self, kind: Literal["resources", "prompts"], name: str) -> bool:
-        """Return whether reading an exposed URI or prompt may send the client a request for input; false for unknown names."""
+        """Return whether reading the resource or prompt may send the client a request for input; false for an unknown URI or name."""
         await self.ready()
         try:
             listing, _ = self.locate(name) if kind == "resources" else self._owner_of_prompt(name)
@@ -399,12 +406,12 @@ class Catalog:
         return isinstance(listing.entry.full, AskingSource) and listing.entry.full.may_ask
 
     async def read(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
-        """Read the resource with an exposed URI, if the gate allows it. Raises `NotFound`."""
+        """Read the resource with an exposed URI if policy allows it. First wait for sources that are still starting. Raises `NotFound`."""
         await self.ready()
         return await self.read_now(uri, ctx)
 
     async def read_now(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
-        """Read an exposed URI as `read` does, but without waiting for sources that are still starting. Raises `NotFound`."""
+        """Read the resource with an exposed URI if policy allows it; do not wait for starting sources. Raises `NotFound`."""
         listing, native = self.locate(uri)
         source = cast("Source", listing.entry.full)
 
@@ -416,7 +423,7 @@ class Catalog:
             return outcome
 
         try:
-            # Hosts check the digests of skills' files, so a file is returned unchanged or refused.
+            # MCP hosts check the digests of skills' files, so a file is returned unchanged or refused.
             exact = "allow" if listing.hidden_text == "strip" and native.startswith("skill://") else None
             read = Read(method="resources/read", name=uri, subject=("resources", native), hidden_text=exact)
             return await listing.reads.read(read, ctx, work)
@@ -424,7 +431,7 @@ class Catalog:
             raise NotFound("resource", uri) from None
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished | InputRequired:
-        """Render the prompt with an exposed name, if the gate allows it. Raises `NotFound`."""
+        """Get the prompt with an exposed name from its source, if policy allows it. Raises `NotFound`."""
         await self.ready()
         listing, native = self._owner_of_prompt(name)
         source = cast("Source", listing.entry.full)
@@ -438,7 +445,7 @@ class Catalog:
         return await listing.reads.read(Read(method="prompts/get", name=name, subject=("prompts", native)), ctx, work)
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """Complete an argument of an exposed prompt or template. Raises `NotFound`."""
+        """Return suggestions of the source for an argument of an exposed prompt or resource template. Raises `NotFound`."""
         await self.ready()
         kind: ScopeKind = "prompts" if ref.get("type") == "ref/prompt" else "resources"
         if kind == "prompts":
@@ -458,7 +465,8 @@ class Catalog:
         return await listing.reads.fetch(Read(method="completion/complete", name=native, subject=(kind, judged)), ctx, work)
 
     async def watch(self, uri: str, ctx: CallContext) -> None:
-        """Start to watch an exposed URI, if the gate allows it. Listeners of `subscribe_updates` receive the updates. Raises `NotFound`."""
+        """Subscribe at the source to updates of the resource with an exposed URI, if policy allows it. Raises `NotFound`.
+        Listeners registered by `subscribe_updates` receive the updates."""
         await self.ready()
         listing, native = self.locate(uri)
         source = cast("Source", listing.entry.full)
@@ -470,13 +478,13 @@ class Catalog:
         await listing.reads.fetch(Read(method="resources/subscribe", name=uri, subject=("resources", native)), ctx, subscribe)
 
     async def unwatch(self, uri: str) -> None:
-        """End a watch that `watch` started."""
+        """End the subscription to a resource that `watch` started. Raises `NotFound` if no source serves the URI any longer."""
         listing, native = self.locate(uri)
         await cast("Source", listing.entry.full).unwatch(native)
 
 
 def _clash(name: str, first: str, second: str) -> str:
-    """Return the error text for two sources with a tool of the same exposed name; it says how to fix the clash."""
+    """Return the error text for a tool name that two sources (ids `first` and `second`) claim, with the configuration key that fixes it."""
     if first == SOURCE_ID:  # for example a second gateway behind this one without a prefix
         return f"This gateway's own tool {name!r} hides the one of source {second!r}; give {second!r} a `prefix` under `policies`."
     claimed = f"Tool name {name!r} is claimed by source {first!r} and by source {second!r}"

@@ -1,8 +1,9 @@
-"""Progressive disclosure: tools of sources with `disclosure: on-demand` are listed to a client only after its model loaded them.
+"""Progressive disclosure: a tool of a source whose policy has `disclosure: on-demand` is listed to a client only after its model loaded it.
 
-`list_tools` finds them, `load_tools` and `unload_tools` change the listing of one client. The loaded tools belong to the session of a
-legacy client; for a 2026 client they belong to the principal, because listings must not differ by connection. They are kept in memory only.
-Disclosure is not a permission: an unlisted tool can be called by its name, and the gate judges the call.
+The tool `list_tools` finds such tools; `load_tools` and `unload_tools` change the `tools/list` response of one client. The set of loaded
+tools is stored in memory, per session for a client of an MCP version with sessions, and per principal for a client of the sessionless
+version 2026-07-28, because its listings must not differ by connection. Disclosure is not a permission: a tool that is not loaded can be
+called by its name, and the gate (the pipeline of policy checks) judges the call.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from gateway.tools.context import CallContext
 from gateway.tools.search import Row, WordIndex
 
 MAX_SCOPES = 10_000
-"""Maximum number of clients whose loaded tools are kept. Beyond it, the client whose last change is oldest is dropped."""
+"""Maximum number of clients for which the gateway stores which on-demand tools their models have loaded.
+
+A client is a session or, without sessions, a principal (`scope_of`). Above the maximum, the client with the oldest change is dropped.
+"""
 
 MAX_NAMES = 200
-"""Maximum number of tools that one call loads or unloads."""
+"""Maximum number of tool names in one call of `load_tools` or `unload_tools`."""
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 100
@@ -33,12 +37,15 @@ _MAX_SUMMARY_CHARS = 200
 
 
 def scope_of(session_id: str | None, principal: str) -> str:
-    """Return the scope, which is the key of the loaded tools: the session of a legacy client, or else the principal."""
+    """Return the key under which a client's loaded tools are stored: its session id, or its principal if it has no MCP session."""
     return f"session {session_id}" if session_id is not None else f"principal {principal}"
 
 
 class Disclosure:
-    """The tools that can be loaded, and the tools that each client has loaded."""
+    """Filters `tools/list` responses: on-demand tools are listed to a client only after its model has loaded them by `load_tools`.
+
+    Stores all on-demand tools, and which of them each client has loaded.
+    """
 
     def __init__(self) -> None:
         self._tools: dict[str, GuardedTool] = {}
@@ -46,38 +53,44 @@ class Disclosure:
         self._loaded: OrderedDict[str, set[str]] = OrderedDict()
         self._listener: Callable[[str], None] = lambda _: None
         self.tools: list[Tool] = [_ListTools(self), _LoadTools(self, load=True), _LoadTools(self, load=False)]
-        """The three tools `list_tools`, `load_tools` and `unload_tools`."""
+        """The tools `list_tools`, `load_tools` and `unload_tools`, by which a model finds, adds and removes on-demand tools."""
 
     def subscribe(self, listener: Callable[[str], None]) -> None:
-        """Call `listener` at each change of a listing from now on, with the group of calls that sees the listing (`scope_of`).
+        """Register the callback for changes of the tools that a client has loaded, and that are therefore listed to it.
 
-        The listener must not block or raise.
+        It receives the key of the client that `scope_of` returns. It must not block or raise, and replaces an earlier callback.
         """
         self._listener = listener
 
     @property
     def names(self) -> frozenset[str]:
-        """The exposed names of the tools that can be loaded now."""
+        """The exposed names of all on-demand tools: tools that are listed to a client only after its model has loaded them."""
         return frozenset(self._tools)
 
     def renew(self, tools: Mapping[str, GuardedTool]) -> None:
-        """Set the tools that can be loaded: a mapping from exposed name to tool, which replaces the previous one."""
+        """Replace the set of on-demand tools, which models can load, by `tools` (exposed name → tool)."""
         self._tools = dict(tools)
         self._words = WordIndex([_row(name, tool.definition) for name, tool in self._tools.items()])
 
     def visible(self, entries: Sequence[JsonObject], scope: str) -> Sequence[JsonObject]:
-        """Return the entries of `tools/list` without the tools that this scope (`scope_of`) could load and has not loaded."""
+        """Return the entries of `tools/list` that a client sees: all except on-demand tools that it has not loaded.
+
+        `scope` is the key of the client that `scope_of` returns.
+        """
         if not self._tools:
             return entries
         loaded = self._loaded.get(scope, frozenset[str]())
         return [entry for entry in entries if entry["name"] not in self._tools or entry["name"] in loaded]
 
     def forget(self, scope: str) -> None:
-        """Forget the tools that a scope has loaded, because its client is gone."""
+        """Forget which on-demand tools a client has loaded, because the client is gone. `scope` is its key (`scope_of`)."""
         self._loaded.pop(scope, None)
 
     def find(self, query: str, source: str | None, principal: Principal) -> list[str]:
-        """Return the names of loadable tools that this caller may use, best match first; without a query all of them, in catalog order."""
+        """Return the exposed names of on-demand tools that match `query` and that the principal may use, best match first.
+
+        An empty query matches all tools, in catalog order. `source` restricts the result to the tools of one source.
+        """
         names = list(self._tools)
         if query:
             scores = self._words.scores(query)
@@ -86,7 +99,7 @@ class Disclosure:
         return [name for name in names if source in (None, tools[name].source) and tools[name].admit(principal) is PASS]
 
     def describe(self, name: str, scope: str, principal: Principal) -> JsonObject:
-        """Return the name, short description, source and `loaded` flag of a loadable tool, as `list_tools` shows them."""
+        """Return the entry of an on-demand tool in a result of `list_tools`: name, shortened description, source and `loaded` flag."""
         tool = self._tools[name]
         listed: JsonObject = {"description": tool.definition.description or tool.definition.title or ""}
         if principal.scopes is not None:
@@ -96,7 +109,11 @@ class Disclosure:
         return {"name": name, "description": short, "source": tool.source, "loaded": name in self._loaded.get(scope, ())}
 
     def change(self, names: Sequence[str], scope: str, principal: Principal, *, load: bool) -> tuple[list[str], list[str]]:
-        """Load or unload tools for a scope. Returns the accepted names, and the names that are unknown or that this caller may not use."""
+        """Load on-demand tools for a client, so that they are listed to it, or unload them. Call the listener if this changes anything.
+
+        `scope` is the key of the client (`scope_of`). Returns the accepted names, and the names that are unknown or that the principal may
+        not use.
+        """
         tools = self._tools
         known = [name for name in dict.fromkeys(names) if name in tools and tools[name].admit(principal) is PASS]
         before = self._loaded.get(scope, set[str]())
@@ -111,7 +128,7 @@ class Disclosure:
 
 
 class _ListTools:
-    """The tool `list_tools(query?, source?, offset?, limit?)`, which finds tools that can be loaded."""
+    """The MCP tool `list_tools(query?, source?, offset?, limit?)`: finds on-demand tools, which `load_tools` can add to a client's list."""
 
     def __init__(self, disclosure: Disclosure) -> None:
         self._disclosure = disclosure
@@ -135,7 +152,7 @@ class _ListTools:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Find tools, and return one page of them: one line per tool, best match first."""
+        """Return one page of the on-demand tools that match the query: one line per tool, best match first."""
         scope = scope_of(ctx.facts.client.session_id, ctx.facts.principal.id)
         names = self._disclosure.find(str(arguments.get("query") or ""), arguments.get("source"), ctx.facts.on_behalf_of)
         offset, limit = int(arguments.get("offset") or 0), int(arguments.get("limit") or DEFAULT_LIMIT)
@@ -148,7 +165,7 @@ class _ListTools:
 
 
 class _LoadTools:
-    """The tool `load_tools(names)`, or `unload_tools(names)` if `load` is false."""
+    """The MCP tool `load_tools(names)`, which adds on-demand tools to the client's list, or, if `load` is false, `unload_tools(names)`."""
 
     def __init__(self, disclosure: Disclosure, *, load: bool) -> None:
         self._disclosure = disclosure
@@ -164,7 +181,7 @@ class _LoadTools:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Load or unload the tools for this client. The result names tools that cannot be loaded."""
+        """Add the named tools to the calling client's list, or remove them. The result lists the names that cannot be loaded."""
         scope = scope_of(ctx.facts.client.session_id, ctx.facts.principal.id)
         done, unknown = self._disclosure.change(cast("list[str]", arguments["names"]), scope, ctx.facts.on_behalf_of, load=self._load)
         lines: list[str] = []

@@ -1,8 +1,8 @@
-"""`GatewaySource`: the gateway's own tools and resources, as a source with the id `gateway`.
+"""`GatewaySource`: provides the tools and resources about the gateway itself to the catalog, as a source with the id `gateway`.
 
-It has `read_result` with the resources `moongate://results/<id>` for shortened results, and `gateway_status` with `moongate://status`. If
-agents are served, it has `session_list` and `session_delete` with `session://<id>`; if a tool can become a task, `task_status`,
-`task_result` and `task_cancel`. The source is local and has no prefix, so its names are reserved. `app` creates it.
+It has the tool `read_result` with the resources `moongate://results/<id>` for shortened results, and `gateway_status` with
+`moongate://status`. If agents are served, it has `session_list` and `session_delete` with `session://<id>`; if a tool can run as a task,
+`task_status`, `task_result` and `task_cancel`. Its names have no prefix, so no other source can use them. `app` creates the source.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from gateway.tools.context import CallContext
 SOURCE_ID = "gateway"
 
 TASK_TOOLS = frozenset({"task_status", "task_result", "task_cancel"})
-"""Tools that are listed only while another tool can become a task."""
+"""Names of the tools that read and cancel background tasks. The catalog lists them only while some tool can run as a task."""
 
 UNLIMITED_BYTES = 2**62
-"""Limit on results of this source: none. Stored results were judged when they were stored, so they are not shortened again."""
+"""Size limit in bytes for results of this source, which is never reached: stored results are not shortened a second time."""
 
 
 class GatewaySource:
-    """The gateway's own tools and resources, as a `Source`."""
+    """Provides the tools and resources about the gateway itself (status, stored results, sessions, tasks, approvals) as a `Source`."""
 
     def __init__(
         self,
@@ -42,11 +42,12 @@ class GatewaySource:
         *,
         standing_days: float = 0.0,
     ) -> None:
-        """`status` is `None` if `server.statusTool` is off; `records` stores the agent sessions.
+        """Create the source with its tools.
 
-        `standing_days` is how many days a standing approval lasts.
-
-        The catalog lists `task_tools` while a tool can become a task, and `review_approvals` to principals that may decide.
+        `store` has the stored results, which were too large to return whole. `status` is the tool `gateway_status`, or `None` if
+        `server.statusTool` is off. `records` is the database with agent sessions and with the calls that wait for a person's approval.
+        `task_tools` read and cancel tasks; the catalog lists them only while some tool can run as a task. `standing_days` is how many days
+        an approval lasts that a person gave for all later calls too.
         """
         self._review = ReviewApprovals(records, standing_days)
         self._store = store
@@ -59,10 +60,10 @@ class GatewaySource:
         self._on_change: OnChange = lambda _: None
 
     def offer(self, more: Sequence[Tool], *, with_sessions: bool, with_reviews: bool = False) -> None:
-        """Set which optional tools the gateway offers.
+        """Set which optional tools this source has from now on, and report the change to the catalog.
 
-        These are `more` (the tools that find other tools, see `disclosure`), the session tools if an agent has sessions, and
-        `review_approvals` if a call may have to wait for an approval.
+        `more` are the tools by which a model finds and loads on-demand tools, which are not listed before. `with_sessions` adds the tools
+        for sessions of agents. `with_reviews` adds `review_approvals`, for calls that may have to wait for a person's approval.
         """
         reviews = [self._review] if with_reviews else []
         offered = [*(self._session_tools if with_sessions else ()), *reviews, *more]
@@ -76,19 +77,22 @@ class GatewaySource:
 
     @property
     def id(self) -> str:
-        """Always `gateway`."""
+        """The id of this source, always `gateway`."""
         return SOURCE_ID
 
     async def tools(self) -> Sequence[Tool]:
-        """Return the gateway's own tools that are offered now."""
+        """Return the tools that this source has now, including the optional tools that `offer` set."""
         return [*self._tools, *self._more]
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Register the callback for changed lists. It replaces a callback registered earlier."""
+        """Register the callback for changed lists of this source. It replaces a callback registered earlier."""
         self._on_change = on_change
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
-        """List the status resource. Stored results are not listed: each belongs to one caller, whose shortened result links it."""
+        """Return the status resource, or the templates of stored results and sessions; this source has no prompts.
+
+        Stored results are not listed, because each belongs to one principal, whose shortened result links it.
+        """
         if kind == "resources" and self._status is not None:
             return [status_resource()]
         if kind == "templates":
@@ -104,7 +108,7 @@ class GatewaySource:
         return []
 
     async def read(self, uri: str, ctx: CallContext) -> Finished:
-        """Return the status, a stored result of this caller, or one of its sessions. Raises `NotFound`."""
+        """Return the contents of the status resource, or of a stored result or session of the calling principal. Raises `NotFound`."""
         if uri.startswith(SESSION_SCHEME) and self._with_sessions:
             return await read_session(self._records, uri, ctx)
         if uri == STATUS_URI and self._status is not None:
@@ -124,17 +128,17 @@ class GatewaySource:
         return Finished({"contents": [{"uri": uri, "mimeType": kept.mime_type, "text": text}]})
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished:
-        """Raise `NotFound`: this source has no prompts."""
+        """Raise `NotFound`, because this source has no prompts."""
         raise NotFound("prompt", name)
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """Return no suggestions, so that ids cannot be guessed."""
+        """Return an empty list of suggestions, so that clients cannot find ids of results and sessions by completion."""
         return {"values": []}
 
     async def watch(self, uri: str) -> None:
-        """Accept a watch of the status, which sends no updates. Raises `NotFound` for any other URI."""
+        """Accept a subscription to the status resource, although it sends no updates. Raises `NotFound` for any other URI."""
         if uri != STATUS_URI or self._status is None:
             raise NotFound("resource", uri)
 
     async def unwatch(self, uri: str) -> None:
-        """End a watch that `watch` accepted."""
+        """Accept the end of a subscription; does nothing, because this source sends no updates."""

@@ -1,7 +1,7 @@
-"""`Inspection`: what an operator should know about a running gateway: files that did not load, faulty policies, missing tools.
+"""`Inspection`: finds the problems of a running gateway for its operator: files that did not load, faulty policies, missing tools.
 
-The commands `doctor`, `lock`, `policy` and `list` use it, and so do the status page and warnings in the log. It reads the local sources,
-servers and catalog of one gateway; `needs`, `rule_findings` and `policy` decide.
+The commands `doctor`, `lock`, `policy` and `list`, the status page and warnings in the log use it. It reads the local sources, the servers
+and the catalog of one gateway; the modules `needs` and `rule_findings` and the package `policy` decide what is a problem.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ logger = logging.getLogger(__name__)
 
 
 class Inspection:
-    """Reads the state of one gateway at the moment of each call; owns no resources."""
+    """Reports problems of one gateway: files that did not load, faulty policies, missing tools. Each method reads the current state.
+
+    It owns no resources.
+    """
 
     def __init__(
         self,
@@ -43,7 +46,11 @@ class Inspection:
         statuses: Callable[[], Sequence[SourceStatus]],
         models: Callable[[], ModelResolver],
     ) -> None:
-        """`statuses` returns the current status of every source; `models` returns the gateway's model resolver."""
+        """Store the parts of the gateway that are inspected.
+
+        `local` has the sources that run in the gateway (skills, functions, agents, workflows), `servers` the remote MCP servers. `statuses`
+        returns the current status of every source; `models` returns the resolver that turns model specs into chat clients.
+        """
         self._loaded = loaded
         self._local = local
         self._servers = servers
@@ -52,7 +59,7 @@ class Inspection:
         self._models = models
 
     def local_problems(self) -> list[tuple[str, SourceProblem]]:
-        """Return the files of functions, agents and workflows that did not load, each with the name of its source in the catalog."""
+        """Return the problems of files that define functions, agents and workflows and did not load, each with the id of its source."""
         return self._local.noted("problems")
 
     def not_loaded(self) -> list[JsonObject]:
@@ -67,7 +74,7 @@ class Inspection:
         return found
 
     def facts(self) -> JsonObject:
-        """Return what the status page shows of the gateway itself: configuration, process id, name prefixes, files that did not load."""
+        """Return the facts about the gateway for its status page: configuration, process id, name prefixes, files that did not load."""
         return {
             "configuration": str(self._loaded.path) if self._loaded.path is not None else None,
             "pid": os.getpid(),
@@ -76,24 +83,30 @@ class Inspection:
         }
 
     def local_remarks(self) -> list[tuple[str, SourceProblem]]:
-        """Return warnings about functions, agents and workflows that are served, each with its source."""
+        """Return warnings about files of functions, agents and workflows that are served nevertheless, each with the id of its source."""
         return self._local.noted("remarks")
 
     def skill_problems(self) -> list[SkillReport]:
-        """Return the reports of skills that are rejected, or served with a warning."""
+        """Return the reports of skills that are rejected, and of skills that are served with a warning."""
         return self._local.skills.problems if self._local.skills is not None else []
 
     def definitions(self) -> dict[str, Sequence[JsonObject]]:
-        """Return the tool definitions that each connected server lists, by server, before any policy applies."""
+        """Return the tool definitions of each connected server by server name, as the server lists them, before any policy applies."""
         return {u.id: u.lists.entries["tools"] for u in self._servers.sources if u.status().state == "ready"}
 
     async def judge_definitions(self) -> None:
-        """Search the tool definitions of every server for instructions to a model. A served gateway does this in the background."""
+        """Search the tool definitions of every server for text that gives a model instructions, and wait for the verdicts.
+
+        A gateway that serves clients does this in the background.
+        """
         for upstream in self._servers.sources:
             await upstream.lists.suspicions.judge()
 
     async def remarks(self) -> list[str]:
-        """Return faults of the policies of all connected sources, and tools that imitate tools of other sources, one line each."""
+        """Return one line for each fault in a policy, and for each tool that looks like, or mentions, a tool of another source.
+
+        Policies of servers that are not connected are left out, because their tools are unknown.
+        """
         found = remarks_of(await own_findings(self._loaded, self._local.sources))
         found += [remark for upstream in self._servers.sources for remark in self._remarks_on(upstream)]
         patterns = [f"{upstream.id}/*" for upstream in self._servers.sources]
@@ -102,11 +115,14 @@ class Inspection:
         return [*found, *shadowing_remarks(named)]
 
     async def findings(self) -> dict[str, tuple[Finding, ...]]:
-        """Return `policy lint` findings by key of `policies`: on connected sources, and on policies of unknown sources."""
+        """Return the findings of `moongate policy lint` (mistakes and notes), by key of `policies`.
+
+        These are findings on policies of connected servers and of the gateway's own sources, and on policies whose key names no source.
+        """
         return await own_findings(self._loaded, self._local.sources) | server_findings(self._loaded, self.definitions())
 
     async def unmet_needs(self) -> list[UnmetNeed]:
-        """Return the tools, agents and skills that files of agents and workflows name, but that no source serves."""
+        """Return the tools, agents and skills that files of agents and workflows name although no source serves them."""
         return await unmet_needs(self._local.sources, self._catalog, self._statuses(), idle=self._loaded.idle)
 
     def models_used(self) -> dict[str, list[str]]:
@@ -114,20 +130,20 @@ class Inspection:
         return models_used(self._local.sources, self._loaded.config)
 
     async def unreachable_agents(self) -> dict[str, str]:
-        """Return the files of remote agents that do not respond, each with the reason. Sends requests."""
+        """Send a request to every remote agent, and return the files of the agents that did not respond, each with the reason."""
         return await unreachable_agents(self._local.sources)
 
     async def check_model(self, spec: str) -> ModelCheck | None:
-        """Request the list of models from the endpoint of a model spec; see `ModelResolver.check`. Raises `ModelError`."""
+        """Check a model spec (such as `openai:NAME`) by requesting the list of models from its endpoint. Raises `ModelError`."""
         return await self._models().check(spec)
 
     async def note_own_rules(self) -> None:
-        """Log a warning for each fault of the policies of local sources."""
+        """Log a warning for each fault in the policies of local sources (skills, functions, agents, workflows)."""
         for remark in remarks_of(await own_findings(self._loaded, self._local.sources)):
             logger.warning("policy needs repair finding=%s", remark)
 
     def note_rules_of(self, upstream: UpstreamSource) -> None:
-        """Log a warning for each fault of the policy of one server."""
+        """Log a warning for each fault in the policy of one server, if the server is connected."""
         for remark in self._remarks_on(upstream):
             logger.warning("policy needs repair finding=%s", remark)
 

@@ -1,7 +1,7 @@
-"""`LocalFiles`: detects changes of the files that define agents, workflows and functions.
+"""`LocalFiles`: detects changes of the files that define agents, workflows and functions, so that the gateway can load them again.
 
-Polls the modification times of the files in `expose.agents`, and of the Python modules that were imported for agents, workflows and
-functions. Used by `local_sources`.
+It polls size and times of the files in `expose.agents`, and of the Python modules that were imported for agents, workflows and functions.
+The module `local_sources` uses it.
 """
 
 from __future__ import annotations
@@ -28,27 +28,33 @@ SETTLE_SECONDS = 0.1
 Look = tuple[tuple[str, Signature], ...]
 
 FileState = tuple[Look, int]
-"""The part of `Files` that one source depends on: its files, and the generation of the modules."""
+"""State of the files that one source depends on; if the state is equal to an earlier one, the source need not be built again.
+
+It has the source's files with their signatures, and how often Python modules were dropped from `sys.modules` to import them again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The state of all files at one moment."""
+    """A snapshot of all watched files: the files of agents and workflows, and the imported Python modules."""
 
     written: Look = ()
-    """The files of agents and workflows, each with size and times (`Signature`), which show whether the file has changed."""
+    """Path of each file of agents and workflows, with size and times (`Signature`), by which a change of the file is detected."""
     imported: Look = ()
-    """Imported Python modules, in the same form."""
+    """Path of each imported Python module, with size and times (`Signature`)."""
     generation: int = 0
-    """How often imported modules were dropped so that they are imported again (`OwnModules`)."""
+    """How often the imported Python modules were dropped from `sys.modules`, so that they are imported again."""
 
     def of(self, kind: str) -> FileState:
-        """Return the part of the state that the source `kind` depends on; compare two of them with `==`."""
+        """Return the state of the files on which the source `kind` (`skill`, `function`, `agent` or `workflow`) depends.
+
+        If the states of two snapshots are equal, the source need not be built again.
+        """
         return (self.written if kind in ("agent", "workflow") else (), self.generation if kind != "skill" else 0)
 
 
 class LocalFiles:
-    """The watched files of one gateway."""
+    """Watches the files that define a gateway's agents, workflows and functions, by polling."""
 
     def __init__(self) -> None:
         self._modules: OwnModules | None = None
@@ -56,12 +62,12 @@ class LocalFiles:
 
     @property
     def modules(self) -> Mapping[str, Signature]:
-        """The files of imported Python modules, including those that a change has broken."""
+        """Path → signature of each imported Python module, including modules that fail to import since a change."""
         return self._modules.files if self._modules is not None else {}
 
     @contextmanager
     def importing(self, base_dir: Path) -> Generator[None]:
-        """Watch the modules that are imported inside the block. Relative module names start at `base_dir`."""
+        """Context manager: watch the Python modules that are imported inside the block. Relative module paths start at `base_dir`."""
         self._modules = self._modules or OwnModules(base_dir)
         known = set(self._modules.files)
         with self._modules.current():
@@ -72,9 +78,9 @@ class LocalFiles:
             self._taken = Files(self._taken.written, tuple(sorted(signatures.items())), self._taken.generation)
 
     async def take(self, loaded: LoadedConfig) -> Files:
-        """Return the current state and remember it for `changed`.
+        """Return a snapshot of the files, and store it, so that `changed` compares later states with it.
 
-        If a module's file changed, drop the modules so that they are imported again.
+        If the file of an imported Python module has changed, drop all watched modules, so that they are imported again.
         """
         now = await anyio.to_thread.run_sync(self._look, loaded)
         generation = self._taken.generation
@@ -85,7 +91,11 @@ class LocalFiles:
         return self._taken
 
     async def follow(self, loaded: Callable[[], LoadedConfig], take_up: Callable[[], Awaitable[None]]) -> None:
-        """Call `take_up` after each change until cancelled. While `server.reload` of the configuration is false, ignore changes."""
+        """Poll the files until cancelled, and call `take_up` after each change, which loads the files again.
+
+        `loaded` returns the current configuration. Changes are ignored while its `server.reload` is false. If `take_up` fails, the error is
+        logged and polling continues.
+        """
         while True:
             await anyio.sleep(max(POLL_SECONDS, loaded().config.skills.refresh_seconds))
             try:
@@ -95,7 +105,7 @@ class LocalFiles:
                 logger.error("changed files not in use error=%s", error)
 
     async def changed(self, loaded: LoadedConfig) -> bool:
-        """Return whether the files differ from the last `take`, and have not changed for `SETTLE_SECONDS`."""
+        """Return whether the files differ from the snapshot of the last `take`; wait until they are unchanged for `SETTLE_SECONDS`."""
         now = await anyio.to_thread.run_sync(self._look, loaded)
         if self._is_taken(now):
             return False

@@ -1,7 +1,7 @@
-"""`LocalSources`: the sources of tools that run in the gateway itself: skills, functions, agents and workflows (`expose`).
+"""`LocalSources`: holds the sources of tools that run in the gateway itself: skills, functions, agents and workflows (key `expose`).
 
-A changed configuration or file rebuilds only the sources that it affects. The package of a source is imported only if the configuration
-uses it: `app.local_builder` builds the sources. Remote servers are in `remote_servers`.
+A changed configuration or file rebuilds only the sources that it affects. `app.local_builder` builds the sources, and imports the package
+of a source only if the configuration uses it. The module `remote_servers` holds the remote MCP servers.
 """
 
 from __future__ import annotations
@@ -39,41 +39,53 @@ logger = logging.getLogger(__name__)
 LocalKind = Literal["skill", "function", "agent", "workflow"]
 
 Settings = tuple[Sequence[str] | Model | Mapping[str, SourcePolicy | tuple[ToolFilter, Mapping[str, ToolOverride]]], ...]
-"""Parts of the configuration that one source depends on."""
+"""The parts of the configuration on which one source (skills, functions, agents or workflows) depends.
+
+If one of them changes, the source is built again.
+"""
 
 
 class LocalToolSource(ToolSource, HostableSource, Protocol):
-    """A source of tools that starts when it is entered."""
+    """Protocol: a source of tools that runs in the gateway; it starts when it is entered as an async context manager."""
 
 
 LocalSource = HostedSource[LocalToolSource, tuple[Settings, FileState]]
-"""One local source, built from settings and files (`Files.of`)."""
+"""One source that runs in the gateway (skills, functions, agents or workflows), with the state from which it was built.
+
+This is its settings, and the state of its files (`Files.of`).
+"""
 
 LocalSourceBuilder = Callable[[LocalKind, LoadedConfig, RootRules, "LocalSources"], LocalToolSource]
-"""Builds a source that nobody has entered yet. The rules judge folders; the last argument holds the current sources."""
+"""Function that builds a local source of one kind, without starting it.
+
+Its arguments are the kind, the configuration, the rules that decide which folders models may access, and the current local sources.
+"""
 
 
 class LocalSources(HostedTable[LocalSource]):
-    """The local sources. `prepare` builds and starts new sources, `take` makes them current, `release` stops the sources they replace."""
+    """Holds the gateway's sources of skills, functions, agents and workflows, and replaces those that a change affects.
+
+    `prepare` builds and starts new sources, `take` makes them current, and `release` stops the replaced sources.
+    """
 
     def __init__(self, hosts: SourceHost, build: LocalSourceBuilder) -> None:
-        """`hosts` runs the sources that `build` returns."""
+        """Store the arguments. `build` builds one source; `hosts` starts and stops the built sources."""
         super().__init__(hosts)
         self._build = build
         self.problem: str | None = None
-        """Why some paths in `skills.scripts.readPaths` are ignored; `None` if all are used."""
+        """Why paths in `skills.scripts.readPaths` are ignored; `None` if all paths are used."""
         self.functions: FunctionSource | None = None
         """The source of functions; `None` if no functions are exposed."""
         self.files = LocalFiles()
-        """The files of agents and workflows, and the imported Python modules."""
+        """Detects changes of the files that define agents and workflows, and of the Python modules imported for them and for functions."""
 
     def names_of(self, objects: Sequence[object]) -> list[str]:
-        """Return the names of the served functions that call one of these Python objects."""
+        """Return the names of the served function tools that call one of these Python objects; empty if no functions are exposed."""
         return self.functions.names_of(objects) if self.functions is not None else []
 
     @property
     def sources(self) -> dict[str, ToolSource]:
-        """The sources themselves by id, in catalog order."""
+        """The current local sources by id (`skill`, `function`, `agent`, `workflow`), in catalog order."""
         return {kind: local.source for kind, local in self._table.items()}
 
     @property
@@ -84,35 +96,32 @@ class LocalSources(HostedTable[LocalSource]):
 
     @property
     def has_sessions(self) -> bool:
-        """Whether some exposed agent keeps conversations between calls (sessions)."""
+        """Whether an exposed agent has sessions, which are conversations that continue over several calls."""
         local = self._table.get("agent")
         return local is not None and cast("AgentSource", local.source).has_sessions
 
     def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
-        """Return a tool that continues a conversation with the agent `name`; `None` if there is no such agent.
-
-        See `AgentSource.conversation`.
-        """
+        """Return a tool that runs agent `name` on the conversation `messages` with the caller's `tools`; `None` for an unknown agent."""
         local = self._table.get("agent")
         return cast("AgentSource", local.source).conversation(name, messages, tools) if local is not None else None
 
     def secrets(self) -> set[str]:
-        """Return the secret values that agents use; they must be masked in all output."""
+        """Return the secret values that agents use, which must be masked in all output."""
         local = self._table.get("agent")
         return cast("AgentSource", local.source).secrets if local is not None else set()
 
     def noted(self, what: Literal["problems", "remarks"]) -> list[tuple[str, SourceProblem]]:
-        """Return what functions, agents and workflows note about their files, each with the id of its source.
+        """Return the problems or warnings about files of functions, agents and workflows, each with the id of its source.
 
-        `problems` selects files that are not served, `remarks` warnings.
+        `problems` selects files that are not served, `remarks` the warnings about files that are served.
         """
         return [(kind, item) for kind, local in self._table.items() if kind != "skill" for item in getattr(local.source, what, ())]
 
     async def share(self, loaded: LoadedConfig, remote: RemoteSkills) -> Changes[LocalSource] | None:
-        """Add the skills of remote servers to the source `skill`.
+        """Add the skills of remote servers to the gateway's source of skills, which is created or removed if necessary.
 
-        If this adds or removes the source `skill`, return the changes of the table of sources, else `None`. The caller passes the changes
-        to `release`, which closes the removed sources.
+        Returns the changes of the table of sources if the source was created or removed, else `None`. The caller passes the removed sources
+        to `release`, which stops them.
         """
         if (skills := self.skills) is not None:
             if not skills.library.has(remote):
@@ -124,9 +133,9 @@ class LocalSources(HostedTable[LocalSource]):
         return changes
 
     async def prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None = None) -> Changes[LocalSource]:
-        """Build and start the sources of `loaded` that are new or changed, and return all changes. `take` puts them in force.
+        """Build and start the sources (skills, functions, agents, workflows) that are new or changed in the configuration `loaded`.
 
-        If remote servers have skills (`remote`), there is a source `skill` even without local skills.
+        Returns the changes, for `take`. If remote servers have skills (`remote`), the source `skill` exists even without local skills.
         """
         with self.files.importing(loaded.base_dir):
             return await self._prepare(loaded, remote)
@@ -146,7 +155,7 @@ class LocalSources(HostedTable[LocalSource]):
             made_from, local = (wanted[kind], files.of(kind)), self._table.get(kind)
             if local is None or local.made_from != made_from or await self._is_judged_anew(local.source, roots):
                 source = self._build(kind, loaded, roots, self)
-                # Keep the last version of a file that is broken now, unless settings changed: with them that version might be invalid too.
+                # A file that no longer loads keeps its last valid version, unless settings changed, which may make that version invalid.
                 if local is not None and local.made_from[0] == wanted[kind] and kind in ("agent", "workflow"):
                     cast("AgentSource", source).go_on_from(cast("AgentSource", local.source))
                 local = HostedSource(source, loaded.config.policy(kind).timeout_seconds, made_from)
@@ -154,13 +163,17 @@ class LocalSources(HostedTable[LocalSource]):
                 if kind == "skill" and remote is not None:
                     cast("SkillSource", source).library.add(remote)
             table[kind] = local
-            if kind == "function":  # workflows load next and look up names of functions
+            if kind == "function":  # workflows are built later and look up functions by name in `self.functions`
                 self.functions = cast("FunctionSource", local.source)
             roots.protect(getattr(local.source, "modules", ()))
         return self.changes({kind: table[kind] for kind in wanted})
 
     async def _is_judged_anew(self, source: ToolSource, roots: RootRules) -> bool:
-        """Return whether a file of `source` waits for acceptance, or the decision about an agent's folder has changed."""
+        """Return whether an unchanged `source` must be built again because a decision about it may have changed.
+
+        This is so if a file of the source still waits for a person's acceptance, or if `roots` now decides differently whether a model may
+        access a folder.
+        """
         if getattr(source, "is_waiting", False):
             return True
         judged = cast("Mapping[tuple[Path, Access], str | None]", getattr(source, "judged", {}))
@@ -184,20 +197,20 @@ class LocalSources(HostedTable[LocalSource]):
 
 
 class ServedSkills:
-    """Implements `SkillTexts` for agents with the skills that the gateway serves at the time of each call.
+    """Gives agents the texts of the skills that the gateway serves at the time of each call; implements the protocol `SkillTexts`.
 
-    Raises `SkillError` without any.
+    Methods raise `SkillError` if the gateway serves no skills.
     """
 
     def __init__(self, local: LocalSources) -> None:
         self._local = local
 
     def instructions(self, names: Sequence[str]) -> str:
-        """Return the instructions of the named skills as one text (see `SkillSource.instructions`)."""
+        """Return the part of an agent's instructions that lists the named skills. Raises `SkillError` for an unknown name."""
         return self._served().instructions(names)
 
     def allowed_tools(self, names: Sequence[str]) -> Sequence[JsonValue]:
-        """Return the tools that the named skills request (see `SkillSource.allowed_tools`)."""
+        """Return the frontmatter value `allowed-tools` of each named skill, `None` if it is absent. Raises `SkillError`."""
         return self._served().allowed_tools(names)
 
     def _served(self) -> SkillSource:
@@ -207,7 +220,10 @@ class ServedSkills:
 
 
 def _wanted(config: GatewayConfig, *, has_remote: bool) -> list[tuple[LocalKind, Settings]]:
-    """Return the kinds of local sources to build, each with the settings it depends on. Skills come first, because agents list them."""
+    """Return the kinds of local sources that the configuration needs, each with the settings on which the source depends.
+
+    `has_remote` tells whether remote servers have skills. Skills come first, because agents list skills.
+    """
     expose, skills = config.expose, config.skills
     wanted: list[tuple[LocalKind, Settings]] = []
     if expose.skills or skills.objects or has_remote:

@@ -1,8 +1,9 @@
-"""Converts native names and URIs of sources to exposed ones, which are unique in the catalog.
+"""Converts the names and URIs that a source uses (native) to those that clients see (exposed), which are unique in the catalog.
 
-Exposed names are converted back by a table, never by parsing. Tool and prompt names are `<prefix>__<native>`, within the 64 characters that
-model APIs accept (minus the client's own prefix). With an empty prefix, names stay unchanged. URIs of prefixed sources are `<label>+<uri>`;
-for `skill://` and `ui://` the label is the first segment instead, because clients interpret those schemes.
+The catalog converts exposed names back by a table, never by parsing. Exposed names of tools and prompts are `<prefix>__<native>`, within
+the 64 characters that model APIs accept (minus the prefix that a client adds). With an empty prefix, names stay unchanged. Exposed URIs of
+a source with a prefix are `<label>+<uri>`; the label is the prefix in a form that URIs allow. For `skill://` and `ui://` the label is the
+first path segment instead, because clients interpret these schemes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import re
 
 NAME_BUDGET = 64
-"""Length of a function name that every model API accepts; MCP itself allows 128."""
+"""Maximum length of an exposed tool or prompt name, in characters: every model API accepts this length; MCP itself allows 128."""
 
 SEPARATOR = "__"
 _SAFE = re.compile(r"^[A-Za-z0-9_-]+$")
@@ -21,10 +22,12 @@ _SEGMENT_SCHEMES = ("skill://", "ui://")
 
 
 def expose_name(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
-    """Return the exposed name of `native`; equal arguments always give the same name.
+    """Return the name by which clients see the tool or prompt that its source calls `native`: `<prefix>__<native>`.
 
-    Characters outside `[A-Za-z0-9_-]` become `_`. A name longer than `budget` is cut and ends with six hexadecimal digits of its digest.
-    With an empty `prefix`, a name that MCP allows stays unchanged.
+    It has at most `budget` characters.
+
+    Characters outside `[A-Za-z0-9_-]` become `_`. A longer name is cut and ends with six hexadecimal digits of its digest. With an empty
+    `prefix`, a name that MCP allows stays unchanged. Equal arguments always give the same name.
     """
     if not prefix:
         return native if _MCP_ALLOWED.match(native) else with_digest("", native, budget)
@@ -33,7 +36,10 @@ def expose_name(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
 
 
 def with_digest(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
-    """Return the exposed name of `native` with part of its digest at the end, for a name that is too long or clashes within its source."""
+    """Return a name for the tool or prompt `native` for clients, which is cut to `budget` characters and ends with digits of its digest.
+
+    Used if the normal name (`expose_name`) is too long, or if another tool of the same source already has it.
+    """
     digest = hashlib.sha256(f"{prefix}\0{native}".encode()).hexdigest()[:6]
     stem = f"{prefix}{SEPARATOR}" if prefix else ""
     stem += _UNSAFE.sub("_", native)
@@ -41,7 +47,10 @@ def with_digest(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
 
 
 def expose_names(prefix: str, natives: list[str], budget: int = NAME_BUDGET) -> dict[str, str]:
-    """Return the exposed name of each native name of one source. Names that would be equal get a digest at the end."""
+    """Return native name → exposed name for all native names of one source.
+
+    If the exposed name of two native names would be the same, one of them ends with digits of the digest of its native name.
+    """
     exposed: dict[str, str] = {}
     taken: set[str] = set()
     # Unchanged names are assigned first, so that a rewritten name can never take one of them.
@@ -55,13 +64,16 @@ def expose_names(prefix: str, natives: list[str], budget: int = NAME_BUDGET) -> 
 
 
 def uri_label(prefix: str) -> str:
-    """Return the label of a prefix in URIs: lower case and valid in a URI scheme, because URL parsers normalize it."""
+    """Convert a source's prefix to the label in its exposed URIs: lower case, because URL parsers normalize it, and a valid scheme."""
     label = prefix.lower().replace("_", "-")
     return label if label[:1].isalpha() else f"s-{label}"
 
 
 def expose_uri(label: str, uri: str) -> str:
-    """Return the URI or URI template that clients see: the source's own, with the source's label in it; unchanged for an empty label."""
+    """Return the exposed form of a source's URI or URI template: `<label>+<uri>`, or `skill://<label>/…` and `ui://<label>/…`.
+
+    With an empty label the URI stays unchanged.
+    """
     if not label:
         return uri
     for scheme in _SEGMENT_SCHEMES:
@@ -71,7 +83,10 @@ def expose_uri(label: str, uri: str) -> str:
 
 
 def split_uri(uri: str) -> tuple[str, str] | None:
-    """Split an exposed URI into `(label, native URI)` by its form; `None` for a URI without a label."""
+    """Split a URI that clients see into the label (prefix) of its source and the source's own URI; `None` if it has no label.
+
+    The label is not looked up: it may belong to no source.
+    """
     for scheme in _SEGMENT_SCHEMES:
         if uri.startswith(scheme):
             label, slash, rest = uri[len(scheme) :].partition("/")

@@ -1,6 +1,6 @@
-"""Finds tools, agents and skills that agents and workflows name, but that this gateway does not serve. Used by `doctor`.
+"""Finds tools, agents and skills that files of agents and workflows name, but that this gateway does not serve. Used by `moongate doctor`.
 
-Tools of a server that is down are not reported, because the server's own status explains them.
+Tools of a server that is not connected are not reported, because the status of the server explains why they are missing.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ if TYPE_CHECKING:
 _GLOB = frozenset("*?[")
 
 _OWN = ("agent", "workflow", "function", "skill")
-"""Names of local sources, with which a tool pattern may begin (`agent/…`). A server cannot have one of these names."""
+"""Ids of the sources that run in the gateway itself, with which a tool pattern may begin (`agent/…`). No server can have such a name."""
 
 REACH_SECONDS = 10.0
-"""Timeout for fetching the agent card (the A2A description) of a remote agent."""
+"""Timeout in seconds for the request that checks whether a remote agent responds, such as fetching its A2A agent card."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnmetNeed:
-    """A tool, agent, workflow, skill or server that a file names and the gateway does not serve."""
+    """A name of a tool, agent, workflow, skill or server in a file of an agent or workflow that the gateway does not serve."""
 
     kind: str
-    """Kind of the file that names it: `agent` or `workflow`."""
+    """Kind of the file that contains the name: `agent` or `workflow`."""
     where: str
-    """The file that names it."""
+    """Path of the file that contains the name."""
     text: str
-    """The message for the user."""
+    """Message for the user: what is missing, and what to do."""
     is_fatal: bool
-    """False for a wildcard pattern that matches nothing, which may be intended."""
+    """Whether this is an error. False for a wildcard pattern of a known server that matches no tool, because this may be intended."""
 
 
 async def unmet_needs(
     local: Mapping[str, ToolSource], catalog: Catalog, statuses: Sequence[SourceStatus], *, idle: Collection[str] = ()
 ) -> list[UnmetNeed]:
-    """Return the names in files of agents and workflows that no source serves, in the order of the files.
+    """Return the names of tools, agents and skills in files of agents and workflows that no source serves, in the order of the files.
 
-    `statuses` are those of all sources. Names of servers in `idle` are not reported.
+    `local` are the sources that run in the gateway, by id; `statuses` the statuses of all sources. Tools of the servers in `idle`, which
+    are disabled examples of the bundled configuration, are not reported.
     """
     known = {status.name: status for status in statuses}
     tools = [f"{tool.source}/{tool.definition.name}" for tool in await catalog.tools()]
@@ -64,7 +65,7 @@ async def unmet_needs(
 
 
 async def unreachable_agents(local: Mapping[str, ToolSource]) -> dict[str, str]:
-    """Return the files of remote agents that do not return an agent card within `REACH_SECONDS`, each with the reason. No agent runs."""
+    """Send a request to each remote agent, without running it; return file → reason for agents that fail to answer in `REACH_SECONDS`."""
     import anyio
 
     found: dict[str, str] = {}
@@ -101,13 +102,13 @@ def models_used(local: Mapping[str, ToolSource], config: GatewayConfig) -> dict[
 
 
 def _definitions(local: Mapping[str, ToolSource]) -> list[AgentDefinition]:
-    """Return the definitions of all agents that loaded, and of agents that failed only because a file or tool that they name is missing."""
+    """Return the definitions of all agents that loaded, and of agents that failed to load only because a file or tool is missing."""
     source = cast("AgentSource", local["agent"])
     return list({definition.path: definition for definition in (*source.definitions, *source.unloaded)}.values())
 
 
 def _patterns(local: Mapping[str, ToolSource]) -> list[tuple[str, str, list[str]]]:
-    """Return kind, file and tool patterns of every agent and workflow."""
+    """Return the tool patterns of every agent and workflow, as `(kind, path of the file, patterns)`; `kind` is `agent` or `workflow`."""
     found: list[tuple[str, str, list[str]]] = []
     if "agent" in local:
         found += [("agent", str(definition.path), definition.file.tools) for definition in _definitions(local)]
@@ -122,7 +123,10 @@ def _names_unknown_server(pattern: str, known: Mapping[str, SourceStatus]) -> bo
 
 
 def _missing(pattern: str, known: Mapping[str, SourceStatus], tools: Collection[str]) -> str:
-    """Return why a pattern matches no tool; an empty string if the server's own status explains it."""
+    """Return the message why a tool pattern (`<source>/<name>`) matches no tool; empty if the server is not connected.
+
+    In that case, the server's status explains why the tools are missing. `tools` are all served tools, as `<source>/<name>`.
+    """
     source, _, name = pattern.partition("/")
     if source in _OWN:
         names = [tool.partition("/")[2] for tool in tools if tool.startswith(f"{source}/")]

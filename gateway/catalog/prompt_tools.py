@@ -1,7 +1,7 @@
-"""Prompts of a source as tools, for clients and agents that support tools only (`promptsAsTools`).
+"""`PromptTool`: publishes a prompt of a source as a tool, for clients and agents that support tools only (policy key `promptsAsTools`).
 
-The arguments of a prompt become string arguments of the tool, its messages the content of the result. Calls pass the gate like those of
-every tool; the source renders the prompt.
+The arguments of the prompt become string arguments of the tool, its messages the content of the result. A call passes the gate (the
+pipeline of policy checks) like every tool call; the source renders the prompt.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gateway.tools.context import CallContext
 
 
 class PromptTool:
-    """A prompt of a source as a `Tool`."""
+    """A tool that renders a prompt of a source when it is called, and returns the prompt's messages as content."""
 
     def __init__(self, source: Source, wire: JsonObject, name: str) -> None:
         self._source = source
@@ -30,7 +30,7 @@ class PromptTool:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Render the prompt. If it has several roles, each message follows the name of its role."""
+        """Render the prompt and return its messages as content. If their roles differ, a text with the role precedes each message."""
         outcome = await self._source.get_prompt(self._prompt, {key: str(value) for key, value in arguments.items()}, ctx)
         if isinstance(outcome, InputRequired):
             return outcome
@@ -49,7 +49,10 @@ class PromptTool:
 
 
 def prompt_tools(source: Source, prompts: Sequence[JsonObject], taken: Container[str], known: Sequence[PromptTool]) -> list[PromptTool]:
-    """Return one tool per prompt, those of unchanged prompts from `known`. A prompt named like a tool gets the suffix `_prompt`."""
+    """Return one tool per prompt in `prompts`. `known` are the tools made earlier; a tool whose prompt is unchanged is reused.
+
+    `taken` are the names of the source's tools; the tool of a prompt with such a name gets the suffix `_prompt`.
+    """
     kept = {tool.definition.name: tool for tool in known}
     tools: list[PromptTool] = []
     for wire in prompts:

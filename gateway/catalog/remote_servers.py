@@ -1,6 +1,6 @@
-"""`Servers`: the remote MCP servers of a running gateway. A changed configuration restarts only the servers whose entries changed.
+"""`Servers`: holds the remote MCP servers of a running gateway. A new configuration restarts only servers whose entry or policy changed.
 
-The catalog decides what is served; each `UpstreamSource` connects to its server and reconnects.
+`UpstreamSource` is the client of one server; it connects and reconnects. The catalog decides which tools are served.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 Server = HostedSource[UpstreamSource, tuple[ServerEntry, SourcePolicy]]
-"""One server, built from its entry and its policy."""
+"""One remote MCP server, with the entry and the policy of the configuration from which its source was built."""
 
 
 class Servers(HostedTable[Server]):
-    """The remote servers. Apply a configuration with `plan`, `take`, `start` and `release`, in this order."""
+    """Holds the sources of the remote MCP servers. To apply a configuration, call `plan`, `take`, `start` and `release`, in this order."""
 
     def __init__(
         self,
@@ -45,10 +45,17 @@ class Servers(HostedTable[Server]):
         own_id: str,
         client: JsonObject,
     ) -> None:
-        """`hosts` runs the sources; `own_id` is the gateway's id for loop detection (`hop_id`); `client` is its MCP `clientInfo`."""
+        """Store the arguments.
+
+        `hosts` starts and stops the sources. `state` is the folder with credentials and accepted definitions. `own_id` is the gateway's id,
+        by which it detects that it is connected to itself through other gateways. `client` is the MCP `clientInfo` that servers receive.
+        """
         super().__init__(hosts)
         self.services = services
-        """Passed to the sources that `plan` builds; may be replaced between two calls."""
+        """Services that handle the servers' requests for input (elicitation, sampling, roots), passed to the sources that `plan` builds.
+
+        May be replaced between two calls of `plan`.
+        """
         self._state = state
         self._children = children
         self._own_id = own_id
@@ -57,13 +64,16 @@ class Servers(HostedTable[Server]):
 
     @property
     def sources(self) -> list[UpstreamSource]:
-        """The sources of the current servers, in file order."""
+        """The sources of the current servers, in the order of the configuration file."""
         return [server.source for server in self._table.values()]
 
     async def plan(self, loaded: LoadedConfig, pins: Pins) -> Changes[Server]:
-        """Build sources for the servers of `loaded` that are new or changed, and return all changes. Nothing is started or stopped."""
+        """Build the sources of servers that are new or changed in the configuration `loaded`, and return the changes, for `take`.
+
+        `pins` are the accepted tool definitions. No source is started or stopped.
+        """
         table: dict[str, Server] = {}
-        # The watch is made before the records are read, so that no acceptance is missed.
+        # The file watch starts before the records of accepted definitions are read, so that no later acceptance is missed.
         if self._accepted is None:
             self._accepted = await anyio.to_thread.run_sync(FileWatch, accepted_mark(self._state.path))
         for name, written in loaded.config.mcp_servers.items():
@@ -99,20 +109,23 @@ class Servers(HostedTable[Server]):
         return source
 
     async def follow_acceptance(self) -> None:
-        """Until cancelled, serve changed tool definitions as soon as a person accepts them. Call `plan` first."""
+        """Until cancelled, read the accepted tool definitions again each time a person accepts some, so that they are served at once.
+
+        Returns immediately if `plan` was not called before.
+        """
         while self._accepted is not None:
             await self._accepted.changed()
             for source in self.sources:
                 await source.lists.read_pins_again()
 
     async def start(self, servers: Sequence[Server]) -> None:
-        """Start the sources of new servers; each connects in the background."""
+        """Start the sources of the given servers. Each source connects to its server in the background."""
         for server in servers:
             await self._hosts.start(server)
 
 
 def build_credentials(server: str, entry: ServerEntry, policy: SourcePolicy, state: StateFolder) -> OwnedCredentials | None:
-    """Return the OAuth credentials of a server, or `None` if its policy has no `auth`."""
+    """Return the OAuth credentials of a server, or `None` if its policy has no `auth` or it is a stdio server."""
     if policy.auth is None or isinstance(entry, StdioServer):
         return None
     from gateway.upstream.oauth.credentials import OAuthCredentials

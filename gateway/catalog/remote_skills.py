@@ -1,8 +1,8 @@
-"""`RemoteSkills`: provides the skills of upstream servers to the skill index, as a `SkillBackend`.
+"""`RemoteSkills`: provides the skills of remote servers to the gateway's skill index, as a `SkillBackend`.
 
-It keeps the entries that each server lists, so search, tools, prompts and the legacy index answer from memory. It reads bodies and files
-through the catalog, as a client does. The skill library checks digests and frontmatter as SEP-2640 requires of hosts. `shared_skills`
-decides when the skills of servers are listed again.
+It stores the entries that each server lists, so that searching and listing skills needs no request. It reads `SKILL.md` and other files
+through the catalog, as a client does. The skill library checks digests and frontmatter as SEP-2640 requires of hosts. The module
+`shared_skills` decides when the skills of servers are listed again.
 """
 
 from __future__ import annotations
@@ -27,26 +27,29 @@ from gateway.tools.context import CallContext
 logger = logging.getLogger(__name__)
 
 BACKEND_ID = "server:"
-"""First part of the keys that identify skills of servers in the skill index."""
+"""Id of this skill backend: the first part of the key of each remote skill in the skill index."""
 
 MAX_SHOWN = 1_000
-"""Maximum number of skills of one server without the skills extension, because the `SKILL.md` of each is read."""
+"""Maximum number of skills of a server that lists them only as resources. The limit exists because the `SKILL.md` of each is read."""
 
 READS_AT_ONCE = 16
 """Maximum number of `SKILL.md` files that are read from one server at the same time."""
 
 LIST_SECONDS = 60.0
-"""Timeout for listing the skills of one server, all pages together."""
+"""Timeout in seconds for listing the skills of one server, all pages together."""
 
 MIN_REST_SECONDS, MAX_REST_SECONDS = 60.0, 3600.0
-"""Shortest and longest time until a server's skills are listed again, whatever `ttlMs` the server sends."""
+"""Minimum and maximum time until a server's skills are listed again, in seconds. The server's `ttlMs` is limited to this range."""
 
 
 class RemoteSkills:
-    """The skills of all connected servers, as a `SkillBackend`. Safe for concurrent calls."""
+    """Stores the skills that the connected servers list, and reads their files, for the gateway's skill index (`SkillBackend`).
+
+    Safe for concurrent calls.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
-        """Create it without skills. Call `look` to list the skills of the servers in `catalog`."""
+        """Create the backend without skills. `read_servers` lists the skills of the servers in `catalog`."""
         self._catalog = catalog
         self._face = SkillFace(catalog)
         self._by_server: dict[str, tuple[Skill, ...]] = {}
@@ -56,32 +59,32 @@ class RemoteSkills:
 
     @property
     def id(self) -> str:
-        """Always `server:`."""
+        """The id of this skill backend, always `server:`."""
         return BACKEND_ID
 
     @property
     def skills(self) -> Sequence[Skill]:
-        """The skills that the servers listed last, in the order of the servers."""
+        """The skills from the latest list of each server, in the order of the servers in the catalog."""
         return self._served
 
     @property
     def refresh_seconds(self) -> float:
-        """Seconds until the skills should be listed again: the shortest `ttlMs` of all servers."""
+        """Seconds until the skills should be listed again: the shortest `ttlMs` of all servers, between one minute and one hour."""
         return min(self._rest.values(), default=MAX_REST_SECONDS)
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
-        """Register the one callback that is called when the list of skills has changed."""
+        """Register the callback for changes of the list of skills. It replaces a callback registered earlier."""
         self._on_change = on_change
 
     async def refresh(self) -> None:
-        """Do nothing. `SharedSkills` lists the skills again after change notifications and when a `ttlMs` has passed."""
+        """Do nothing, because `SharedSkills` calls `read_servers` after changes of resources and when a `ttlMs` has passed."""
 
     async def ready(self) -> None:
-        """Wait, with a deadline, for servers that are still starting. A server counts as started only after its skills were listed."""
+        """Wait, with a deadline, for servers that are still starting. A server has started only when its skills have been listed."""
         await self._catalog.ready()
 
     async def read_servers(self, only: str | None = None) -> None:
-        """List the skills of every server again, or of the server `only`. If that fails for a server, its previous skills stay."""
+        """List the skills of every server, or of the server `only`, again. If listing fails, the server's previous skills stay."""
         listings = [s for s in self._catalog.listings if not s.entry.is_local and only in (None, s.entry.source.id)]
         async with anyio.create_task_group() as tasks:
             for listing in listings:
@@ -108,7 +111,7 @@ class RemoteSkills:
             logger.warning("skills not listed, keeping the last list server=%s error=%s", server, error or "timeout")
 
     async def _listed(self, listing: SourceListing) -> list[Skill]:
-        """Return the skills of a server that supports the skills extension (`skills/list`), all pages."""
+        """Return all skills of a server that supports the skills extension, from all pages of `skills/list`. Stores its `ttlMs`."""
         server = listing.entry.source.id
 
         async def fetch_page(cursor: str | None) -> tuple[list[JsonObject], str | None]:
@@ -119,9 +122,9 @@ class RemoteSkills:
         return await list_skills(fetch_page, BACKEND_ID, server)
 
     async def _shown(self, listing: SourceListing) -> list[Skill]:
-        """Return the skills of a server without the skills extension, from its `SKILL.md` resources and its `skill://index.json`.
+        """Return the skills of a server without the skills extension, found by its `SKILL.md` resources and its `skill://index.json`.
 
-        Each `SKILL.md` is read, because a listed skill must have the frontmatter of its file.
+        Each `SKILL.md` is read, because the entry of a listed skill must have the frontmatter of its file.
         """
         index = next((uri for uri, native in listing.natives.get("resources", {}).items() if native == INDEX_URI), None)
         seen = dict(await self._indexed(listing, index)) if index is not None else {}
@@ -149,7 +152,7 @@ class RemoteSkills:
         return [read[skill.id] for skill in found if skill.id in read]
 
     async def _indexed(self, listing: SourceListing, index: str) -> list[tuple[str, str]]:
-        """Return the exposed URI and the description of each `skill-md` entry of a server's `skill://index.json`."""
+        """Read a server's `skill://index.json` (exposed URI `index`); return the exposed URI and description of its `skill-md` entries."""
         try:
             entries = index_entries(await self._face.bytes_at(index, CallContext()))
         except ValueError:
@@ -163,14 +166,14 @@ class RemoteSkills:
         return found[:MAX_SHOWN]
 
     async def renew(self, skill: Skill, ctx: CallContext) -> Skill:
-        """Fetch the entry of a skill from its server again (`skills/get`), put it into the index, and return it.
+        """Fetch the entry of a skill from its server again (`skills/get`), replace the stored skill, and return the new one.
 
         Raises:
             NotFound: The server no longer has the skill.
             GatewayError: The server cannot be reached.
         """
         if not skill.document.conformant:
-            return skill  # the server has no entry for it
+            return skill  # the server has no `skills/get` entry for a skill that it does not list by the extension's rules
         try:
             answer = await self._face.get(f"{skill.root_uri}/{MANIFEST}", ctx)
         except NotFound:
@@ -183,24 +186,25 @@ class RemoteSkills:
         return now
 
     async def fetch(self, skill: Skill, path: str, ctx: CallContext) -> tuple[SkillFile, bytes]:
-        """Read a skill's file from its server and return its list entry and its bytes. An unlisted file gets a new entry without a digest.
+        """Read a file of a skill from its server; return the file's entry (`SkillFile`) and its bytes.
 
-        Only a skill whose `resources` are `dynamic` may have unlisted files.
+        `path` is relative to the skill's folder. A file that the skill's entry does not list gets a new entry without a digest; only a
+        skill whose `resources` are `dynamic` may have such files.
 
         Raises:
-            NotFound: The skill has no such file.
+            NotFound: The skill has no file with this path.
             GatewayError: The server cannot be reached.
         """
         file = file_of(skill, path)
         return file, await self._face.bytes_at(file.segments[0], ctx)
 
     def locate(self, skill: Skill, path: str) -> tuple[str, str]:
-        """Return the id of the skill's server, and the URI of the file at this server. Raises `NotFound`."""
+        """Return the id of the server that has the skill, and the URI of the skill's file `path` at this server. Raises `NotFound`."""
         listing, native = self._catalog.locate(file_uri(skill.root_uri, path))
         return listing.entry.source.id, native
 
     async def run(self, skill: Skill, function: str, args: JsonValue, ctx: CallContext) -> str:
-        """Raise `SkillError`: the gateway does not run scripts of a server."""
+        """Raise `SkillError`, because the gateway does not run scripts of remote skills."""
         raise SkillError(f"Scripts of server {skill.origin!r} do not run in the gateway.", code="scripts-off")
 
     def _put(self, old: Skill, now: Skill | None) -> None:

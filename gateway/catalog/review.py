@@ -1,7 +1,7 @@
-"""`review_approvals`: shows a person the calls that wait for an approval, one form after the other.
+"""`review_approvals`: a tool that shows a person the calls that wait for an approval, one form (elicitation) after the other.
 
-The tool takes no arguments, so a model can start a review but cannot decide. `policy.approval_policy` decides who may decide;
-`gate.approvals` has the pending calls. `own` creates the tool.
+The tool takes no arguments, so that a model can start a review but cannot decide. `policy.approval_policy` determines which principals may
+decide; `gate.approvals` stores the calls that wait. `GatewaySource` creates the tool.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ _STATES: dict[str, QuestionState] = {
 
 
 class ReviewApprovals:
-    """The tool `review_approvals()`."""
+    """The MCP tool `review_approvals()`: shows a person each call that waits for an approval, and stores the person's decisions."""
 
     def __init__(self, records: Records, standing_days: float) -> None:
-        """`standing_days` is how long a standing approval lasts; 0 does not offer one."""
+        """Create the tool. `records` is the database with the calls that wait for an approval.
+
+        `standing_days` is for how many days the person may also approve all later calls of the tool; 0 does not offer this.
+        """
         self._records = records
         self._standing_days = standing_days
         self.definition = ToolDefinition(
@@ -48,7 +51,10 @@ class ReviewApprovals:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Show each pending call that this caller may decide. Raises `StorageError`."""
+        """Show each waiting call that the calling principal may approve, until the person cancels a form. Raises `StorageError`.
+
+        The result counts the approved and declined calls, and the calls that no longer waited when the person decided.
+        """
         principal = ctx.facts.on_behalf_of
         asks = await self._records.questions()
         waiting = [ask for ask in await asks.list(only_open=True) if may_review(ask, principal)]
@@ -70,13 +76,19 @@ class ReviewApprovals:
 
 
 def may_review(ask: PendingQuestion, principal: Principal) -> bool:
-    """Return whether this principal may decide a pending call; never for a workflow's question, which only its caller answers."""
+    """Return whether the principal may approve or decline `ask`: a call or sampling request that waits for a person's approval.
+
+    False for a question of a workflow, which only the workflow's caller can answer.
+    """
     approver = Approver(principal.id, is_operator(principal), _admits(ask, principal))
     return ask.kind != "question" and judge_approver(ask.by, ask.principal, approver) is None
 
 
 def _admits(ask: PendingQuestion, principal: Principal) -> bool:
-    """Return whether the key's scopes admit the pending call: its tool, the agent or workflow that provides the tool, or its server."""
+    """Return whether the scopes of the principal include what the call that waits for an approval uses.
+
+    This is the called tool; the agent or workflow, if the tool belongs to one; or the server that requests sampling.
+    """
     if ask.kind == "sampling":
         return knows_source(principal.scopes, ask.source)
     source, name = ask.source, ask.name

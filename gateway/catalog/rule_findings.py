@@ -1,4 +1,4 @@
-"""Runs `policy.lint`, which finds mistakes in rules, on all policies. Used by `moongate policy lint`, `doctor` and the log."""
+"""Checks all policies of a gateway for mistakes with `policy.lint`, for `moongate policy lint`, `moongate doctor` and the log."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ if TYPE_CHECKING:
     from gateway.agents.source import AgentSource
 
 Findings = Mapping[str, Sequence[Finding]]
-"""Key under `policies` in the configuration → findings on that policy."""
+"""Key under `policies` in the configuration → findings (mistakes and notes) on that policy."""
 
 
 async def own_findings(loaded: LoadedConfig, local: Mapping[str, ToolSource]) -> dict[str, tuple[Finding, ...]]:
-    """Return the findings on policies of local sources, of tools that files of agents and workflows define, and of unknown sources."""
+    """Return the findings on all policies except those of servers, by key of `policies`.
+
+    These are the policies of the local sources in `local` (by id), of `agent/<name>` and `workflow/<name>` (tools that this agent or
+    workflow defines), and policies whose key is not the name of a source.
+    """
     policies = loaded.config.policies
     servers = {*loaded.config.mcp_servers, *(server.name for server in loaded.disabled)}
     known = cast("AgentSource", local["agent"]).file_schemas() if "agent" in local else {}
@@ -34,15 +38,15 @@ async def own_findings(loaded: LoadedConfig, local: Mapping[str, ToolSource]) ->
 
 
 def server_findings(loaded: LoadedConfig, definitions: Mapping[str, Sequence[JsonObject]]) -> dict[str, tuple[Finding, ...]]:
-    """Return the findings on policies of servers. `definitions` are all tools that each connected server lists."""
+    """Return the findings on the policies of connected servers, by server. `definitions` maps each server to all tools that it lists."""
     schemas = {server: {str(wire["name"]): wire.get("inputSchema") for wire in tools} for server, tools in definitions.items()}
     return {server: lint_policy(loaded.config.policy(server), of_server) for server, of_server in schemas.items()}
 
 
 def remarks_of(findings: Findings) -> list[str]:
-    """Return one line, with JSON path and text, for each rule that needs repair. Findings of the kind `note` are left out.
+    """Return one line, with JSON path and text, for each finding that needs repair; findings of the kind `note` are left out.
 
-    Policies of unknown servers are left out, because loading the configuration has reported them already.
+    Findings that the key of a policy is not the name of a server are left out too: loading the configuration has already reported them.
     """
     return [
         f"policies.{name}{'.' if finding.path else ''}{finding.path}: {finding.text}"

@@ -1,6 +1,7 @@
-"""`session_list`, `session_delete` and the resources `session://<id>`: a caller's own conversations with agents.
+"""The tools `session_list` and `session_delete` and the resources `session://<id>`, for a principal's sessions with agents.
 
-The agents' own tools start and continue sessions. Sessions of other callers are invisible here.
+A session is a stored conversation with an agent. Calls of the agent's tool start and continue it. Sessions of other principals are
+invisible.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from gateway.tools.base import Complete, Finished, Tool, ToolDefinition, ToolOut
 from gateway.tools.context import CallContext
 
 SESSION_SCHEME = "session://"
-"""Prefix of a session's URI, before the id."""
+"""Prefix of the resource URI of a session; the id of the session follows."""
 
 MAX_LISTED = 100
-"""Maximum number of sessions in one result of `session_list`; the sessions used last come first."""
+"""Maximum number of sessions in one result of `session_list`, which lists the most recently used sessions first."""
 
 
 def session_template() -> JsonObject:
-    """Return the resource template of sessions, as it is listed to clients."""
+    """Return the resource template `session://{id}`, as `resources/templates/list` shows it."""
     return {
         "uriTemplate": f"{SESSION_SCHEME}{{id}}",
         "name": "session",
@@ -35,12 +36,15 @@ def session_template() -> JsonObject:
 
 
 def session_tools(records: Records) -> Sequence[Tool]:
-    """Return the tools `session_list` and `session_delete`."""
+    """Create the tools `session_list` and `session_delete`, which list and delete the sessions in the database `records`."""
     return [_ListSessions(records), _DeleteSession(records)]
 
 
 async def read_session(records: Records, uri: str, ctx: CallContext) -> Finished:
-    """Return a session of the caller as a resource, with its properties and all messages. Raises `NotFound`, `StorageError`."""
+    """Return the contents of a resource `session://<id>` of the calling principal: the session's properties and all messages, as JSON.
+
+    Raises `NotFound`, also for a session of another principal, and `StorageError`.
+    """
     try:
         session, messages = await (await records.sessions()).get(uri.removeprefix(SESSION_SCHEME), ctx.facts.principal.id)
     except NotFound:
@@ -50,7 +54,7 @@ async def read_session(records: Records, uri: str, ctx: CallContext) -> Finished
 
 
 class _ListSessions:
-    """The tool `session_list(agent?)`."""
+    """The MCP tool `session_list(agent?)`: lists the sessions of the calling principal, or only those with one agent."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -70,7 +74,7 @@ class _ListSessions:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Return the caller's sessions. Raises `StorageError`."""
+        """Return the sessions of the calling principal, the most recently used first, at most `MAX_LISTED`. Raises `StorageError`."""
         found = await (await self._records.sessions()).list(ctx.facts.principal.id)
         wanted = arguments.get("agent")
         shown = [_shown(session) for session in found if wanted in (None, "", session.agent)]
@@ -79,7 +83,7 @@ class _ListSessions:
 
 
 class _DeleteSession:
-    """The tool `session_delete(session_id)`."""
+    """The MCP tool `session_delete(session_id)`: deletes a session of the calling principal with all its messages."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -97,7 +101,7 @@ class _DeleteSession:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Delete the session. An unknown id is an error result. Raises `StorageError`."""
+        """Delete the session. An unknown id, or one of another principal's session, gives an error result. Raises `StorageError`."""
         session_id = str(arguments["session_id"]).removeprefix(SESSION_SCHEME)
         try:
             await (await self._records.sessions()).delete(session_id, ctx.facts.principal.id)
@@ -107,7 +111,7 @@ class _DeleteSession:
 
 
 def _shown(session: StoredSession) -> JsonObject:
-    """Return a session with its times as text, for models and people."""
+    """Return the JSON properties of a session, with its times as UTC text instead of numbers, for models and people."""
     shown = session.to_json()
     for key in ("createdAt", "usedAt", "expiresAt"):
         shown[key] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(shown[key]))

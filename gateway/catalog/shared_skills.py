@@ -1,7 +1,7 @@
-"""`SharedSkills`: decides when to read the skills of remote servers: on connection, on resource changes, and when their cache expires.
+"""`SharedSkills`: decides when to list the skills of remote servers: on connection, on resource changes, and when a `ttlMs` has passed.
 
-The packages for skills are imported when the first server has skills. `catalog.remote_skills` reads the skills, and `local_sources` serves
-them with the gateway's own.
+It imports the packages for skills only when the first server has skills. `catalog.remote_skills` lists the skills, and `local_sources`
+serves them together with the gateway's own skills.
 """
 
 from __future__ import annotations
@@ -20,17 +20,21 @@ if TYPE_CHECKING:
     from gateway.catalog.remote_skills import RemoteSkills
 
 FIRST_READ_SECONDS = 10.0
-"""Maximum seconds for which reading a new server's skills delays the first listing."""
+"""Maximum seconds for which listing the skills of a newly connected server delays the gateway's first list responses to clients."""
 
 MAX_REST_SECONDS = 3600.0
-"""Seconds after which the servers are asked again for skills if no server has any."""
+"""Seconds after which the gateway checks all servers for skills again if no server has had any."""
 
 
 class SharedSkills:
-    """The skills of all remote servers: `read_server` reads those of a new server, and `run` reads all of them again when needed."""
+    """Keeps the list of the remote servers' skills current: `read_server` lists the skills of a new server, `run` all skills again."""
 
     def __init__(self, catalog: Catalog, serve: Callable[[RemoteSkills], Awaitable[None]]) -> None:
-        """`serve` puts the skills into the gateway's index. It is called after each read, as long as a server has or had skills."""
+        """Store the arguments and subscribe to the catalog's changes.
+
+        `serve` adds the skills to the gateway's skill index. It is called after each listing in which a server has skills, or no longer
+        has.
+        """
         self._catalog = catalog
         self._serve = serve
         self._remote: RemoteSkills | None = None
@@ -41,16 +45,16 @@ class SharedSkills:
 
     @property
     def remote(self) -> RemoteSkills | None:
-        """The skills of remote servers; `None` until a server has skills."""
+        """The backend that holds the skills of remote servers; `None` until a server may have skills."""
         return self._remote
 
     @property
     def is_reading(self) -> bool:
-        """Whether the skills of any server are being read for the first time."""
+        """Whether the first listing of the skills of any server is in progress."""
         return self._reading > 0
 
     async def read_server(self, upstream: UpstreamSource) -> None:
-        """Read a server's skills when it has connected or failed to connect; give up waiting after `FIRST_READ_SECONDS`."""
+        """Wait until a server has connected or failed to connect, then list its skills, for at most `FIRST_READ_SECONDS`."""
         await upstream.settled()
         self._reading += 1
         try:
@@ -60,7 +64,7 @@ class SharedSkills:
             self._reading -= 1
 
     async def run(self) -> None:
-        """Until cancelled, read the skills again when resources change or the cache expires."""
+        """Until cancelled, list the skills of all servers again when resources change, after `wake`, or when a `ttlMs` has passed."""
         while True:
             with anyio.move_on_after(self._remote.refresh_seconds if self._remote is not None else MAX_REST_SECONDS):
                 await self._wanted.wait()
@@ -68,7 +72,7 @@ class SharedSkills:
             await self._read(None)
 
     def wake(self) -> None:
-        """Read the skills of all servers again soon."""
+        """Let `run` list the skills of all servers again soon. Returns at once."""
         self._wanted.set()
 
     def _note(self, kind: ChangeKind) -> None:
@@ -91,5 +95,5 @@ class SharedSkills:
 
 
 def _may_have_skills(listing: SourceListing) -> bool:
-    """Return whether the source of a listing has the skills extension or lists resources that look like skills."""
+    """Return whether the source of a listing supports the skills extension, or lists resources with a `skill://` URI."""
     return listing.serves_skills or any(uri.startswith("skill://") for uri in listing.natives.get("resources", {}).values())

@@ -1,8 +1,9 @@
-"""`SkillFace`: answers the skills extension (SEP-2640) for all sources with skills: local folders and remote servers.
+"""`SkillFace`: implements the methods of the skills extension (SEP-2640) for all sources with skills: local folders and remote servers.
 
-A remote skill keeps its bytes, digests and frontmatter. Its URIs get the source's label as first segment, as all URIs of that source do, so
-`resources/read` finds its files. Each page is one request to one source. Entries of a server without the extension are read in advance
-and kept with its listing. `server` binds the three methods to this class.
+Content, digests and frontmatter of a remote skill stay unchanged. Its URIs get the label of the source (its prefix) as first segment, like
+all URIs of the source, so that `resources/read` finds the skill's files. Each page of `skills/list` is one request to one source. For a
+server without the extension, entries are made in advance from its `SKILL.md` files and stored in `SourceListing.shown_skills`. The package
+`server` registers the three methods as MCP handlers.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from gateway.tools.context import CallContext
 logger = logging.getLogger(__name__)
 
 ORIGIN_KEY = "dev.moongate/origin"
-"""Key in the `_meta` of an entry: the source that published the skill (SEP-2640, intermediaries)."""
+"""Key in the `_meta` of a skill's entry; its value is the id of the source that published the skill (SEP-2640, intermediaries)."""
 
 MANIFEST = "/SKILL.md"
 FOLDER = "inode/directory"
 
 SHOWN_PAGE = 100
-"""Entries per page of `skills/list` for a server without the skills extension."""
+"""Skill entries per page of `skills/list` for a server without the skills extension, whose pages the gateway builds."""
 
 SHOWN_TTL_MS = 60_000
-"""`ttlMs` of entries of a server without the skills extension. Each `skills/get` reads the `SKILL.md` again."""
+"""Milliseconds for which clients may cache the skill entries of a server without the skills extension (`ttlMs`)."""
 
 
 class SkillFace:
@@ -50,16 +51,16 @@ class SkillFace:
 
     @property
     def has_skills(self) -> bool:
-        """Whether any source has skills now."""
+        """Whether any source supports the skills extension or has skills now."""
         return any(True for _ in self._serving())
 
     async def list_page(self, cursor: str | None, ctx: CallContext) -> JsonObject:
-        """Answer `skills/list` with one page of one source. The cursor leads through the pages of a source, then to the next source.
+        """Return the result of `skills/list`: one page of one source. Its cursor leads to the source's next page, then to the next source.
 
-        A source whose first page fails is skipped.
+        A remote server is skipped if its first page cannot be fetched.
 
         Raises:
-            NotFound: The cursor was not made by this method, or its source is gone (kind `cursor`).
+            NotFound: The cursor was not made by this method, or its source no longer exists (kind `cursor`).
         """
         await self._catalog.ready()
         listings = self._serving()
@@ -90,17 +91,20 @@ class SkillFace:
         return {"skills": [], "ttlMs": 0, "cacheScope": "private"}
 
     async def page_of(self, listing: SourceListing, cursor: str | None, ctx: CallContext) -> tuple[list[JsonObject], str | None, int]:
-        """Return one page of one source by the source's cursor: the exposed entries, the next cursor, and `ttlMs`."""
+        """Request one page of `skills/list` from one source, with the source's own cursor, or `None` for the first page.
+
+        Returns the entries with exposed URIs, the source's cursor of the next page (`None` after the last page), and `ttlMs`.
+        """
         page = await _ask(listing, "skills/list", listing.entry.source.id, {} if cursor is None else {"cursor": cursor}, ctx)
         following = page.get("nextCursor")
         return self._exposed(page, listing), following if isinstance(following, str) else None, _ttl(page)
 
     def exposed(self, listing: SourceListing, uri: str) -> str | None:
-        """Return the exposed URI for a source's own URI; `None` if policy hides the URI."""
+        """Return the exposed URI (the URI that clients see) for a native URI of a source; `None` if policy hides the skill."""
         return expose_uri(listing.label, uri) if judge_skill_uri(uri, listing.entry.policy.skills) else None
 
     async def get(self, uri: str, ctx: CallContext) -> JsonObject:
-        """Answer `skills/get` with the current entry of one skill. Raises `NotFound`."""
+        """Return the result of `skills/get`: the current entry of the skill with the exposed URI `uri`. Raises `NotFound`."""
         listing, native = await self._find("skill", uri)
         if not listing.serves_skills:
             return {"skill": await self._shown(listing, uri, ctx), "ttlMs": SHOWN_TTL_MS, "cacheScope": "private"}
@@ -112,7 +116,10 @@ class SkillFace:
         return {"skill": exposed[0], "ttlMs": _ttl(answer), "cacheScope": "private"}
 
     async def directory(self, uri: str, cursor: str | None, ctx: CallContext) -> JsonObject:
-        """Answer `resources/directory/read`. If the server does not support it, use the list of the skill's files. Raises `NotFound`."""
+        """Return the result of `resources/directory/read`: the direct children of the folder with the exposed URI `uri`.
+
+        If the source does not support this method, the children are derived from the list of the skill's files. Raises `NotFound`.
+        """
         listing, native = await self._find("directory", uri)
         read = Read(method="resources/directory/read", name=uri, subject=("resources", native), hidden_text="allow")
         return await listing.reads.fetch(read, ctx, lambda inner: self._directory(listing, native, uri, cursor, inner))
@@ -136,14 +143,15 @@ class SkillFace:
         return [listing for listing in self._catalog.listings if listing.serves_skills or listing.shown_skills]
 
     async def show(self, listing: SourceListing, uri: str, ctx: CallContext) -> JsonObject | None:
-        """Read a `SKILL.md` of a server without the skills extension and return an entry made from it, which `skills/list` then lists.
+        """Read a `SKILL.md` (exposed URI) of a server without the skills extension, and make the entry of the skill from it.
 
-        Returns `None` if the file breaks the extension's rules for listed skills. Such a skill is served by the gateway's skill tools only.
+        Returns the entry and stores it in `listing.shown_skills`, so that `skills/list` lists it. Returns `None` if the file breaks the
+        extension's rules for listed skills; such a skill is served by the gateway's skill tools only.
 
         Raises:
-            NotFound: The file is gone.
+            NotFound: The server no longer has the file.
             SkillError: The file is not a usable `SKILL.md`.
-            PolicyDenied: The file may not be read.
+            PolicyDenied: Policy forbids reading the file.
         """
         from gateway.skills.remote import entry_of
 
@@ -160,7 +168,10 @@ class SkillFace:
         return exposed[0]
 
     async def bytes_at(self, uri: str, ctx: CallContext) -> bytes:
-        """Read an exposed URI through the gate, and return the bytes. Raises `SkillError` if the result holds neither text nor base64."""
+        """Read the resource with an exposed URI (the URI that clients see), if policy allows it, and return its content as bytes.
+
+        Raises `SkillError` if the result has neither text nor base64.
+        """
         from gateway.skills.remote import bytes_of
 
         outcome = await self._catalog.read_now(uri, ctx)
@@ -170,22 +181,25 @@ class SkillFace:
         return found
 
     async def _shown(self, listing: SourceListing, uri: str, ctx: CallContext) -> JsonObject:
-        """Read a listed `SKILL.md` again and return the entry made from it. Raises `NotFound`."""
+        """Return the current entry of a skill of a server without the skills extension, by reading its `SKILL.md` (`uri`) again.
+
+        Raises `NotFound` if the skill is not listed, or no longer can be.
+        """
         entry = await self.show(listing, uri, ctx) if uri in listing.shown_skills else None
         if entry is None:
             raise NotFound("skill", uri)
         return entry
 
     def _exposed(self, page: JsonMapping, listing: SourceListing) -> list[JsonObject]:
-        """Return the entries of a page that policy allows, with exposed URIs and with the id of their source in `_meta`."""
+        """Return the skill entries of a source's page that policy allows, with exposed URIs and with the source's id in `_meta`."""
         entries = objects_in(page.get("skills"))
-        if listing.entry.is_local:  # the local source has already filtered them
+        if listing.entry.is_local:  # the local source has already left out the entries that policy denies
             return [_expose(entry, listing) for entry in entries]
         served = [_expose(entry, listing) for entry in entries if judge_entry(entry) and _is_served(entry, listing)]
         return [entry for entry in served if self._is_its(entry, listing)]
 
     def _is_its(self, entry: JsonMapping, listing: SourceListing) -> bool:
-        """Return whether the catalog routes the entry's exposed URI to this source. Two sources may list the same URI."""
+        """Return whether reading the entry's exposed URI goes to this source, because two sources may list the same URI."""
         try:
             return self._catalog.locate(str(entry["uri"]))[0] is listing
         except NotFound:
@@ -202,7 +216,10 @@ class SkillFace:
         return listing, native
 
     async def _children(self, listing: SourceListing, native: str, uri: str, ctx: CallContext) -> JsonObject:
-        """Return the direct children of a folder, from the file list of the skill that contains the folder."""
+        """Return the direct children of a folder, derived from the list of files in the entry of the skill that contains the folder.
+
+        `native` is the URI of the folder at its source, and `uri` its exposed URI. Raises `NotFound` for an unknown or empty folder.
+        """
         source = cast("SkillServing", listing.entry.source)
         place = native.rstrip("/")
         root = place
@@ -221,14 +238,21 @@ class SkillFace:
 async def _ask(
     listing: SourceListing, method: SkillMethod, name: str, params: JsonObject, ctx: CallContext, native: str | None = None
 ) -> JsonObject:
-    """Send a skills request to a source through its gate. The texts of the result stay unchanged: hosts compare entries with files."""
+    """Send a request of the skills extension to a source, through the gate of the source (its policy checks), and return the result.
+
+    `native` is the native URI that the caller's scopes must include, if the request is about one skill. Hidden characters stay in the
+    result, because MCP hosts compare entries with files.
+    """
     source = cast("SkillServing", listing.entry.source)
     read = Read(method=method, name=name, subject=None if native is None else ("resources", native), hidden_text="allow")
     return await listing.reads.fetch(read, ctx, lambda inner: source.skills(method, params, inner))
 
 
 async def _page(listing: SourceListing, params: JsonObject, ctx: CallContext) -> JsonObject:
-    """Return one page of a source's skills. For a source without the skills extension, the page comes from `SourceListing.shown_skills`."""
+    """Return one page of a source's skills, as a result of `skills/list`.
+
+    For a source without the skills extension, the page is built from the entries in `SourceListing.shown_skills`.
+    """
     if listing.serves_skills:
         return await _ask(listing, "skills/list", listing.entry.source.id, params, ctx)
     uris = sorted(listing.shown_skills)
@@ -239,13 +263,17 @@ async def _page(listing: SourceListing, params: JsonObject, ctx: CallContext) ->
 
 
 def _shown_files(listing: SourceListing) -> list[str]:
-    """Return the exposed URIs of all known files in the skills of a server without the skills extension."""
+    """Return the exposed URIs of the files of all skills of a server without the skills extension: its resources below their folders."""
     roots = tuple(uri.removesuffix(MANIFEST) + "/" for uri in listing.shown_skills)
     return list(dict.fromkeys([*listing.shown_skills, *(uri for uri in listing.natives.get("resources", {}) if uri.startswith(roots))]))
 
 
 def _tree(files: Sequence[str], place: str, uri: str) -> JsonObject:
-    """Return the direct children of the folder `uri`, among `files` below `place` (the same folder as the files' URIs name it)."""
+    """Return the direct children of a folder as a result of `resources/directory/read`. Raises `NotFound` for an unknown or empty folder.
+
+    `files` are the URIs of the skill's files, `place` is the URI with which files in the folder begin, and `uri` the exposed URI of the
+    folder, which the result contains.
+    """
     children: dict[str, JsonObject] = {}
     for file in files:
         if file.startswith(f"{place}/"):
@@ -258,7 +286,10 @@ def _tree(files: Sequence[str], place: str, uri: str) -> JsonObject:
 
 
 def _is_served(entry: JsonMapping, listing: SourceListing) -> bool:
-    """Return whether policy allows a skill's entry, by the skill's path, and by its texts if policy refuses hidden characters."""
+    """Return whether policy allows a skill's entry: the patterns of the policy include the skill, and no text has forbidden characters.
+
+    Hidden characters are forbidden if the policy sets `hiddenText` to `refuse`.
+    """
     if not _is_allowed(entry.get("uri"), listing):
         return False
     verdict = judge_hidden_text(dict(entry), "The entry") if listing.hidden_text == "refuse" else PASS
@@ -274,7 +305,7 @@ def _is_allowed(uri: JsonValue, listing: SourceListing) -> bool:
 
 
 def _expose(entry: JsonMapping, listing: SourceListing) -> JsonObject:
-    """Return an entry with exposed URIs, without files that policy denies."""
+    """Return a skill's entry with exposed URIs, without files that policy denies, and with the id of its source in `_meta`."""
     if listing.entry.is_local and not listing.label:
         return dict(entry)
     exposed = _exposed_uri(entry, listing)
@@ -300,7 +331,7 @@ def _cursor(listing: SourceListing, inner: str | None) -> str:
 
 
 def _open_cursor(cursor: str | None, listings: Sequence[SourceListing]) -> tuple[int, str | None]:
-    """Decode a cursor of `skills/list` into the position of its source in `listings` and the source's own cursor. Raises `NotFound`."""
+    """Decode a cursor of `skills/list`: return the index of its source in `listings`, and the source's own cursor. Raises `NotFound`."""
     if cursor is None:
         return 0, None
     try:

@@ -1,6 +1,7 @@
-"""`SourceHost`: starts and stops sources of tools while others run, each in its own asyncio task.
+"""`SourceHost`: starts and stops sources of tools, each in its own asyncio task, while other sources keep running.
 
-A released source first finishes its in-flight calls, up to its timeout. `remote_servers` and `local_sources` decide which sources exist.
+A source that is stopped first finishes its in-flight calls, for at most its timeout. The modules `remote_servers` and `local_sources`
+decide which sources exist.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ logger = logging.getLogger(__name__)
 
 
 class HostableSource(AbstractAsyncContextManager[object], Protocol):
-    """A source that starts when it is entered as an async context manager, and stops when it is left."""
+    """Protocol: a source of tools that starts when it is entered as an async context manager, and stops when it is left."""
 
     @property
     def id(self) -> str:
-        """The source's name."""
+        """Id of the source, for example the name of its server in the configuration."""
         ...
 
 
@@ -34,18 +35,18 @@ MadeFromT = TypeVar("MadeFromT", covariant=True)
 
 @dataclass(eq=False, frozen=True, slots=True)
 class HostedSource(Generic[SourceT, MadeFromT]):
-    """One source with what it was built from, its in-flight calls and its stop signal."""
+    """A source of tools together with the settings from which it was built, its in-flight calls and its stop signal."""
 
     source: SourceT
     timeout_seconds: float
-    """Grace period for in-flight calls after the release."""
+    """Seconds for which in-flight calls may continue after `stop` is set."""
     made_from: MadeFromT
-    """The settings from which the source was built; another source replaces it when they change."""
+    """The settings from which the source was built. A new source replaces this source when the settings change."""
     active: ActiveCalls = field(default_factory=ActiveCalls)
-    """The in-flight calls of the source."""
+    """Counts the in-flight calls of the source."""
     stop: anyio.Event = field(default_factory=anyio.Event)
     running: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    """Cancelled when the grace period for in-flight calls ends."""
+    """Scope in which the source runs. Cancelling it stops the source; its deadline is set when `stop` is set."""
 
 
 AnySource = HostedSource[HostableSource, object]
@@ -54,7 +55,11 @@ EntryT = TypeVar("EntryT", bound=AnySource)
 
 @dataclass(frozen=True, slots=True)
 class Changes(Generic[EntryT]):
-    """The sources of a new configuration, compared with the current ones. `table` has all of them, in catalog order."""
+    """The difference between the sources of a new configuration and the current sources.
+
+    `table` maps ids to all sources of the new configuration, in catalog order; `joining` are the new sources among them; `leaving` are the
+    current sources that are removed or replaced.
+    """
 
     table: Mapping[str, EntryT]
     joining: list[EntryT]
@@ -62,10 +67,13 @@ class Changes(Generic[EntryT]):
 
 
 class HostedTable(Generic[EntryT]):
-    """The current sources of one kind. Subclasses compare them with a configuration; `take` and `release` apply the changes."""
+    """Base class of tables of current sources: the remote servers, or the local sources (skills, functions, agents, workflows).
+
+    Subclasses compare the current sources with a configuration; `take` and `release` apply the changes.
+    """
 
     def __init__(self, hosts: SourceHost) -> None:
-        """`hosts` runs the sources."""
+        """Create an empty table. `hosts` starts and stops the sources."""
         self._hosts = hosts
         self._table: Mapping[str, EntryT] = {}
 
@@ -75,22 +83,22 @@ class HostedTable(Generic[EntryT]):
         return self._table
 
     def changes(self, table: Mapping[str, EntryT]) -> Changes[EntryT]:
-        """Return the difference between `table` and the current sources."""
+        """Return the difference between `table`, the sources of a new configuration by id, and the current sources."""
         joining = [entry for name, entry in table.items() if self._table.get(name) is not entry]
         return Changes(table, joining, [entry for name, entry in self._table.items() if table.get(name) is not entry])
 
     def take(self, changes: Changes[EntryT]) -> None:
-        """Make `changes.table` the current sources."""
+        """Replace the current sources by `changes.table`. No source is started or stopped."""
         self._table = changes.table
 
     def release(self, entries: Iterable[EntryT]) -> None:
-        """Stop sources when their in-flight calls have ended, at the latest after their `timeoutSeconds`."""
+        """Signal sources to stop. Each stops when its in-flight calls have ended, at the latest after its `timeout_seconds`."""
         for entry in entries:
             entry.stop.set()
 
 
 class SourceHost:
-    """Async context manager: enter it before `start`. Leaving it stops every source at once."""
+    """Runs sources of tools, each in its own task, inside an async context manager. Leaving the context stops all sources at once."""
 
     def __init__(self) -> None:
         self._entered: set[AnySource] = set()
@@ -107,7 +115,7 @@ class SourceHost:
         await self._stack.aclose()
 
     async def start(self, hosted: AnySource) -> None:
-        """Start a source and return when it has started. Raises what the source raises on entering."""
+        """Start a source in a task, and return when it has started. Raises the exceptions of the source's `__aenter__`."""
         await self._tasks.start(self._hold, hosted)
 
     async def _hold(self, hosted: AnySource, *, task_status: TaskStatus[None]) -> None:

@@ -1,6 +1,7 @@
-"""`SourceListing`: the entries of one source in the catalog, built from the source's lists and its policy.
+"""`SourceListing`: the exposed tools, resources, resource templates and prompts of one source, built from its lists and its policy.
 
-It applies the policy, assigns exposed names and URIs, and wraps every tool in `GuardedTool`. `Catalog` merges the listings of all sources.
+It leaves out entries that the policy hides, assigns exposed names and URIs (the names and URIs that clients see), and wraps every tool in
+`GuardedTool`, which checks each call. `Catalog` merges the listings of all sources.
 """
 
 from __future__ import annotations
@@ -30,43 +31,46 @@ from gateway.policy.tool_policy import hidden_by, judge_tool
 from gateway.tools.base import Kind, QuarantiningSource, SkillServing, Source, Tool, ToolSource
 
 KEY_OF: Mapping[Kind, str] = {"resources": "uri", "templates": "uriTemplate", "prompts": "name"}
-"""Kind of list → the key of an entry whose value is unique in the list."""
+"""Kind of list → the key that identifies an entry in the list."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A source with its policy and prefix. `full` is the same object as `source` if it also serves resources and prompts, else `None`."""
+    """A source of tools with the settings by which the catalog publishes it: its policy and the prefix of its exposed names.
+
+    `full` is the same object as `source` if the source also serves resources and prompts, else `None`.
+    """
 
     source: ToolSource
     policy: SourcePolicy
     prefix: str
     full: Source | None = None
     is_local: bool = False
-    """Whether the source is part of this gateway. A name clash of two local sources stops the start instead of being reported."""
+    """Whether the source runs in this gateway. A name clash of two local sources makes the start fail; other clashes are only reported."""
     active: ActiveCalls | None = None
-    """Counts the in-flight calls of the source, for sources that are stopped only when no call runs; else `None`."""
+    """Counts the in-flight calls of the source, so that the source can finish them before it stops. `None` if it is never stopped."""
 
 
 @dataclass(slots=True, eq=False)
 class SourceListing:
-    """The exposed lists of one source, built from its `CatalogEntry`."""
+    """The tools, resources, resource templates and prompts of one source as clients see them, with the policy checks for their use."""
 
     entry: CatalogEntry
     label: str
-    """First part of the exposed URIs of this source (`names.expose_uri`); empty if the URIs stay unchanged."""
+    """The part of the exposed URIs of this source that distinguishes them from other sources' URIs; empty if the URIs stay unchanged."""
     services: GateServices
     name_budget: int
     """Maximum length of an exposed tool name."""
     gate: SourceGate = field(init=False)
     reads: ReadGate = field(init=False)
     tools: dict[str, tuple[Tool, GuardedTool]] = field(default_factory=lambda: cast("dict[str, tuple[Tool, GuardedTool]]", {}))
-    """Exposed name → the source's own tool, and the `GuardedTool` that wraps it."""
+    """Exposed name → the tool object of the source, and the `GuardedTool` that wraps it."""
     listed: dict[Kind, list[JsonObject]] = field(default_factory=lambda: cast("dict[Kind, list[JsonObject]]", {}))
-    """Kind of list → its exposed entries, as MCP sends them."""
+    """Kind of list (resources, templates or prompts) → its exposed entries, as MCP sends them."""
     natives: dict[Kind, dict[str, str]] = field(default_factory=lambda: cast("dict[Kind, dict[str, str]]", {}))
-    """Kind of list → exposed name or URI → native name or URI."""
+    """Kind of list → exposed name or URI, which clients use → native name or URI, which the source uses."""
     withheld: dict[str, dict[str, Reject]] = field(default_factory=lambda: cast("dict[str, dict[str, Reject]]", {}))
-    """Kind of list → native name or URI → the rule that hides the entry, and why. Entries hidden by patterns are left out."""
+    """Kind of list → native name or URI → the rule that hides the entry, and why. Entries that `allow` and `deny` hide are left out."""
     shown_skills: dict[str, JsonObject] = field(default_factory=lambda: cast("dict[str, JsonObject]", {}))
     """Exposed URI of a `SKILL.md` → the skill entry made from the file. Filled by `SkillFace` for a server without the skills extension."""
     _prompt_tools: list[PromptTool] = field(default_factory=lambda: cast("list[PromptTool]", []))
@@ -78,21 +82,24 @@ class SourceListing:
 
     @property
     def hidden_text(self) -> str:
-        """How hidden characters in the source's texts are treated: the policy's `hiddenText`, or `allow` for local sources."""
+        """How to treat invisible characters in the source's texts: the policy's `hiddenText` (`allow`, `strip` or `refuse`).
+
+        Always `allow` for a source that runs in this gateway.
+        """
         return "allow" if self.entry.is_local else self.entry.policy.hidden_text
 
     @property
     def serves_skills(self) -> bool:
-        """Whether the source has the skills extension now."""
+        """Whether the source supports the MCP skills extension (SEP-2640) now; for a remote server, this is known once it has connected."""
         source = self.entry.source
         return isinstance(source, SkillServing) and source.serves_skills
 
     def admits(self, principal: Principal, kind: ScopeKind, native: str) -> bool:
-        """Return whether the scopes of this caller admit the entry with this native name or URI."""
+        """Return whether the scopes of the principal include the entry of this source with the given kind and native name or URI."""
         return judge_scope(principal.scopes, kind, self.entry.source.id, native) is PASS
 
     async def rebuild_tools(self) -> None:
-        """Build `tools` from the source's current list. For a tool object that was listed before, the existing `GuardedTool` is kept."""
+        """Build `tools` from the source's current list and its policy. Tool objects that were listed before keep their `GuardedTool`."""
         policy = self.entry.policy
         withheld: dict[str, Reject] = {}
         existing: dict[str, Tool] = {}
@@ -117,7 +124,10 @@ class SourceListing:
         self.withheld["tools"] = withheld
 
     def quarantined(self, principal: Principal) -> Mapping[str, str]:
-        """Return the quarantined tools that this caller could use: exposed name → the reason, and the command that accepts the tool."""
+        """Return the quarantined tools that the principal could otherwise use: exposed name → the reason and the command that accepts it.
+
+        A tool is quarantined (not served) while its definition is not the accepted one: the first listed, or one that a person accepted.
+        """
         if not isinstance(self.entry.source, QuarantiningSource) or not (held := self.entry.source.quarantined()):
             return {}
         policy = self.entry.policy
@@ -128,7 +138,7 @@ class SourceListing:
         return {exposed[stem]: allowed[native] for native, stem in public.items()}
 
     async def _native_tools(self) -> Sequence[Tool]:
-        """Return the source's tools, and its prompts as tools if the policy sets `promptsAsTools`."""
+        """Return the tools of the source, and one tool for each of its prompts if the policy sets `promptsAsTools`."""
         tools = await self.entry.source.tools()
         source = self.entry.full
         if source is None or not self.entry.policy.prompts_as_tools:
@@ -144,7 +154,7 @@ class SourceListing:
         return tool, GuardedTool(inner, rules, self.gate, exposed_name=name)
 
     async def rebuild_kind(self, kind: Kind) -> None:
-        """Build `listed` and `natives` of one kind from the source's current list."""
+        """Build the exposed entries of one kind (resources, templates or prompts) from the source's current list and its policy."""
         if self.entry.full is None:
             return
         key = KEY_OF[kind]
@@ -161,7 +171,10 @@ class SourceListing:
         self.listed[kind] = [{**wire, key: exposed[native]} for wire, native in zip(wires, natives, strict=True)]
 
     def _readable(self, kind: Kind, wires: Sequence[JsonObject]) -> Sequence[JsonObject]:
-        """Return the entries of `wires` that policy allows clients to see. Refused entries are added to `withheld`."""
+        """Return the entries in `wires` (in MCP form) that policy allows clients to see.
+
+        Entries that are refused because of hidden characters are stored in `withheld`.
+        """
         if kind == "resources":
             wires = [wire for wire in wires if judge_skill_uri(str(wire["uri"]), self.entry.policy.skills)]
         if self.hidden_text != "refuse":

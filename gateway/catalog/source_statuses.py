@@ -1,4 +1,4 @@
-"""Builds the `SourceStatus` of each source, for `moongate list`, the tool `gateway_status` and the status page."""
+"""Builds the `SourceStatus` (state, number of tools, error) of each source, for `moongate list`, `gateway_status` and the status page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.tools.base import SourceStatus, ToolSource
 
 
 def local_status(name: str, source: ToolSource, tools: int) -> SourceStatus:
-    """Return the status of the local source `name`; `tools` is the number of tools that it serves."""
+    """Return the status of a source that runs in the gateway. `name` is its id, such as `agent`; `tools` is how many tools it serves."""
     problems = getattr(source, "problems", None)
     return SourceStatus(
         name=name,
@@ -25,9 +25,10 @@ def local_status(name: str, source: ToolSource, tools: int) -> SourceStatus:
 
 
 def server_status(status: SourceStatus, *, tools: int, withheld: int, waits_for: str | None) -> SourceStatus:
-    """Return the status of a remote server with the gateway's own facts added.
+    """Return the status of a remote server, completed with facts that only the gateway has.
 
-    `tools` and `withheld` count the tools that are served and that are not. `waits_for` names a changed entry that waits for acceptance.
+    `tools` is how many of its tools are served; `withheld` is how many definitions policy refuses. `waits_for` is the name under which a
+    person can accept a changed configuration entry of the server, or `None` if no change waits for acceptance.
     """
     note = f"{withheld} definition{'' if withheld == 1 else 's'} withheld; see `moongate doctor`" if withheld else None
     if waits_for is not None:
@@ -42,7 +43,7 @@ def switched_off_status(name: str, entry: ServerEntry) -> SourceStatus:
 
 
 def unused_status(server: DisabledServer) -> SourceStatus:
-    """Return the status of a server whose entry is invalid or waits for acceptance."""
+    """Return the status of a server whose configuration entry is invalid, or waits until a person accepts the command in it."""
     error = f"{server.json_path}: {server.reason}"
     return _status(server.name, server.transport, "held" if server.waits_for else "disabled", error)
 

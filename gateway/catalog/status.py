@@ -1,6 +1,6 @@
-"""`gateway_status`: shows a model why a server is missing, and what its user can do about it.
+"""`gateway_status`: a tool that shows a model the state of every source, why a server is missing, and what the user can do about it.
 
-It only reads the state of the sources. Errors are one line without control characters; the sources have masked every known secret.
+It only reads the state of the sources. Errors are shown as one line without control characters; the sources have masked all known secrets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.tools.context import CallContext
 STATUS_URI = "moongate://status"
 
 MAX_ERROR_CHARS = 500
-"""Maximum length of a source's last error; longer texts are cut."""
+"""Maximum length of an error in the status, in characters; longer texts are cut."""
 
 ADVICE: Mapping[str, str] = {
     "starting": "The server is still starting; ask again in a few seconds.",
@@ -29,17 +29,17 @@ ADVICE: Mapping[str, str] = {
     "held": "Its command waits until a person accepts it: `moongate lock --accept {name}` on the machine of the gateway.",
     "idle": "The server starts with the next call of one of its tools.",
 }
-"""State of a server → advice for its user. In other states the user need not do anything."""
+"""State of a server → advice for the user, in which `{name}` is the name of the server. Other states need no action by the user."""
 
 QUARANTINE_ADVICE = (
     "Quarantined tools differ from what was accepted or first listed: "
     "`moongate lock --diff` shows how, `moongate lock --accept {name}` accepts them."
 )
-"""Advice for quarantined tools."""
+"""Advice for the user if tools of a server (`{name}`) are not served because nobody has accepted their changed definitions (quarantine)."""
 
 
 def status_resource() -> JsonObject:
-    """Return the resource `moongate://status` as `resources/list` shows it."""
+    """Return the entry of the resource `moongate://status`, as `resources/list` shows it."""
     return {
         "uri": STATUS_URI,
         "name": "gateway-status",
@@ -50,10 +50,10 @@ def status_resource() -> JsonObject:
 
 
 class GatewayStatus:
-    """The tool `gateway_status(server?)`."""
+    """The MCP tool `gateway_status(server?)`: shows the state of every source, or of one, with its last error and advice for the user."""
 
     def __init__(self, sources: Callable[[], Sequence[SourceStatus]], problems: Callable[[], Sequence[str]]) -> None:
-        """`sources` returns the state of each source, `problems` the problems of the gateway itself, both without secrets."""
+        """Create the tool. `sources` returns the current status of each source, `problems` the problems of the gateway, without secrets."""
         self._sources = sources
         self._problems = problems
         self.definition = ToolDefinition(
@@ -72,7 +72,7 @@ class GatewayStatus:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Return one line per source, and the same data as structured content."""
+        """Return the status as text, with one line per source, and as structured content. Raises `ToolFailed` for an unknown source."""
         entries = self.entries(ctx.facts.on_behalf_of)
         server = arguments.get("server")
         if server is not None:
@@ -86,15 +86,15 @@ class GatewayStatus:
         return Complete.text("\n".join(lines) or "No source is configured.", structured=told)
 
     def problems(self) -> list[str]:
-        """Return the problems of the gateway itself, each as one line."""
+        """Return the problems of the gateway itself (not of a source), each as one line of text."""
         return [self._clean(problem) for problem in self._problems()]
 
     def entries(self, viewer: Principal) -> list[JsonObject]:
-        """Return the status of every source as JSON objects, with only the details that the principal `viewer` may see."""
+        """Return the status of every source as a JSON object, with only the details that the principal `viewer` may see."""
         return [self._entry(status.seen_by(viewer)) for status in self._sources()]
 
     def as_json(self, viewer: Principal) -> str:
-        """Return the text of the resource `moongate://status`, as JSON."""
+        """Return the content of the resource `moongate://status`: the sources and problems that the principal `viewer` may see, as JSON."""
         problems = self.problems()
         told = {"sources": self.entries(viewer), **({"problems": problems} if problems else {})}
         return json.dumps(told, ensure_ascii=False, indent=2)

@@ -1,4 +1,4 @@
-"""Matches URIs with URI templates, to find the source of an unlisted resource without a prefix."""
+"""Matches URIs against URI templates (RFC 6570), to find the source of a resource that no source lists and whose URI has no prefix."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from functools import lru_cache
 _EXPRESSION = re.compile(r"(?:\{([+#./;?&]?)[^{}]*\})+")
 
 MAX_TEMPLATE_CHARS = 2_000
-"""Maximum length of templates and URIs; longer ones never match."""
+"""Maximum length of a URI template or URI, in characters; a longer template or URI never matches."""
 
 MAX_EXPRESSIONS = 6
-"""Templates with more separate expressions never match, because a server's template must not make matching slow."""
+"""Maximum number of separate expressions (`{…}`) in a URI template. A template with more never matches, because matching could be slow."""
 
 
 def matches_template(template: str, uri: str) -> bool:
-    """Return whether `uri` matches an RFC 6570 template. Reserved expansion (`{+x}`) may span segments."""
+    """Return whether `uri` matches an RFC 6570 URI template. Only values of a reserved expansion (`{+x}`, `{#x}`) may contain `/`."""
     if len(template) > MAX_TEMPLATE_CHARS or len(uri) > MAX_TEMPLATE_CHARS:
         return False
     pattern = _pattern(template)
@@ -35,7 +35,7 @@ def _pattern(template: str) -> re.Pattern[str] | None:
         if "{+" in run or "{#" in run:
             parts.append(".+")
         else:
-            # Adjacent expressions count as one, because their separate values are not needed.
+            # Adjacent expressions become one pattern, because their separate values are not needed.
             parts.append("[^/?#]+" if run.count("{") > len(re.findall(r"\{[./;?&]", run)) else ".*")
         end = match.end()
     parts.append(re.escape(template[end:]))

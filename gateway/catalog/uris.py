@@ -1,7 +1,8 @@
-"""Rewrites the URIs in definitions and results of a prefixed source to exposed URIs, so that clients can read them.
+"""Rewrites the URIs in definitions and results of a source with a prefix to exposed URIs, so that clients can read the resources.
 
-Only URI fields of MCP content are changed: resource links, embedded resources, read contents and `_meta.ui`. Text is never searched.
-Objects are copied on write; an object that needs no change is returned itself.
+An exposed URI contains the label of the source (its prefix), so that the catalog finds the source. Only URI fields of MCP content are
+changed: resource links, embedded resources, contents of resources and `_meta.ui`. Text is never searched. Objects are copied before a
+change; an object that needs no change is returned itself.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gateway.tools.context import CallContext
 
 
 def expose_blocks(blocks: JsonValue, label: str) -> JsonValue:
-    """Return content blocks with exposed URIs."""
+    """Return MCP content blocks whose resource links and embedded resources have exposed URIs, which contain the source's `label`."""
     if not isinstance(blocks, list):
         return blocks
     return [_expose_block(block, label) for block in cast("list[JsonValue]", blocks)]
@@ -37,7 +38,7 @@ def _expose_block(block: JsonValue, label: str) -> JsonValue:
 
 
 def expose_contents(contents: list[JsonValue], label: str) -> list[JsonValue]:
-    """Return resource contents (`{uri, text|blob}`) with exposed URIs."""
+    """Return the contents of a `resources/read` result (`{uri, text|blob}`) with exposed URIs, which contain the source's `label`."""
     exposed: list[JsonValue] = []
     for item in contents:
         wire = members_of(item)
@@ -46,7 +47,7 @@ def expose_contents(contents: list[JsonValue], label: str) -> list[JsonValue]:
 
 
 def expose_messages(messages: JsonValue, label: str) -> JsonValue:
-    """Return prompt messages with exposed URIs in their content."""
+    """Return the messages of a `prompts/get` result with exposed URIs in their content, which contain the source's `label`."""
     if not isinstance(messages, list):
         return messages
     exposed: list[JsonValue] = []
@@ -67,7 +68,7 @@ def _needs_exposing(blocks: list[JsonObject]) -> bool:
 
 
 def expose_definition(definition: ToolDefinition, label: str) -> ToolDefinition:
-    """Return a definition whose MCP Apps reference (`_meta.ui.resourceUri`) is exposed."""
+    """Return a tool definition with its MCP Apps URI (`_meta.ui.resourceUri`) as an exposed URI, which contains the source's `label`."""
     meta = as_object(definition.extra.get("_meta"))
     if meta is None:
         return definition
@@ -84,9 +85,10 @@ _EXPRESSION = re.compile(r"\{[^{}]*\}")
 
 
 def uri_to_judge(template: str, argument: JsonMapping, context: JsonMapping | None) -> str:
-    """Return the URI that the caller's scopes must include, so that it may complete an argument of this template.
+    """Return the URI that the scopes of a caller must include so that the caller may complete an argument of a resource template.
 
-    This is the template itself, or the template with the values filled in if a value could change the path (`../`).
+    This is the template itself, or, if a value could change the path (`../`), the template with the values filled in. `argument` and
+    `context` are the parameters of `completion/complete`.
     """
     filled = template
     values = members_of(members_of(context).get("arguments"))
@@ -102,7 +104,7 @@ def _fill(name: str, value: str, expression: re.Match[str]) -> str:
 
 
 class UriTool:
-    """A tool of a prefixed source that exposes the URIs in its results."""
+    """Wraps a tool of a source with a prefix: rewrites the URIs in its definition and results to exposed URIs, which clients can read."""
 
     def __init__(self, inner: Tool, label: str) -> None:
         self._inner = inner
@@ -111,23 +113,29 @@ class UriTool:
 
     @property
     def definition(self) -> ToolDefinition:
-        """The definition of the wrapped tool with exposed URIs."""
+        """The definition of the wrapped tool, with its MCP Apps URI rewritten to an exposed URI."""
         return self._definition
 
     @property
     def keeps_tasks(self) -> bool:
-        """Whether the wrapped tool, in a durable task of the gateway, records the server's own task, to follow it after a restart."""
+        """Whether the wrapped tool, when it runs in a durable task of the gateway, stores the id of the server's own task.
+
+        The gateway can then follow the server's task after a restart.
+        """
         return bool(getattr(self._inner, "keeps_tasks", False))
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Call the wrapped tool and expose the URIs in its result."""
+        """Call the wrapped tool, and return its result with URIs rewritten to exposed URIs."""
         outcome = await self._inner.call(arguments, ctx)
         if isinstance(outcome, Complete) and _needs_exposing(outcome.content):
             return Complete({**outcome.result, "content": expose_blocks(outcome.content, self._label)})
         return outcome
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Send a task request to the wrapped tool and return the answer with exposed URIs. Raises `NotFound` if the tool has no tasks."""
+        """Send a task request (such as `tasks/get`) to the wrapped tool, and return the response with exposed URIs in its result.
+
+        Raises `NotFound` if the tool does not support tasks.
+        """
         if not isinstance(self._inner, TaskTool):
             raise NotFound("task", "")
         answer = await self._inner.task(method, params, ctx)

@@ -72,7 +72,7 @@ def _decoded(text: str) -> JsonValue:
 
 
 def _python_literal(text: str) -> JsonObject | None:
-    """Parse the text of a Python dict, such as `{'a': True}`. Return `None` unless it is one and every value can be written as JSON."""
+    """Parse the text of a Python dict, such as `{'a': True}`. Return `None` for other texts, and if a value has no JSON form."""
     try:
         value: object = ast.literal_eval(text)
         if isinstance(value, Mapping) and all(isinstance(key, str) for key in cast("Mapping[object, object]", value)):

@@ -73,7 +73,7 @@ class SupportsShellTool(Protocol):
 
     @staticmethod
     def get_shell_tool() -> JsonObject | FunctionTool[..., object]:
-        """Return the settings of the provider's shell tool, or a tool that runs commands on this machine."""
+        """Return the settings of the provider's shell tool, or with a function of the program, a tool that runs commands with it."""
         ...
 
 

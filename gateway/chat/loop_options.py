@@ -92,7 +92,10 @@ class LoopOptions:
 DEFAULT_LOOP = LoopOptions()
 
 _DEFAULTS: JsonMapping = {**dataclasses.asdict(DEFAULT_LOOP), "additional_tools": []}
-"""The settings of a client that was created without limits. `loop_options` ignores settings that are equal to these."""
+"""The limits of a client that was created without limits, as a dict.
+
+`loop_options` ignores a level whose limits equal these, so that defaults do not override limits of an earlier level.
+"""
 
 
 def loop_options(*layers: LoopOptions | JsonMapping | None) -> LoopOptions:

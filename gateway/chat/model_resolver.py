@@ -36,7 +36,7 @@ _ROUTES = {"openai": ("/responses", "input"), "openai-chat": ("/chat/completions
 """Name of an API → the path of its requests, and the field that `check` sends with a value of the wrong type, so that no model runs."""
 
 _JUDGED = (400, 413, 415, 422, 429, 500)
-"""HTTP statuses with which a model API rejects the wrong field that `check` sends. Some servers fail with 500."""
+"""HTTP statuses with which a model API rejects the field of a wrong type that `check` sends. Some servers fail with 500."""
 
 HOW_TO_SET = (
     "Set OPENAI_API_KEY (for OpenAI), or OPENAI_BASE_URL and OPENAI_MODEL (for any OpenAI-compatible server), in the "

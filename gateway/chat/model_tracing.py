@@ -125,7 +125,7 @@ def _server(client: object) -> dict[str, str | int]:
 
 
 def asked(messages: Sequence[Message], options: JsonMapping) -> dict[str, str]:
-    """Return the span attributes that contain the messages, the instructions and the tools of a request."""
+    """Return the span attributes with the messages, instructions and tools of a request, recorded only with `enable_sensitive_data`."""
     found = {"gen_ai.input.messages": shown(messages)}
     if options.get("instructions"):
         found["gen_ai.system_instructions"] = _text([{"type": "text", "content": options["instructions"]}])

@@ -171,7 +171,7 @@ class OpenAIConnection:
 
     @asynccontextmanager
     async def _breaking(self, model: str) -> AsyncGenerator[None]:
-        """Convert errors while a streamed response is read to `ModelError`."""
+        """Convert exceptions inside the `with` block, which reads a streamed response, to `ModelError`."""
         import openai
 
         try:

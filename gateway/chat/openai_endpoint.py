@@ -55,7 +55,10 @@ Credential = TokenCredential | KeySource
 
 
 class _Settings(TypedDict, total=False):
-    """Settings that OpenAI and Azure OpenAI have in common. A client uses the model setting for its kind, or if it is not set `model`."""
+    """Settings that OpenAI and Azure OpenAI have in common.
+
+    A client takes its model from the setting for its kind, such as `embedding_model`; if that is not set, from `model`.
+    """
 
     api_key: SecretString | None
     base_url: str | None

@@ -1,4 +1,4 @@
-"""Decides about sampling requests of servers before a model is called: checks budget, token limit and approval.
+"""Decides about sampling requests of servers before a model is called: checks the number of requests, tokens and approval.
 
 The gateway (`upstream.input_guard`) and Python programs (`upstream.library`) both use this module, with their own counters and approvals.
 `sampling_requests` answers the admitted requests. Log lines contain counts and limits, never the content of requests.
@@ -19,7 +19,7 @@ from gateway.policy.input_requests import judge_input
 logger = logging.getLogger(__name__)
 
 Count = Callable[[], Awaitable[int]]
-"""Function that counts the current request, and returns the number of earlier requests in the time window of the budget."""
+"""Function that counts the current sampling request, and returns how many earlier requests count towards the policy's `max_requests`."""
 
 Approve = Callable[[JsonMapping], Awaitable[Reject | None]]
 """Function that receives the `params` of a sampling request as the server sent them, and decides whether to answer it. Returns `None` to
@@ -27,10 +27,13 @@ approve the request, or the reason for a rejection."""
 
 
 async def admit_sampling(server: str, request: JsonObject, policy: SourcePolicy, *, count: Count, approve: Approve) -> JsonObject:
-    """Check a server's sampling request, and return it with the policy's limits applied. Rejected requests also count towards the budget.
+    """Check a server's sampling request, and return it with the policy's limits applied, such as a lower `maxTokens`.
+
+    Rejected requests also count towards the policy's maximum number of requests.
 
     Raises:
-        PolicyDenied: The budget, the approval, the mode or the request itself forbids it; `rule` says which.
+        PolicyDenied: The policy rejects the request (too many requests, sampling is off, invalid content), or `approve` does; `rule`
+            names the reason.
     """
     params = cast("JsonMapping", request.get("params") or {})
     used = await count()

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 
 def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes: bool, as_json: bool) -> bool:
-    """Accept the entries `names`, which wait for acceptance before the gateway executes them. Return whether they were accepted.
+    """Accept the entries `names` for the user, and return whether they were accepted.
 
-    Return false, and accept nothing, if no name is an entry that waits.
+    An entry of the configuration or of an agent's or workflow's file executes a command or imports a module. A new or changed entry waits
+    for acceptance before the gateway executes it. If no name is a waiting entry, nothing is accepted, because the names may be tools.
 
     Raises:
         click.UsageError: Some names are entries that wait and others are not, or the user could not be asked.
@@ -62,12 +63,12 @@ def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes
 
 
 def _is_own(name: str) -> bool:
-    """Return whether a name can only name an entry that executes something, because no server or tool can have such a name."""
+    """Return whether `name` can only be an entry that executes a command or a module, because no server or tool can have such a name."""
     return "." in name.partition("/")[0] or name.startswith(("agent/", "workflow/"))
 
 
 def _of_file(name: str, acceptance: Acceptance) -> RunEntry | None:
-    """Return the entry `name` of an agent's or workflow's file that waits for acceptance, as the file contains it now, or `None`."""
+    """Return the entry `name` that waits for acceptance, as its agent or workflow file contains it now; `None` if it does not wait."""
     place = acceptance.places_held().get(name)
     if place is None or not name.startswith(("agent/", "workflow/")):
         return None

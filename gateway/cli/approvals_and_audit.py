@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.storage.records import Records
 
 TAKEN_SECONDS = 2.0
-"""Seconds for which a command that answers a question waits for the pending call to receive the answer."""
+"""Seconds for which a command that answers a question waits until the call that asked it has received the answer."""
 
 _SPAN = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -104,7 +104,7 @@ def answer(ask_id: str, pairs: tuple[str, ...], args_json: str | None, config_pa
 
 
 async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_json: str | None) -> tuple[PendingQuestion, bool]:
-    """Store the answer to a question that has a form. Return the question, and whether its pending call received the answer in time."""
+    """Store the answer to a question that has a form. Return the question, and whether the call that asked it got the answer in time."""
     from gateway.policy.input_answers import judge_answer
 
     asks = await records.questions()
@@ -124,7 +124,7 @@ async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_js
 @approvals.command("rules")
 @data_options
 def list_rules(config_path: str | None, as_json: bool) -> None:
-    """List standing approvals. A rule without a known maker, from an earlier version, is not applied."""
+    """List standing approvals. A rule of an earlier version, which does not say who made it, is not applied."""
     found = with_records(config_path, _rules)
     rows = [[r.id, r.source, r.name, r.to_json()["arguments"], r.principal, r.made_by or "unknown", moment(r.expires_at)] for r in found]
     headers = ("id", "source", "name", "arguments", "caller", "made by", "until")
@@ -209,7 +209,7 @@ def _decide(ask_id: str, decision: QuestionState, config_path: str | None, *, as
 
 
 async def _move(records: Records, ask_id: str, decision: QuestionState) -> tuple[PendingQuestion, bool]:
-    """Store the decision about a question. Return the question, and whether its pending call received an approval in time."""
+    """Store the decision about a question. Return the question, and whether the call that waits for it received an approval in time."""
     from gateway.auth.principal import LOCAL
     from gateway.policy.approval_policy import may_stand
 
@@ -240,7 +240,7 @@ def _may_decide(found: PendingQuestion) -> None:
 
 
 async def _taken(records: Records, ask_id: str) -> bool:
-    """Return whether the pending call receives the answer within `TAKEN_SECONDS`."""
+    """Return whether the call that waits for the question's answer receives it within `TAKEN_SECONDS`."""
     import anyio
 
     asks = await records.questions()

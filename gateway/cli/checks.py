@@ -84,7 +84,7 @@ def _programs(loaded: LoadedConfig) -> list[Check]:
 
 
 def _pins(loaded: LoadedConfig) -> list[Check]:
-    """Check whether the lock file can be read, and which servers have no pins in it. Return no checks without a lock file."""
+    """Check whether the lock file can be read, and which servers' tool definitions it does not pin. No checks without a lock file."""
     from gateway.upstream.pins import read_pins
 
     path = loaded.lock_path

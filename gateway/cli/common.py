@@ -146,7 +146,8 @@ class ListingGroup(Group):
 def load(config_path: str | None, *, fetches: bool = True, acceptance: Acceptance | None = None) -> LoadedConfig:
     """Load the configuration for a command, and log only errors from now on.
 
-    If `fetches` is false, no program of a `${cmd:…}` reference runs. `acceptance` is as in `load_quietly`. Raises `ConfigError`.
+    A reference `${cmd:NAME}` in the configuration is replaced by the output of a program, which does not run if `fetches` is false.
+    `acceptance` is as in `load_quietly`. Raises `ConfigError`.
     """
     loaded = load_quietly(config_path, fetches=fetches, acceptance=acceptance)
     configure_log(loaded, "error")
@@ -156,8 +157,10 @@ def load(config_path: str | None, *, fetches: bool = True, acceptance: Acceptanc
 def load_quietly(config_path: str | None, *, fetches: bool = True, acceptance: Acceptance | None = None) -> LoadedConfig:
     """Load the configuration without changing the log level.
 
-    `acceptance` decides which programs of `${cmd:…}` references may run. By default all programs run except those that wait for the user's
-    acceptance in a running gateway. Raises `ConfigError`.
+    A reference `${cmd:NAME}` is replaced by the output of a program; `acceptance` decides which of these programs may run. By default,
+    all may run except new or changed programs that a running gateway does not run before the user has accepted them.
+
+    Raises `ConfigError`.
     """
     from gateway.config.load import load_config
     from gateway.gate.acceptance import Acceptance
@@ -182,7 +185,7 @@ def key_store_of(loaded: LoadedConfig) -> KeyStore:
 
 
 def with_servers(loaded: LoadedConfig, names: Sequence[str], **rules: object) -> LoadedConfig:
-    """Return the configuration with only the servers `names`, which are all started at once; `rules` replace keys of their policies."""
+    """Return the configuration with only the servers `names`, all of which start with the gateway; `rules` set keys of their policies."""
     config = loaded.config
     eager = {name: config.policy(name).model_copy(update={"start": "eager", **rules}) for name in names}
     servers, policies = {name: config.mcp_servers[name] for name in names}, {**config.policies, **eager}
@@ -255,7 +258,7 @@ def run_async(work: Callable[[], Awaitable[T]], *, serves: bool = False) -> T:
 def configure_log(loaded: LoadedConfig, level: LogLevelName | None = None, mask: SecretMask | None = None) -> SecretMask:
     """Write the log to stderr with secrets masked; `level` overrides the level in the configuration.
 
-    Return `mask`, or a new mask, with the configuration's secrets added.
+    Return the object that masks secrets: `mask`, or a new one, with the configuration's secrets added.
     """
     from gateway.telemetry.logging import SecretMask, configure_logging
 

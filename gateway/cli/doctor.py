@@ -101,7 +101,11 @@ def _source_check(status: SourceStatus) -> Check:
 
 
 def _definition_remarks(status: SourceStatus) -> list[Check]:
-    """Return checks about one source's quarantined tools, loops (a server that leads back to this gateway), and suspicious definitions."""
+    """Return checks about the definitions of one source.
+
+    They report quarantined tools (hidden because their definition differs from the accepted one), a server that leads back to this
+    gateway, and definitions that read like orders to a model.
+    """
     found = [
         Check("fail", f"tool {name} of server {status.name}", f"quarantined: {why}", "", "lock-differs")
         for name, why in status.quarantined.items()

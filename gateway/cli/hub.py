@@ -207,7 +207,7 @@ class RunningHub:
     def __init__(self, url: str, target: Target, loaded: LoadedConfig, status: Status, asker: Asker) -> None:
         self._url = url
         self.has_key = bool(target.api_key)
-        """Whether the user gave an API key, whose scopes may exclude entries from the lists."""
+        """Whether the user gave an API key. If so, tools and resources outside its scopes are missing from the gateway's lists."""
         self.is_own = target.url is None  # then the gateway has proved that it serves this configuration
         """Whether the gateway serves the configuration that the command has loaded."""
         self.session: Session
@@ -316,7 +316,7 @@ class RunningHub:
         return await ctx.ask(keyed(request, key))
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
-        """Answer a request that the gateway sends over a session of a 2025 version. Required by the protocol `SessionHooks`."""
+        """Answer a request that the gateway sends in a session with a 2025 version of MCP. Required by the protocol `SessionHooks`."""
         return await (ctx.ask(request) if ctx is not None else self._asker.caller.ask(request))
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
@@ -389,7 +389,7 @@ def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject]
     """Return the tool named `name` (an exposed name, `SOURCE/NAME`, or a name at its source).
 
     Raises:
-        PolicyDenied: One of `sources` has quarantined the tool.
+        PolicyDenied: A source hides the tool, because its definition differs from the accepted one (quarantine).
         ToolFailed: Several sources have a tool of that name.
         NotFound: There is no such tool; the message suggests the closest name.
     """
@@ -406,7 +406,7 @@ def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject]
 
 
 def missing_source(name: str, sources: Sequence[JsonObject]) -> str:
-    """Return a sentence that says why the source is not ready whose name `name` begins with; an empty string if it is ready or unknown."""
+    """Return a sentence that says why the source in the prefix of `name` is not ready; an empty string if it is ready or unknown."""
     for source in sources:
         if name.startswith((f"{source['name']}__", f"{source['name']}/")) and source["state"] != "ready":
             return f"Source {source['name']!r} is not ready ({source['state']}): {source.get('error') or '`moongate doctor` says why.'}"

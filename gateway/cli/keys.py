@@ -58,7 +58,10 @@ def add_key(name: str, expires_days: float | None, scopes: tuple[str, ...], conf
 
 
 def _unknown_sources(scopes: Sequence[str], loaded: LoadedConfig) -> list[str]:
-    """Return a warning for each scope that matches no source. Such a scope is allowed, because a server may be added later."""
+    """Return a warning for each scope of a new API key that matches no source of the configuration.
+
+    Such a scope is allowed, because a server may be added later.
+    """
     from gateway.policy.scopes import ADMIN_SCOPE, knows_source
 
     known = source_names(loaded)

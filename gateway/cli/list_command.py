@@ -47,7 +47,10 @@ _COLUMNS: dict[ListKind, dict[str, tuple[str, ...]]] = {
     "prompts": {"name": ("name",), "description": ("description", "title")},
     "resources": {"uri": ("uri", "uriTemplate"), "type": ("mimeType",), "name": ("title", "name")},
 }
-"""Columns of the table for each kind of entries: the header, and keys of an entry, of which the first key with a value is shown."""
+"""Columns of the printed table for each kind of entries.
+
+A column has a header and keys of an entry. It shows the value of the first key that has a value.
+"""
 
 
 @click.command("list")

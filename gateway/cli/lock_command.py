@@ -128,7 +128,10 @@ def _lock_file(loaded: LoadedConfig, *, is_written: bool) -> Path:
 
 
 def _first_listings(loaded: LoadedConfig, pins: Pins) -> dict[str, AcceptedDefinitions]:
-    """Return the records of the definitions that servers outside the lock file listed first. Their tools are compared with them."""
+    """Return, for each server outside the lock file, the record of the tool definitions that it listed first.
+
+    Without pins, the server's current tools are compared with this record.
+    """
     from gateway.upstream.accepted_definitions import AcceptedDefinitions
 
     folder = state_folder_of(loaded).path
@@ -187,7 +190,7 @@ async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[
 
 
 def _found(server: str, listed: Forms, pins: Pins, first: Mapping[str, AcceptedDefinitions]) -> list[Difference]:
-    """Return the differences between a server's tools and its pins in the lock file, or else its first listing."""
+    """Return the differences between a server's tools and its pins; for a server outside the lock file, from its first listing."""
     if server in first:
         return _differences(server, first[server].read() or {}, listed, first_use=True)
     return _differences(server, pins.servers.get(server, {}), listed)
@@ -283,7 +286,9 @@ def _write(
 
 
 def _accept_tools(server: str, before: dict[str, JsonObject], listed: Forms, tools: Sequence[str]) -> Forms:
-    """Change `before` in place and return it: `tools` are pinned as they are listed now, and lose their pin if they are not listed.
+    """Update the pinned definitions `before` of a server in place, and return them.
+
+    The definitions of `tools` become those that the server lists now (`listed`), and are removed if the server does not list the tool.
 
     Raises:
         NotFound: The server neither lists nor pins a tool of that name.

@@ -163,7 +163,11 @@ def source_line(source: JsonMapping, name_columns: int) -> str:
 
 
 def remark_text(source: JsonMapping) -> str:
-    """Return warnings about a source, or an empty string. They are about open questions, quarantined tools, and suspicious definitions."""
+    """Return warnings about a source, or an empty string.
+
+    They are about unanswered requests for input, quarantined tools (hidden because their definition changed), and definitions that
+    read like orders to a model.
+    """
     accept = f"`moongate lock --diff {source['name']}`, then `moongate lock --accept {source['name']}`"
     kinds = (("quarantined", "quarantined", accept), ("suspicious", "like orders to a model", "`moongate doctor` says why"))
     found = [(list(source.get(key) or ()), what, then) for key, what, then in kinds]

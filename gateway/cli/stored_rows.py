@@ -43,7 +43,10 @@ def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]
 
 
 def empty_text(what: str, *filters: tuple[str | None, Collection[str]]) -> str:
-    """Return the sentence that is printed for an empty list of `what`. Each filter is a value that the user gave, and the known values."""
+    """Return the sentence that is printed if a list of `what` is empty. It suggests a known value for a misspelled filter.
+
+    Each of `filters` is the value by which the user filtered the list, or `None`, and the known values.
+    """
     if all(given is None for given, _ in filters):
         return f"No {what} are kept."
     hints = [did_you_mean(given, known) for given, known in filters if given is not None and given not in known]

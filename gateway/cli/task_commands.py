@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.tasks.task_questions import OpenQuestion
 
 HANDLED_SECONDS = 3.0
-"""Seconds for which a command waits until the gateway that runs the task has acted."""
+"""Seconds for which `cancel` and `retry` wait until a gateway has stopped or restarted the task."""
 
 MAX_ERROR = 400
 """Maximum characters of a task's error message that are printed."""
@@ -259,6 +259,6 @@ def _question(request: JsonObject) -> str:
 
 
 def _order(step: str) -> list[tuple[int | str, ...]]:
-    """Return a sort key for the steps of a task. It orders a workflow's steps by round, and numbered steps by number."""
+    """Return a sort key for the name of a task's step. It orders a workflow's steps by superstep, and numbered steps by number."""
     parts = [re.fullmatch(r"(.*?)(?:@(\d+)\.(\d+))?(?:#(\d+))?", part, re.DOTALL) for part in step.split("/")]
     return [(int(part[2] or 0), int(part[3] or 0), part[1], int(part[4] or 0)) for part in parts if part]

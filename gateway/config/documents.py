@@ -74,7 +74,7 @@ class Frontmatter:
 
 
 def has_second_name(status: os.stat_result, place: str) -> bool:
-    """Return whether a file has several names (hard links) and is outside the Python installation.
+    """Return whether a file has several names (hard links) and is outside the Python installation, so that it must not be read.
 
     `place` is the path of the file or of a folder that contains it, without symbolic links.
     """

@@ -30,14 +30,17 @@ _FILE_REFERENCE = re.compile(r"\$\{file:([^}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One entry of the configuration that makes the gateway execute a command, Python module or script."""
+    """An entry of the configuration that makes the gateway execute a command, Python module or script.
+
+    A person must accept new and changed entries before a running gateway executes them.
+    """
 
     key: str
     """Name of the entry for `moongate lock --accept`: a server's name, or for example `secrets.docs` or `agent/clerk`."""
     place: str
     """Place of the entry: its JSON path in the configuration, or the path of an agent's or workflow's file."""
     digest: str
-    """SHA-256, in hex, of everything that decides what is executed."""
+    """SHA-256, in hex, of everything that decides what is executed. If it changes, a person must accept the entry again."""
     shown: str
     """Description for a person of the command, module or script. Literal secrets are masked."""
 
@@ -58,7 +61,7 @@ class Admission(Protocol):
 
 
 def run_entries(root: JsonObject, base_dir: Path) -> tuple[RunEntry, ...]:
-    """Return the entries of a configuration that make the gateway execute something. Blocks, because it reads files.
+    """Return the entries of a configuration that make the gateway execute a command, module or script. Blocks, because it reads files.
 
     `root` is the decoded configuration, `base_dir` the folder of its file. Invalid parts are left out.
     """
@@ -66,18 +69,27 @@ def run_entries(root: JsonObject, base_dir: Path) -> tuple[RunEntry, ...]:
 
 
 def secret_entry(name: str, written: JsonValue) -> RunEntry:
-    """Return the entry for the program under `secrets.<name>`, which the reference `${cmd:NAME}` executes. `written` is its value."""
+    """Return the `RunEntry` (what a person accepts) of the program under `secrets.<name>`, which the reference `${cmd:NAME}` executes.
+
+    `written` is the value of `secrets.<name>`.
+    """
     command = members_of(written).get("command")
     return _entry(f"secrets.{name}", f"secrets.{name}", command, shlex.join(map(str, items_of(command))))
 
 
 def file_entry(key: str, path: Path, content: JsonValue, names: set[str]) -> RunEntry:
-    """Return the entry for the file of an agent or workflow that imports the Python objects `names`. The digest covers its `content`."""
+    """Return the `RunEntry` (what a person accepts) of an agent's or workflow's file that imports the Python objects `names`.
+
+    Its digest covers `content`, the content of the file.
+    """
     return _entry(key, str(path), content, f"{path} imports {', '.join(sorted(names))}")
 
 
 def middleware_entry(written: JsonValue) -> RunEntry:
-    """Return the entry for the Python modules that the gateway imports because of `agents.middleware`. `written` is the value there."""
+    """Return the `RunEntry` (what a person accepts) of the Python modules that the gateway imports because of `agents.middleware`.
+
+    `written` is the value of this key.
+    """
     return _entry("agents.middleware", "agents.middleware", written, f"imports {json.dumps(written)}")
 
 

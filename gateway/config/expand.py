@@ -61,7 +61,7 @@ class Expander:
     """Values to mask in all output. Each expansion may add values."""
 
     def fetching(self) -> Expander:
-        """Return a copy that runs programs and reads the keyring, even if this expander does not. Both add to the same set `secrets`."""
+        """Return a copy that fetches secrets from programs and the keyring, even if this expander does not. Both fill one set `secrets`."""
         return replace(self, references=replace(self.references, fetches=True))
 
     def entry(self, entry: JsonObject, *, path: str, mistakes: list[ConfigError]) -> JsonObject:

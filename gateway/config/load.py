@@ -36,7 +36,7 @@ MAX_CONFIG_BYTES = 4_194_304
 """Maximum size of a configuration file; a larger file is rejected. Real files are smaller than 100 kB."""
 
 SETTINGS_SECTIONS = ("expose", "server", "storage", "sessions", "tasks", "secrets", "defaults")
-"""Sections of the configuration in which `${…}` references are not expanded, except in `storage.url`. They are rejected as mistakes."""
+"""Sections of the configuration in which a `${…}` reference is rejected as a mistake. Only references in `storage.url` are expanded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,16 @@ class LoadedConfig:
     is_complete: bool = True
     """False if the configuration was loaded without fetching secrets from programs and the keyring, so that servers cannot be reached."""
     runs: tuple[RunEntry, ...] = ()
-    """Entries that make the gateway execute a command or Python module, including entries of disabled servers."""
+    """Entries of the configuration that make the gateway execute a command or Python module, including entries of disabled servers.
+
+    A person must accept new and changed entries before they run.
+    """
     idle: frozenset[str] = frozenset()
     """Names of servers of the bundled configuration that were left out, because they need environment variables that are not set."""
 
     @property
     def lock_path(self) -> Path | None:
-        """Path of the lock file, which `moongate lock` writes; `None` for a configuration without a file."""
+        """Path of the lock file, to which `moongate lock` writes the accepted tool definitions; `None` without a configuration file."""
         written = self.config.server.lock_file
         if written is not None:
             return self.base_dir / Path(written).expanduser()
@@ -193,7 +196,7 @@ def _load(
             for side, tools in result.filters.items():
                 policies = _with_filter(policies, name, side, tools)
     for name, entry in list(servers.items()):
-        written = as_object(members_of(policies.get(name)).get("auth"))  # validation reports other values
+        written = as_object(members_of(policies.get(name)).get("auth"))  # a value that is not an object is reported by the validation
         if written is None:
             continue
         try:

@@ -102,7 +102,7 @@ class HttpSettings(Model):
     """Maximum bytes of a request body; a larger body is rejected with status 413."""
     max_connections: int = Field(default=4096, ge=1)
     """Maximum number of connections, at most half the limit of open files. At the limit, a new connection closes the connection that is
-    idle longest; it is rejected with status 503 if all are busy.
+    idle longest; if all connections are busy, the new connection is rejected with status 503.
     """
     head_seconds: float = Field(default=10, gt=0)
     """Seconds within which the headers of a request must arrive; otherwise it is rejected with status 408."""
@@ -181,13 +181,15 @@ class ServerSettings(Model):
     max_child_processes: int = Field(default=64, ge=1)
     """Maximum number of processes of servers. At the limit, a new process stops the process that is unused longest."""
     large_result_bytes: int = Field(default=67_108_864, ge=1_048_576)
-    """Maximum bytes of servers' large responses (over 1 MiB) that are processed at once, half of it for one caller. Others wait."""
+    """Maximum bytes of servers' large responses (over 1 MiB) that are processed at once, half of it for one caller. More responses wait."""
     status_tool: bool = True
     """Offer the tool `gateway_status`, which tells a model why a server is missing."""
     reload: bool = True
     """Apply changes of the configuration file while the gateway runs. An invalid file is not applied."""
     lock_file: str | None = None
-    """Path of the file that `moongate lock` writes. Left out: beside the configuration, `gateway.lock.json` for `gateway.json`."""
+    """Path of the file to which `moongate lock` writes accepted tool definitions. Left out: beside the configuration, `gateway.lock.json`
+    for `gateway.json`.
+    """
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Minimum level of messages in the log on stderr."""
 
@@ -235,7 +237,7 @@ class TaskSettings(Model):
 
     inline_seconds: float | None = Field(default=50, ge=0)
     """Seconds that a client without task support waits for the result of a call that may run as a task. Then the client receives a handle
-    with which it reads the result later. `null`: it waits for the result.
+    with which it reads the result later. `null`: the client waits for the result.
     """
     ttl_seconds: float = Field(default=3600, gt=0, le=31_536_000)
     """Seconds for which the result of a finished task can be read, if the client does not request another time."""

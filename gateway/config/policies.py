@@ -76,9 +76,9 @@ class ToolOverride(Model):
     defaults: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments that are sent with the given value if the caller leaves them out. They are no longer required."""
     max_running_tasks: int | None = Field(default=None, ge=1)
-    """Maximum number of this tool's calls that run as tasks, for all callers together; more wait in a queue. Left out: unlimited."""
+    """Maximum number of this tool's calls that run as tasks, for all callers together; more calls wait in a queue. Left out: unlimited."""
     task_starts_per_minute: int | None = Field(default=None, ge=1)
-    """Maximum number of this tool's calls that start as tasks within a minute; more wait in a queue. Left out: unlimited."""
+    """Maximum number of this tool's calls that start as tasks within a minute; more calls wait in a queue. Left out: unlimited."""
 
 
 ApprovalBy = Literal["caller", "operator", "other-principal"]
@@ -100,25 +100,27 @@ class SamplingPolicy(Model):
     """How the gateway handles the sampling requests of a server, with which it uses a model."""
 
     mode: Literal["deny", "ask", "relay", "answer"] = "deny"
-    """`deny`: reject the requests; `relay`: use the connected client's model; `answer`: use `model`; `ask`: first ask the user to approve
-    each request, then use `model` or, if no model is configured, the client's model.
+    """`deny`: reject the server's sampling requests; `relay`: use the connected client's model; `answer`: use `model`; `ask`: first ask the
+    user to approve each request, then use `model` or, if no model is configured, the client's model.
     """
     model: str | None = None
     """Model for the modes `answer` and `ask`, e.g. `openai:gpt-5-mini`. Left out: `defaults.model` or `OPENAI_MODEL`."""
     max_tokens: int | None = Field(default=4096, ge=1)
-    """Maximum number of tokens in the response to one request. `null`: unlimited."""
+    """Maximum number of tokens in the response to one sampling request. `null`: unlimited."""
     max_requests: int | None = Field(default=25, ge=0)
-    """Maximum number of requests per caller and hour. `null`: unlimited; 0: reject all."""
+    """Maximum number of the server's sampling requests per hour during calls of one caller (the principal that called the server's tool).
+    `null`: unlimited; 0: reject all.
+    """
 
 
 class ElicitationPolicy(Model):
     """How the gateway handles the elicitation requests of a server, with which it asks a person for input."""
 
     mode: Literal["relay", "deny"] = "relay"
-    """`relay`: send the requests to the connected client; `deny`: reject them."""
+    """`relay`: send the server's elicitation requests to the connected client; `deny`: reject them."""
     url_hosts: list[str] = Field(default_factory=list)
-    """Globs of hosts to which links may lead although they are not public names, for example `portal.corp` or `localhost`. Such links
-    need https, except to this machine.
+    """Globs of hosts to which links in the server's elicitations may lead although they are not public names, for example `portal.corp` or
+    `localhost`. Links to these hosts need https, except to this machine.
     """
 
 
@@ -126,7 +128,7 @@ class RootsPolicy(Model):
     """How the gateway handles a server's requests for the client's workspace folders (`roots/list`)."""
 
     mode: Literal["relay", "deny"] = "deny"
-    """`relay`: send the requests to the connected client; `deny`: reject them."""
+    """`relay`: send the server's requests `roots/list` to the connected client; `deny`: reject them."""
 
 
 class TaskPolicy(Model):
@@ -145,9 +147,9 @@ class TaskPolicy(Model):
     promote: list[str] = Field(default_factory=list)
     """Globs of tools without task support whose calls may run as tasks of the gateway."""
     max_running: int | None = Field(default=None, ge=1)
-    """Maximum number of running tasks of this source, for all callers together; more wait in a queue. Left out: unlimited."""
+    """Maximum number of running tasks of this source, for all callers together; more tasks wait in a queue. Left out: unlimited."""
     starts_per_minute: int | None = Field(default=None, ge=1)
-    """Maximum number of tasks of this source that start within a minute; more wait in a queue. Left out: unlimited."""
+    """Maximum number of tasks of this source that start within a minute; more tasks wait in a queue. Left out: unlimited."""
     resume: bool = True
     """`false`: a task that runs when the gateway stops is not resumed after the next start, but fails with the reason."""
 
@@ -237,8 +239,8 @@ class SourcePolicy(Model):
     the result; `allow`: accept them.
     """
     pins: Literal["quarantine", "warn", "off"] = "quarantine"
-    """What to do with a tool whose definition differs from its first listing or the lock file. `quarantine`: hide it until it is accepted;
-    `warn`: serve it and warn; `off`: do not compare.
+    """What to do with a tool whose definition differs from its first listing or the lock file. `quarantine`: hide the tool until a person
+    accepts the definition; `warn`: serve the tool and warn; `off`: do not compare.
     """
     sampling: SamplingPolicy = Field(default_factory=SamplingPolicy)
     """How sampling requests of the server are handled."""
@@ -260,7 +262,7 @@ class SourcePolicy(Model):
     idempotent: list[str] = Field(default_factory=list)
     """Globs of tools whose calls may be sent again if the connection was lost during a call."""
     trust_annotations: bool = False
-    """Whether calls of a tool may also be sent again if its annotations `readOnlyHint` or `idempotentHint` say so."""
+    """Whether to trust the tools' annotations `readOnlyHint` and `idempotentHint`, and send calls again as for tools in `idempotent`."""
     start: Literal["eager", "lazy"] = "eager"
     """`eager`: connect at the start; `lazy`: connect on the first call, if the tools are known from an earlier run."""
     idle_seconds: float | None = Field(default=None, gt=0)
@@ -276,9 +278,9 @@ class SourcePolicy(Model):
     max_result_bytes: int = Field(default=8_388_608, ge=1024)
     """Maximum bytes of a result that is returned whole. A larger result is shortened; its full text is stored for `read_result`."""
     max_kept_bytes: int = Field(default=67_108_864, ge=1024)
-    """Maximum bytes of a result that is stored; a larger result is rejected."""
+    """Maximum bytes of a shortened result that is stored for `read_result`; a larger result is rejected."""
     max_concurrency: int = Field(default=32, ge=1)
-    """Maximum number of calls at the same time; more calls wait in a queue."""
+    """Maximum number of calls of the source's tools at the same time; more calls wait in a queue."""
     direct_path: Literal["auto", "off"] = "auto"
     """`auto`: send calls that need no feature of the MCP SDK without the SDK, to servers of protocol version 2026 over HTTP and to
     processes; `off`: send all calls with the SDK.

@@ -34,7 +34,7 @@ SWITCHED_OFF = "switched off in the configuration"
 
 @dataclass(frozen=True, slots=True)
 class DisabledServer:
-    """A server of the configuration that is not started because its entry is switched off, invalid, or waits for acceptance."""
+    """A server that is not started because its entry in the configuration is switched off, invalid, or not yet accepted by a person."""
 
     name: str
     json_path: str

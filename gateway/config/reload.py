@@ -58,16 +58,16 @@ def with_fixed(running: LoadedConfig, written: LoadedConfig) -> LoadedConfig:
 
 
 class Reloader:
-    """Reads and applies the configuration again after changes of its file, SIGHUP and requests, one reload at a time."""
+    """Reads and applies the configuration again after changes of its file, SIGHUP and calls of `read_again`, one reload at a time."""
 
     def __init__(
         self, read: Callable[[], LoadedConfig], apply: Callable[[LoadedConfig], Awaitable[bool]], watch: FileWatch | None, *, follows: bool
     ) -> None:
         """Create a reloader; `run` starts it.
 
-        `read` loads the configuration and runs in a worker thread; `apply` applies the result. Both may raise `GatewayError`. `follows` is
-        whether changes of the file that `watch` watches cause reloads; `apply` returns the new value. If false, only SIGHUP and
-        `read_again` do. Create `watch` before the running configuration is read, so that no change is missed.
+        `read` loads the configuration and runs in a worker thread; `apply` applies the result. Both may raise `GatewayError`. `follows`:
+        changes of the file that `watch` watches cause reloads; otherwise only SIGHUP and `read_again` cause reloads. `apply` returns the
+        value of `follows` from then on. Create `watch` before the running configuration is read, so that no change is missed.
         """
         self._read = read
         self._apply = apply
@@ -87,7 +87,7 @@ class Reloader:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Reload the configuration after each change of the file, SIGHUP and request. Runs until it is cancelled."""
+        """Reload the configuration after each change of its file, SIGHUP, and call of `read_again`. Runs until it is cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._hear_signals)
             if self._watch is not None:

@@ -1,6 +1,6 @@
-"""Finds further folders with skills: of other agent hosts such as Claude Code, and of installed Python packages.
+"""Finds folders with skills of other agent hosts, such as Claude Code, and of installed Python packages.
 
-`load` adds them to the folders in `expose.skills`.
+`load` adds these folders to those in `expose.skills`, whose skills the gateway serves.
 """
 
 from __future__ import annotations

@@ -41,19 +41,19 @@ class ScriptSettings(Model):
     interpreters: dict[str, str] = Field(default_factory=dict)
     """Paths of interpreters by name: `python`, `bash`, `sh`, `node`, `ruby`, `perl`, `php`, `Rscript`. Left out: found on PATH."""
     read_paths: list[str] = Field(default_factory=list)
-    """Further files and folders that scripts may read, as absolute paths other than the root of the file system."""
+    """Files and folders that scripts may read in addition to their skill and the system's programs, as absolute paths other than `/`."""
     timeout_seconds: float = Field(default=30, gt=0)
     """Maximum seconds of one run of a script."""
     memory_mb: int = Field(default=512, ge=32)
     """Maximum memory of each process of a script, in MB."""
     disk_mb: int = Field(default=128, ge=1)
-    """Maximum disk space of one run, in MB, without the copy of its skill. The files are in memory if the machine allows it."""
+    """Maximum disk space of one run of a script, in MB, without the copy of its skill. The files are in memory if the machine allows it."""
     disk_files: int = Field(default=10_000, ge=1)
-    """Maximum number of files and folders that one run may create."""
+    """Maximum number of files and folders that one run of a script may create."""
     output_bytes: int = Field(default=262_144, ge=1024)
-    """Maximum bytes that are returned of standard output, and of standard error."""
+    """Maximum bytes that are returned of a script's standard output, and of its standard error."""
     concurrency: int = Field(default=4, ge=1)
-    """Maximum number of runs at the same time; more runs wait."""
+    """Maximum number of runs of scripts at the same time; more runs wait."""
 
     @field_validator("read_paths")
     @classmethod
@@ -120,7 +120,7 @@ class SkillSettings(Model):
     @field_validator("instruction_template")
     @classmethod
     def _usable(cls, template: str | None) -> str | None:
-        """Return the template unchanged; reject an invalid template when the configuration is loaded, not when an agent first needs it."""
+        """Return `instruction_template` unchanged; reject an invalid one on loading the configuration, not when an agent first needs it."""
         if template is not None:
             fill_template(template, "")
         return template

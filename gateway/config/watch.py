@@ -1,6 +1,6 @@
 """Detects by polling that a file was replaced or edited, which works on every file system and with every editor.
 
-The running gateway watches its configuration file, its lock file and the record of accepted commands.
+The running gateway watches its configuration file, its lock file and the record of the commands that a person accepted.
 """
 
 from __future__ import annotations

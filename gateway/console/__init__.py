@@ -1,1 +1,1 @@
-"""Pages for people, on the gateway's own port. Read-only."""
+"""Read-only web pages about the gateway for people, served on the same port as the MCP endpoint."""

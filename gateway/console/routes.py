@@ -1,6 +1,7 @@
-"""The overview page at `/`: what the gateway serves and the status of its sources, read-only.
+"""The read-only web page at `/`, which shows the sources of tools and their status, and the same data as JSON at `/status.json`.
 
-The page has no scripts, so that no text of a server can run in a browser. It is protected by the same key and Host checks as the endpoint.
+The page has no scripts, so that no text of a server can run in a browser. Requests pass the same checks of API key and Host header as
+requests to the MCP endpoint.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ def build_routes(
     about: Callable[[], JsonObject],
     viewer: Callable[[Request], Principal],
 ) -> list[BaseRoute]:
-    """Return the routes of the overview and of `/status.json`.
+    """Return the Starlette routes of the overview page (`/`) and of `/status.json`.
 
-    Each request calls `viewer` for the principal that views the page, `sources` for the status of each source, `problems` for those of the
-    gateway itself, and `about` for further fields of `/status.json`.
+    `name` is the gateway's name, and `endpoint` the URL of its MCP endpoint. Each request calls the functions: `viewer` returns the
+    principal that views the page, `sources` the status of each source, `problems` the problems of the gateway itself, and `about` further
+    fields of `/status.json`.
     """
 
     def seen(request: Request) -> list[SourceStatus]:
@@ -65,7 +67,7 @@ def build_routes(
 
 
 def render_overview(name: str, endpoint: str, sources: Sequence[SourceStatus], problems: Sequence[str] = ()) -> str:
-    """Return the page as HTML; every value is escaped."""
+    """Return the overview page as HTML, with the status of each source and the gateway's problems. Every value is escaped."""
     rows = "".join(_row(source) for source in sources)
     wrong = "".join(f"<p><span class='dot down'></span>{escape(problem)}</p>" for problem in problems)
     ready = sum(s.state == "ready" for s in sources)

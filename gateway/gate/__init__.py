@@ -1,1 +1,1 @@
-"""The gate: authorization, rules, approvals, limits and audit for everything that can be called or read."""
+"""The gate: the checks that every tool call and every read passes, which are authorization, rules, approvals, limits and audit."""

@@ -1,13 +1,13 @@
 """`Acceptance`: prevents new or changed commands of a configuration from running until a person accepts them (`moongate lock --accept`).
 
-`config.executes` lists the entries of a configuration that execute something, `policy.acceptance_rule` decides, and
-`storage.acceptance_record` stores what was accepted. A gateway keeps one `Acceptance` from start to stop. While the gateway starts, it
-accepts everything, because the user started it; after `settle` it accepts only entries that a person has accepted. `moongate add` and
-`moongate lock` use it to accept entries.
+`config.executes` lists the entries of a configuration that execute something, `policy.acceptance_rule` decides which entries may run, and
+`storage.acceptance_record` stores which entries were accepted. A gateway uses one `Acceptance` object from start to stop. While the gateway
+starts, every entry may run, because the user started the gateway; after `settle`, only entries that a person has accepted. `moongate add`
+and `moongate lock` use this module to accept entries.
 
 Decided: the record is written to the configured state folder and to the user's default state folder. Because: a configuration that
-changes `storage.dir` would otherwise begin with an empty record, with which everything may run. Revisit when: the configuration file does
-not name the state folder any more.
+changes `storage.dir` would otherwise begin with an empty record, with which everything may run. Revisit when: the configuration file no
+longer names the state folder.
 """
 
 from __future__ import annotations
@@ -35,17 +35,22 @@ from gateway.storage.state_folder import default_state_dir, state_dir
 logger = logging.getLogger(__name__)
 
 _OF_FILES = ("agent/", "workflow/")
-"""Starts of the keys of entries that are in files of agents and workflows. All other entries are in the configuration file."""
+"""Prefixes of the keys of commands and modules to accept that are named in files of agents and workflows.
+
+All other commands and modules that a person must accept are named in the configuration file."""
 
 
 class Acceptance:
-    """Decides which entries of a configuration may run; implements `config.executes.Admission`.
+    """Decides which commands of servers, Python modules and scripts that a configuration names may run: those that a person has accepted.
 
-    All methods except `follow` block; use one thread at a time.
+    Implements `config.executes.Admission`. All methods except `follow` block; use the object from one thread at a time.
     """
 
     def __init__(self, *, is_start: bool = True, records_start: bool = False) -> None:
-        """With `is_start`, all entries are accepted until `settle`. With `records_start`, `settle` records these acceptances."""
+        """With `is_start`, all commands of the configuration may run until `settle` is called, because the user just started the gateway.
+
+        With `records_start`, `settle` records these commands as accepted.
+        """
         self._is_start = is_start
         self._records_start = records_start
         self._records: list[tuple[AcceptanceRecord, Acceptances]] = []
@@ -53,12 +58,17 @@ class Acceptance:
         self._told: dict[str, str] = {}
         self._news: list[tuple[str, RunEntry]] = []
         self.held: dict[str, RunEntry] = {}
-        """Entries that wait for acceptance, by the key of the entry: a server's name, or for example `expose.functions.my_module`."""
+        """Configuration entries whose commands wait until a person accepts them, by key: a server's name, `expose.functions.NAME`, …"""
         self.kept: dict[str, str] = {}
-        """Name of each server that still runs with its earlier entry → key of its changed entry, which waits for acceptance."""
+        """Servers that still run with their earlier configuration entry: by name, the key of the changed, waiting entry."""
 
     async def follow(self, read_again: Callable[[], None]) -> None:
-        """Until cancelled, call `read_again` when a person accepts something while entries wait. Returns at once before `open`."""
+        """Watch the file that records which commands a person has accepted, until cancelled.
+
+        Call `read_again` when the file changes while commands of the configuration wait until a person accepts them.
+
+        Returns at once if `open` was not called before.
+        """
         if self._records:
             watch = await anyio.to_thread.run_sync(FileWatch, self._records[0][0].path)
             while True:
@@ -69,7 +79,9 @@ class Acceptance:
     # -- deciding ----------------------------------------------------------------------------------------------
 
     def open(self, configuration: Path, state_folder: str | None) -> None:
-        """Read the acceptance records of the file `configuration`. Later calls read the same records again and ignore the arguments.
+        """Read from the state folders which commands of the file `configuration` a person has accepted.
+
+        `state_folder` is `storage.dir` of the configuration. Later calls read the same folders again, and ignore their arguments.
 
         Raises:
             StorageError: A record is damaged.
@@ -84,16 +96,16 @@ class Acceptance:
             except StorageUnusable:
                 if number == 0:
                     raise
-        # A gateway with another HOME than this process has a record there too.
+        # A gateway that ran with another HOME than this process has a record in that home folder.
         for home in [home for _, content in self._records for home in content.homes]:
             record = AcceptanceRecord(Path(home), configuration)
             if all(record.path != known.path for known, _ in self._records) and record.path.is_file():
                 self._records.append((record, record.read()))
 
     def refusal(self, entry: RunEntry) -> str | None:
-        """Return why `entry` may not run, and how to accept it; `None` if it may run.
+        """Return why the command of the configuration entry `entry` may not run, and how a person accepts it; `None` if it may run.
 
-        An entry that may not run is added to `held`, the entries that wait for acceptance.
+        A refused entry is added to `held`, the entries that wait until a person accepts them.
         """
         key, digest = entry.key, entry.digest
         recorded = [Recorded(content.accepts(key, digest), key in content.held, content.has_run) for _, content in self._records]
@@ -113,7 +125,7 @@ class Acceptance:
         return f"It is new or changed, and nobody accepted it. `moongate lock --accept {key}` shows what would run and accepts it."
 
     def _release(self, keys: Iterable[str]) -> None:
-        """Remove these keys from the entries that wait for acceptance, in `held` and in the acceptance records."""
+        """Record, in `held` and on disk, that the configuration entries with these keys no longer wait until a person accepts them."""
         gone = [key for key in keys if self.held.pop(key, None) or any(key in content.held for _, content in self._records)]
         for key in gone:
             self._told.pop(key, None)
@@ -121,9 +133,9 @@ class Acceptance:
             self._change(lambda content: [content.held.pop(key, None) for key in gone])
 
     def admit(self, written: LoadedConfig, running: LoadedConfig | None) -> LoadedConfig:
-        """Return the configuration `written` without the entries that wait for acceptance.
+        """Return a copy of the configuration `written` without the entries whose commands a person must accept before they run.
 
-        A changed entry is replaced by its version in `running`, the configuration in use, if it has one.
+        If `running`, the configuration in use, has an earlier version of such an entry, the copy contains that version.
 
         Raises:
             StorageError: A record is damaged.
@@ -132,7 +144,7 @@ class Acceptance:
             return written
         self.open(written.path, written.config.storage.dir)
         entries = {entry.key: entry for entry in written.runs}
-        # Files are judged when they are read; files that wait are read again after each change.
+        # Entries in files of agents and workflows are judged when these files are read, again after each change if they wait.
         self.held = {key: entry for key, entry in self.held.items() if key in entries}
         refused = {key for key, entry in entries.items() if self.refusal(entry) is not None}
         self._release([key for key in self._recorded_as_held() if key not in entries and not key.startswith(_OF_FILES)])
@@ -155,9 +167,10 @@ class Acceptance:
     def _servers(
         self, written: LoadedConfig, before: dict[str, ServerEntry], refused: set[str]
     ) -> tuple[dict[str, ServerEntry], list[DisabledServer]]:
-        """Return the servers of `written` that may start, by name, and those that may not.
+        """Return the configuration entries of the servers of `written` that may start, by name, and the servers that may not.
 
-        A server whose changed entry waits for acceptance may start with its earlier entry in `before`, if there is one.
+        A server whose changed command waits until a person accepts it may start with its earlier entry in `before`, if there is one.
+        `refused` has the keys of the entries that wait.
         """
         servers: dict[str, ServerEntry] = {}
         disabled: list[DisabledServer] = []
@@ -182,7 +195,10 @@ class Acceptance:
     # -- recording ---------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """End the start: from now on, an entry may run only if a person accepted it, or if it already ran unchanged during the start."""
+        """End the start phase of the gateway, in which all commands of the configuration may run.
+
+        From now on, a command may run only if a person accepted it, or if it already ran unchanged in the start phase.
+        """
         is_start, self._is_start = self._is_start, False
         running = dict(self._running)
         if not is_start or not self._records_start or not (running or self._recorded_as_held()):
@@ -196,7 +212,7 @@ class Acceptance:
         self._change(edit)
 
     def accept(self, entries: Sequence[RunEntry]) -> None:
-        """Record that a person accepts these entries of a configuration. Call `open` with the configuration first.
+        """Record that a person accepts the commands of these configuration entries. `open` must have been called with the configuration.
 
         Raises:
             StorageError: The record cannot be written.
@@ -216,7 +232,7 @@ class Acceptance:
                     raise
 
     def waits(self, entry: RunEntry) -> bool:
-        """Return whether a running gateway needs an acceptance of `entry` before it uses the entry.
+        """Whether a running gateway would wait until a person accepts the command of the configuration entry `entry`, before running it.
 
         False if no gateway has run with the configuration yet.
         """
@@ -224,11 +240,14 @@ class Acceptance:
         return not all(content.accepts(entry.key, entry.digest) for content in known)
 
     def places_held(self) -> dict[str, str]:
-        """Return key → place in the files of each entry that waits for acceptance, as the acceptance records contain them."""
+        """Return from the records on disk where each configuration entry is written that waits until a person accepts it, by key."""
         return {key: place for _, content in self._records for key, place in content.held.items()}
 
     def take_events(self) -> list[tuple[str, RunEntry]]:
-        """Return `(event kind, entry)` for each entry that began or ceased to wait since the last call."""
+        """Return `(event kind, entry)` for each configuration entry that began to wait for a person's acceptance, or was accepted.
+
+        Only changes since the last call of this method are returned, for the caller to emit as gateway events.
+        """
         news, self._news = self._news, []
         return news
 
@@ -250,7 +269,7 @@ class Acceptance:
 
 
 def _homes(state_folder: str | None) -> list[Path]:
-    """Return the configured state folder, and the user's default state folder if it is another."""
+    """Return the state folder `state_folder` (`storage.dir`), and the user's default state folder if it is another folder."""
     homes = [state_dir(state_folder)]
     try:
         own = default_state_dir()

@@ -1,9 +1,10 @@
-"""`Approvals`: asks a person to approve a call or a sampling request, and waits for the decision.
+"""`Approvals`: asks a person to approve a tool call or a server's sampling request, and waits for the decision.
 
-A caller that may approve its own call gets a form in its client; a 2026 client gets the form as `input_required`. Every other question
-is an entry of the pending list, which `moongate approvals` and the tool `review_approvals` answer. Used by the gate for calls and by
-`upstream` for sampling; `policy.approval_policy` decides which calls need an approval, and from whom. Waiting takes no working time and
-no slot of the call. Any answer that is not a clear approval denies the call.
+A caller that may approve its own call gets a form (elicitation) in its client; a 2026 client gets the form as `input_required`. Every other
+question becomes an entry of the pending list, a table in the database, which people answer with `moongate approvals` or the tool
+`review_approvals`. Used by the gate for calls, and by `upstream` for sampling; `policy.approval_policy` decides which calls need an
+approval, and from whom. While a call waits, it uses no working time and no concurrency slot. Any answer that is not a clear approval denies
+the call.
 """
 
 from __future__ import annotations
@@ -52,60 +53,63 @@ from gateway.tools.drive import asking_of, digest_of
 logger = logging.getLogger(__name__)
 
 INPUT_REQUIRED = "input_required"
-"""First word of the progress message of a call that waits for a person's decision."""
+"""First word of the progress message that a client receives while its call waits for a person's approval."""
 
 MAX_SHOWN_CHARS = 300
-"""Maximum characters of the question in the progress message of a call that waits for a person's decision."""
+"""Maximum characters that the progress message of a call which waits for a person's decision shows of the question."""
 
 POLL_SECONDS = 0.25
-"""Seconds between two reads of a call's entry on the pending list. The call reads the database because another process may answer."""
+"""Seconds between two reads of the question of a waiting call from the database, because another process may store a person's decision."""
 
 _DECISIONS: dict[QuestionState, Decision] = {
     "approved": "approve",
     "approved_always": "approve_always",
     "approved_always_with_arguments": "approve_always_with_arguments",
 }
-"""State of an answered entry of the pending list → the decision that it means. Any other state denies."""
+"""What a person decided, by the state of the question in the database. Any other state of an answered question denies the call."""
 
 _DAY_SECONDS = 86_400.0
 
 _NONCE_BYTES = 16
 
 MARK_PREFIX = "approved:"
-"""Start of an approval mark. It precedes the `requestState` that an approved call returns when it requests input, so that the retry
-of the call is not approved again."""
+"""Prefix of an approval mark, a code that proves that a person approved a call.
+
+If an approved call requests input, the mark precedes its `requestState`, so that the person is not asked again when the client repeats the
+call."""
 
 _APPROVED_KEY = "approved_at_gate"
-"""Key in the metadata of an agent's tool call (`FunctionInvocationContext.metadata`): true if a person approved the call at the gate."""
+"""Key in the metadata of an agent's tool call (`FunctionInvocationContext.metadata`): true if a person approved the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to a person: whether to approve a call or a sampling request, or a form of a workflow."""
+    """A question to a person: whether to approve a tool call or a sampling request, or the form of a workflow."""
 
     kind: Literal["call", "sampling", "question"]
     source: str
     name: str
-    """Native name of the tool, or the MCP method of the sampling request."""
+    """Name of the tool at its source, MCP method of the sampling request, or name of the workflow."""
     shown: str
     """The text that the person reads."""
     arguments: str = ""
-    """Digest of the call's arguments; empty if the person is not offered to approve such calls for good."""
+    """Digest of the call's arguments. If it is empty, the person cannot choose to approve all such calls in the future."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """An approved round of a call. If the round requests input, its request state gets `mark`, an authentication code.
+    """The approval of one round of a call, which is one request of the client with its result.
 
-    The client's retry presents the mark, so that the person is not asked again. Each mark works once.
+    If the result requests input, its request state gets `mark`, an authentication code. The client's next request of the call presents the
+    mark, so that the person is not asked again. Each mark is valid once.
     """
 
     mark: str
     presented: str = ""
-    """The mark that this round presented in its request state; empty in the first round."""
+    """The mark that the client presented in the request state of this round; empty in the first round of a call."""
 
     def opened(self, ctx: CallContext) -> CallContext:
-        """Return the context that the tool receives: the request state without the mark of the approval, which only concerns the gate."""
+        """Return the call's context for the tool: without the approval mark in its request state, because the mark is not for the tool."""
         state = ctx.facts.request_state
         if not self.presented or state is None:
             return ctx
@@ -113,26 +117,29 @@ class Grant:
         return ctx.with_state(rest[1:] if rest else None)
 
     def sealed(self, outcome: ToolOutcome) -> ToolOutcome:
-        """Return the outcome; if it requests input, with `mark` in front of its request state, for the client's retry."""
+        """Return the outcome of the round. If it requests input, `mark` is put in front of its request state."""
         if not isinstance(outcome, InputRequired):
             return outcome
         return dataclasses.replace(outcome, state=self.mark if outcome.state is None else f"{self.mark}:{outcome.state}")
 
 
 def approved_in_run(ctx: CallContext) -> bool:
-    """Whether a person approved this call in the conversation of the run that makes it (`approval_mode` of a tool), or at the gate."""
+    """Whether a person already approved this call of an agent's run.
+
+    The person did so in the agent's conversation, which a tool's `approval_mode` requires, or as policy requires (`note_approved`).
+    """
     metadata: JsonObject = ctx.run.invocation.metadata if ctx.run.invocation is not None else {}
     return metadata.get(_APPROVED_KEY) is True or getattr(metadata.get("approval_response"), "approved", None) is True
 
 
 def note_approved(ctx: CallContext) -> None:
-    """Record in the run's metadata that a person approved this call at the gate, for `approved_in_run`."""
+    """Record in the metadata of an agent's tool call that a person approved it as policy requires. `approved_in_run` reads this."""
     if ctx.run.invocation is not None:
         ctx.run.invocation.metadata[_APPROVED_KEY] = True
 
 
 class Approvals:
-    """Asks for approvals and takes the decisions. There is one per gateway; it is safe for concurrent calls."""
+    """Asks people to approve tool calls and sampling requests, and waits for their decisions, for any number of calls concurrently."""
 
     def __init__(
         self,
@@ -143,10 +150,11 @@ class Approvals:
         default_by: Callable[[], ApprovalBy] = lambda: "caller",
         chosen_by: Callable[[], ApprovalBy | None] = lambda: None,
     ) -> None:
-        """`records` stores the pending list. Without it, callers whose clients have no forms are refused.
+        """`records` stores questions that wait for a person's answer. Without it, calls whose client cannot show a form are refused.
 
-        `standing_days` is how long an approval for good holds; with 0, people are not offered to approve for good. `default_by` returns who
-        may approve if the policy of a source does not set it, and `chosen_by` the value of `server.approvalBy`, if it is set.
+        A person may also approve a call and similar future calls ("always"); such a standing approval is valid for `standing_days`, and is
+        not offered if this is 0. `default_by` returns who may approve if the policy of a source does not set it, and `chosen_by` the value
+        of `server.approvalBy`, if it is set.
         """
         self._records = records
         self._default_by = default_by
@@ -157,9 +165,10 @@ class Approvals:
         self._events = events
 
     def approvers_on_list(self, ctx: CallContext, by: ApprovalBy | None) -> str:
-        """Return, in words, who must decide on the pending list about a call; empty if the client of the call gets a form.
+        """Return a text that describes who must approve a call that waits on the list of pending questions (in the database).
 
-        `by` is the policy of the tool's source on who may approve.
+        The text is empty if the call does not wait there, because its client shows the caller a form (elicitation) to approve it. `by` is
+        who may approve according to the policy of the tool's source.
         """
         by, caller = by or self._default_by(), ctx.facts.on_behalf_of
         is_own = may_approve_itself(by, caller.id, is_operator=is_operator(caller))
@@ -168,9 +177,13 @@ class Approvals:
     async def approve_call(
         self, source: str, name: str, arguments: JsonObject, ctx: CallContext, by: ApprovalBy | None = None
     ) -> Grant | Reject:
-        """Have a person approve one round of a call. Nobody is asked if an earlier round or an approval for good covers the call.
+        """Ask a person to approve one round of a call (one request of the client). Return the approval, or a refusal.
 
-        `by` is the policy of the tool's source on who may approve.
+        The person is not asked if an earlier round of the call was approved, or if the person approved all such calls earlier. `by` is who
+        may approve according to the policy of the tool's source.
+
+        Raises:
+            AskUnavailable: The client would have to show a form, but cannot be asked.
         """
         by = by or self._default_by()
         try:
@@ -190,22 +203,22 @@ class Approvals:
         return refused or Grant(mark)
 
     async def approve_sampling(self, source: str, method: str, shown: str, ctx: CallContext, by: ApprovalBy | None) -> Reject | None:
-        """Ask a person about a server's sampling request; `None` means approved. `by` is the policy of the server on who may approve.
+        """Ask a person to approve a server's sampling request, described by the text `shown`. Return a refusal; `None` if approved.
 
-        Raises the errors of `ask`.
+        `by` is who may approve according to the policy of the server. Raises the errors of `ask`.
         """
         refused = judge_sampling(source, by or self._chosen_by(), has_forms=ctx.facts.client.can("elicitation.form"))
         return refused or await self.ask(Question("sampling", source, method, shown), ctx, by)
 
     async def ask(self, question: Question, ctx: CallContext, by: ApprovalBy | None = None, key: str = "") -> Reject | None:
-        """Ask a person; `None` means approved. `by` is the policy of the question's source on who may decide.
+        """Ask a person a question, and wait for the decision. Return a refusal; `None` if approved.
 
-        Inside a durable task, `key` identifies the question (`CallContext.question`). When the task is resumed, an approval under the same
-        key holds without another question, event or rule.
+        `by` is who may decide according to the policy of the question's source. Inside a durable task, `key` identifies the question
+        (`CallContext.question`): when the task is resumed, an approval that was given under the same key is used, without asking again.
 
         Raises:
             PolicyDenied: Too many questions of this caller are pending.
-            StorageError: The question cannot be put on the list, or the decision cannot be stored.
+            StorageError: The question or the decision cannot be stored in the database.
         """
         durable, place = ctx.ports.durable if key else None, f"{key}/{digest_of(question.shown)}"
         if durable is not None and durable.kept(place) == "approved":
@@ -255,7 +268,11 @@ class Approvals:
             return "expired"
 
     async def _stands(self, source: str, name: str, digest: str, principal: str, by: ApprovalBy) -> bool:
-        """Whether a rule approves such calls for good. If callers may not approve their own calls, a caller's own rule does not count."""
+        """Whether a stored rule, from an earlier decision "always", approves this call of tool `name` without a question.
+
+        `digest` is the digest of the arguments. If callers may not approve their own calls (`by`), a rule that the caller itself made does
+        not count.
+        """
         assert self._records is not None
         rule = await (await self._records.rules()).find(principal, source, name, digest)
         if rule is not None and by == "other-principal" and rule.made_by == principal:
@@ -284,7 +301,10 @@ class Approvals:
         self._events.emit("approval.rule", source=rule.source, name=rule.name, principal=rule.principal, fields=fields)
 
     async def _by_list(self, question: Question, ctx: CallContext, by: ApprovalBy, key: str) -> tuple[Decision | Literal["expired"], str]:
-        """Have the question decided on the pending list. Return the decision, and the id of the principal that made it."""
+        """Put a question on the list of pending questions (in the database), and wait until a person decides, or the question expires.
+
+        Return the decision, and the id of the principal that decided.
+        """
         ended = await self._wait_on_list(question, ctx, key, hint="moongate approvals approve {id}` or `deny", by=by)
         decision = _DECISIONS.get(ended.state)
         if decision is not None:
@@ -292,9 +312,10 @@ class Approvals:
         return ("expired" if ended.state == "expired" else "decline"), ended.decided_by
 
     async def put_form(self, source: str, name: str, message: str, form: JsonObject, ctx: CallContext, key: str = "") -> JsonObject:
-        """Put a workflow's form on the pending list, for a client without forms, and return the answer as an elicitation result.
+        """Put a workflow's form on the list of pending questions (in the database), and return the answer as an elicitation result.
 
-        `key` identifies the question in a durable task, as in `ask`.
+        This is for calls whose client cannot show forms: people answer with `moongate approvals` or the tool `review_approvals`.
+        `message` and `form` (a JSON Schema) are those of the elicitation. Inside a durable task, `key` identifies the question.
 
         Raises:
             AskExpired: Nobody answered in time.
@@ -314,10 +335,11 @@ class Approvals:
     async def _wait_on_list(
         self, question: Question, ctx: CallContext, key: str, *, hint: str, by: ApprovalBy, form: JsonObject | None = None
     ) -> PendingQuestion:
-        """Put an entry on the pending list, wait for its decision, and return the entry as decided or expired.
+        """Put a question on the list of pending questions (in the database), wait until a person decides or it expires, and return it.
 
-        A durable task that is resumed waits for its earlier entry, and uses a decision that was made before. While the database is not
-        available, the wait goes on until the entry expires.
+        `hint` is the command that answers, with `{id}` in place of the question's id. A resumed durable task waits for the question that it
+        put on the list before, and uses an earlier decision. While the database is not available, the wait continues until the question
+        expires.
         """
         if self._records is None:
             raise PolicyDenied("The connected client cannot ask a person.", rule=RULE, subject=question.source)
@@ -330,7 +352,7 @@ class Approvals:
         entry = await asks.get(kept["id"]) if kept else None
         if entry is None or entry.state in ("withdrawn", "expired", "delivered"):
             entry = _entry(question, ctx, by, form)
-            if durable is not None:  # before the entry is stored: a person may decide it while the process is down
+            if durable is not None:  # before the entry is stored, because a person may decide it while this process is down
                 await durable.keep(place, {"id": entry.id})
             await asks.add(entry)
         fields: JsonObject = {"id": entry.id, "by": entry.by}
@@ -368,9 +390,9 @@ class Approvals:
                     logger.info("pending question not withdrawn id=%s error=%s", entry.id, error)
 
     async def _mark(self, source: str, name: str, arguments: JsonObject, ctx: CallContext, nonce: str = "") -> str:
-        """Return a new approval mark: an authentication code (HMAC-SHA-256) that lets this caller retry this call once without approval.
+        """Return a new approval mark: an authentication code (HMAC-SHA-256) with which this caller can repeat this call once.
 
-        With `nonce`, return the mark that has this nonce.
+        The repeated call needs no approval. With `nonce`, return the mark with this nonce, to compare it with a presented mark.
         """
         nonce = nonce or secrets.token_hex(_NONCE_BYTES)
         said = json.dumps([nonce, source, name, arguments, ctx.facts.principal.id], sort_keys=True).encode()
@@ -378,10 +400,11 @@ class Approvals:
         return f"{MARK_PREFIX}{nonce}{hmac.digest(key, said, 'sha256').hex()}"
 
     async def _presented(self, source: str, name: str, arguments: JsonObject, ctx: CallContext, key: str) -> str | None:
-        """Return the valid approval mark in a round's request state, and record it as used; `None` without one, or if it was used before.
+        """Return the approval mark in a call's request state if it is valid, and record it as used.
 
-        A client can send a request state again, so a mark that worked twice would let one approval run the call any number of times. A
-        durable task that is resumed may present the mark that it used itself; `key` identifies the question, as in `ask`.
+        Return `None` if there is no valid mark, or if it was used before: a client can send a request state again, so a mark that was valid
+        twice would let one approval run the call any number of times. A resumed durable task may present the mark that it used itself;
+        `key` identifies the question in the task.
         """
         state = ctx.facts.request_state or ""
         if not state.startswith(MARK_PREFIX):
@@ -408,7 +431,7 @@ class Approvals:
 
 
 def _waiting_text(question: Question, ctx: CallContext, by: ApprovalBy, command: str) -> str:
-    """Describe a call that waits for a decision: its tool, how long it waits, who must decide, and the command that answers."""
+    """Return a text about a call that waits for a decision: its tool, how long it waits, who must decide, and the command that answers."""
     waits = f"{question.name!r} of {question.source!r} waits up to {_span(ctx.facts.ask_timeout_seconds)} for a decision"
     return f"{waits}: {waits_for(by)} must decide (`{command}`)."
 
@@ -421,7 +444,7 @@ def _span(seconds: float) -> str:
 
 
 def _entry(question: Question, ctx: CallContext, by: ApprovalBy, form: JsonObject | None) -> PendingQuestion:
-    """Build a new entry of the pending list."""
+    """Return the database record of a new question that a person must answer. `form` is the JSON Schema if it is a workflow's form."""
     now = time.time()
     return PendingQuestion(
         id=secrets.token_hex(5),

@@ -1,4 +1,4 @@
-"""Selects the events that the audit log keeps. Used by `Gateway`."""
+"""Selects the gateway's events (such as the end of a call) that are written to the audit log. Used by `Gateway`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ AUDITED = frozenset(
         "script.finished",
     }
 )
-"""Kinds of events that the audit log keeps: decisions about calls and commands, and calls with side effects."""
+"""Kinds of events that are written to the audit log: decisions about calls and commands, and calls with side effects."""
 
 
 def audit(events: EventStream, records: Records) -> Callable[[], None]:
-    """Write events of the kinds in `AUDITED` to the audit log from now on. Return the function that ends this."""
+    """From now on, write the gateway's events of the kinds in `AUDITED` to the audit log, a table of the database that `records` writes.
+
+    Return a function that stops this.
+    """
 
     def note(event: Event) -> None:
         records.note(AuditEntry(event.time, event.kind, event.source, event.name, event.principal, event.fields))

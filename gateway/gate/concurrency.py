@@ -1,6 +1,7 @@
-"""Limits how many calls run at once, and how long: `ActiveCalls`, `CallerQueues`, `Limiter`, `Slot` and `run_within`.
+"""Limits how many tool calls and reads of a source run at once (`Limiter`, `Slot`), and how long they run (`run_within`).
 
-`gate.pipeline` runs every call within these limits. `upstream` uses `CallerQueues` for the calls that wait for a server.
+`gate.pipeline` runs every call within these limits. `CallerQueues` queues the waiting calls fairly; `upstream` uses it too, for calls that
+wait for a server. `ActiveCalls` counts running calls.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ T = TypeVar("T")
 
 
 class ActiveCalls:
-    """Counts the running calls and reads of one source, so that the source is not closed before they end."""
+    """Counts the running tool calls and reads of one source of tools, so that the source is closed only after all of them have ended."""
 
     __slots__ = ("_over", "_running")
 
@@ -28,11 +29,11 @@ class ActiveCalls:
         self._over: anyio.Event | None = None
 
     def begin(self) -> None:
-        """Count a call or read that begins."""
+        """Increase the number of running calls and reads, because a call or read begins."""
         self._running += 1
 
     def end(self) -> None:
-        """Stop counting a call or read, because it ended."""
+        """Decrease the number of running calls and reads, because a call or read ended."""
         self._running -= 1
         if not self._running and self._over is not None:
             self._over.set()
@@ -45,33 +46,34 @@ class ActiveCalls:
 
 
 class CallerQueues(Generic[T]):
-    """Queues of waiting calls, one queue per caller. Callers are served in rotation; the waiters of one caller in order of arrival.
+    """Fair queues: one queue of waiting calls ("waiters") per caller.
 
-    A new caller's turn comes after those of the callers that wait already. A caller without waiters is forgotten.
+    Callers are served in rotation, one waiter at a time; the waiters of one caller in order of arrival. A new caller is added at the end of
+    the rotation. A caller without waiters is removed.
     """
 
     __slots__ = ("_queues",)
 
     def __init__(self) -> None:
         self._queues: dict[str, deque[T]] = {}
-        """Waiters by caller, ordered by the turns of the callers: the caller to serve next is first."""
+        """The waiting calls ("waiters") of each caller. The callers are in the order of rotation: the caller to serve next is first."""
 
     def __bool__(self) -> bool:
         return bool(self._queues)
 
     def __len__(self) -> int:
-        """Return the number of waiters of all callers."""
+        """Return the number of waiting calls ("waiters") of all callers together."""
         return sum(map(len, self._queues.values()))
 
     def add(self, caller: str, waiter: T) -> None:
-        """Add a waiter behind all other waiters of its caller."""
+        """Add `waiter`, a call that begins to wait, to the end of the queue of `caller`."""
         queue = self._queues.get(caller)
         if queue is None:
             queue = self._queues[caller] = deque()
         queue.append(waiter)
 
     def discard(self, caller: str, waiter: T) -> bool:
-        """Remove a waiter that gave up. Return whether the waiter was still in its queue."""
+        """Remove `waiter`, a call that stopped waiting, from the queue of `caller`. Return whether it was still in the queue."""
         queue = self._queues.get(caller)
         if queue is None or waiter not in queue:
             return False
@@ -81,17 +83,17 @@ class CallerQueues(Generic[T]):
         return True
 
     def heads(self) -> Iterator[tuple[str, T]]:
-        """Yield each caller with its first waiter, the caller whose turn is next first. Waiters may be served or leave meanwhile."""
+        """Yield each caller with its first waiting call, in the order of rotation. Calls may be served or removed during the iteration."""
         for caller in list(self._queues):
             if queue := self._queues.get(caller):
                 yield caller, queue[0]
 
     def of(self, caller: str) -> list[T]:
-        """Return a copy of the waiters of one caller."""
+        """Return the waiting calls of `caller` in the order of its queue, as a new list."""
         return list(self._queues.get(caller, ()))
 
     def serve(self, caller: str) -> T:
-        """Remove and return the first waiter of `caller`, whose next turn comes after those of all other callers."""
+        """Remove and return the first waiting call of `caller`, and move the caller to the end of the rotation."""
         queue = self._queues.pop(caller)
         waiter = queue.popleft()
         if queue:
@@ -99,30 +101,30 @@ class CallerQueues(Generic[T]):
         return waiter
 
     def serve_next(self) -> T:
-        """Remove and return the waiter whose turn it is. At least one waiter must be waiting."""
+        """Remove and return the first waiting call of the caller that is next in the rotation. The queues must not be empty."""
         return self.serve(next(iter(self._queues)))
 
 
 class Limiter:
-    """A semaphore of `total` slots whose waiters are served in rotation by caller. Use it in one event loop only."""
+    """A fair semaphore with `total` slots: calls that wait for a slot are served in rotation by caller. Use it in one event loop only."""
 
     __slots__ = ("_total", "_waiting", "held")
 
     def __init__(self, total: int) -> None:
         self._total = total
         self.held = 0
-        """Number of slots in use."""
+        """Number of slots in use: of calls that run now."""
         self._waiting: CallerQueues[anyio.Event] = CallerQueues()
 
     def acquire_now(self) -> bool:
-        """Take a slot, if one is free. Return whether it was."""
+        """Take one of the slots for running calls without waiting, and return true; return false if no slot is free."""
         if self.held >= self._total:
             return False
         self.held += 1
         return True
 
     async def acquire(self, caller: str) -> None:
-        """Take a slot for a call of the principal `caller`, waiting until one is free and it is this caller's turn."""
+        """Take a slot for a call of the principal with the id `caller`. Wait until a slot is free and the caller is next in rotation."""
         if self.acquire_now():
             return
         granted = anyio.Event()
@@ -135,7 +137,7 @@ class Limiter:
             raise
 
     def release(self) -> None:
-        """Release a slot, and grant the slot to the next waiter, if there is one."""
+        """Release a slot because its call ended, and give it to the next waiting call, if there is one."""
         self.held -= 1
         while self._waiting and self.held < self._total:
             self.held += 1
@@ -143,7 +145,7 @@ class Limiter:
 
     @contextlib.asynccontextmanager
     async def slot(self, caller: str) -> AsyncGenerator[None, None]:
-        """Hold a slot for a call of the principal `caller`."""
+        """Take a slot for a call of the principal with the id `caller`, and release it at the end of the context."""
         await self.acquire(caller)
         try:
             yield
@@ -152,24 +154,27 @@ class Limiter:
 
 
 class Slot:
-    """The concurrency slot of one call. In `CallContext.waits` it surrounds each wait for a person, during which it is released."""
+    """The slot of a `Limiter` that one call occupies while it works. It is released while the call waits for a person's answer.
+
+    As an entry of `CallContext.limits.waits`, it is called around each such wait.
+    """
 
     __slots__ = ("_caller", "_is_held", "_waiting", "limiter")
 
     def __init__(self, limiter: Limiter, caller: str) -> None:
-        """`caller` is the id of the principal that the call belongs to."""
+        """`caller` is the id of the principal that made the call."""
         self.limiter = limiter
         self._caller = caller
         self._is_held = False
         self._waiting = 0
 
     def acquire_now(self) -> bool:
-        """Take a slot of the limiter, if one is free, and return whether it was. Call it before any other method."""
+        """Take a slot of the limiter without waiting, and return true; return false if no slot is free. Call this before other methods."""
         self._is_held = self.limiter.acquire_now()
         return self._is_held
 
     async def acquire(self) -> None:
-        """Take the slot, waiting until one is free."""
+        """Take a slot of the limiter for the call; wait until a slot is free."""
         await self.limiter.acquire(self._caller)
         if self._is_held or self._waiting:  # another question of this call acquired the slot first, or a new question is pending
             self.limiter.release()
@@ -177,14 +182,17 @@ class Slot:
             self._is_held = True
 
     def release(self) -> None:
-        """Release the slot, if the call has it now."""
+        """Release the slot, if the call occupies it now."""
         if self._is_held:
             self._is_held = False
             self.limiter.release()
 
     @contextlib.asynccontextmanager
     async def __call__(self) -> AsyncGenerator[None, None]:
-        """Release the slot inside the context, while a person is asked. It is taken again when no question of the call is pending."""
+        """Release the slot while this context is entered, because the call waits for a person's answer.
+
+        Several questions of a call may overlap; the slot is taken again when all have been answered.
+        """
         self._waiting += 1
         self.release()
         try:
@@ -196,9 +204,10 @@ class Slot:
 
 
 def _slot_for(limiter: Limiter | None, ctx: CallContext) -> Slot | None:
-    """Return the slot that a call must acquire; `None` without a limit, or if a call around it has a slot of the same limiter.
+    """Return the slot that a call with the context `ctx` must acquire; `None` if it needs no slot.
 
-    A call inside a call (agent → workflow → agent) must not wait for a slot that an outer call holds.
+    It needs none without a limiter, or if an outer call (agent → workflow → agent) already has a slot of the same limiter: waiting for
+    another slot could then deadlock.
     """
     if limiter is None:
         return None
@@ -209,9 +218,9 @@ def _slot_for(limiter: Limiter | None, ctx: CallContext) -> Slot | None:
 
 
 async def run_within(limiter: Limiter | None, seconds: float, ctx: CallContext, work: Callable[[CallContext], Awaitable[T]]) -> T | None:
-    """Run `work` in a slot of `limiter`, and return its result, or `None` if `seconds` of working time are over.
+    """Run `work` in a slot of `limiter`, and return its result; cancel it and return `None` after `seconds` of working time.
 
-    Waiting for the slot or for a person is not working time. `work` receives a context that contains the slot and the deadline.
+    Waiting for the slot or for a person's answer is not working time. `work` receives a context that contains the slot and the deadline.
 
     Raises:
         AskExpired: A question of the work was not answered in time, which ended the work.

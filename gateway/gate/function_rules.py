@@ -1,7 +1,7 @@
-"""`FunctionRules`: judges which Python code agent and workflow files may run, by the names that the operator's policies use.
+"""`FunctionRules`: decides which Python functions the files of agents and workflows may use, according to the operator's policies.
 
-A policy applies to a function whichever way a file refers to it: through another module, another attribute, or a wrapper.
-`policy.own_sources` decides. Used by `agents` and `workflows` when a file is loaded, and by `gate.own_tools` at each call.
+A policy for a function applies whichever way a file refers to the function: through another module, another attribute, or a wrapper.
+`policy.own_sources` contains the rule. Used by `agents` and `workflows` when a file is loaded, and by `gate.own_tools` at each call.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gateway.tools.function import FunctionTool
 from gateway.tools.functions_source import unwrapped
 
 FUNCTION_SOURCE = "function"
-"""Id of the source that serves Python functions as tools. Its policy also applies to functions that agent files
-name as tools, and that workflow files name as steps."""
+"""Id of the source that serves Python functions as tools. Its policy also applies to functions that agent files name as tools, and that
+workflow files name as steps."""
 
 
 class FunctionRules:
-    """Applies the policies of one configuration to Python functions."""
+    """Decides, by the policies of one configuration, which Python functions the files of agents and workflows may use."""
 
     def __init__(
         self,
@@ -33,19 +33,19 @@ class FunctionRules:
         served: Callable[[Sequence[object]], Sequence[str]] | None = None,
         events: EventStream | None = None,
     ) -> None:
-        """`policies` returns the policy of a source.
+        """`policies` returns the policy that the operator wrote for a source.
 
-        `served` returns the names of those served function tools that run one of the given Python objects. `events` receives the audit
-        events of code that runs while a file is loaded.
+        `served` returns the names of the tools of source `function` that run one of the given Python objects. `events` receives the audit
+        events of code that is refused, or runs while a file is loaded.
         """
         self.policies = policies
         self._served = served
         self._events = events or EventStream()
 
     def names(self, reference: str, found: object) -> FunctionNames:
-        """Return the names under which policies may list the function `found`.
+        """Return the names by which policies may refer to the Python function `found`.
 
-        `reference` (`package.module:name`) is how a file refers to the function.
+        `reference` (`package.module:name`) is the name by which a file refers to the function.
         """
         written = reference.rpartition(":")[2]
         chain = unwrapped(found)
@@ -55,7 +55,10 @@ class FunctionRules:
         return FunctionNames(first, tuple(aliases))
 
     def judge(self, source: str, reference: str, found: object) -> Reject | None:
-        """Judge whether the agent or workflow file of `source` may run this function; `None` means yes."""
+        """Return a refusal if policy forbids the agent or workflow `source` to run the Python function `found`; `None` if it may.
+
+        `reference` (`package.module:name`) is the name by which the file of the agent or workflow refers to the function.
+        """
         names = self.names(reference, found)
         for key in (FUNCTION_SOURCE, source):
             policy = self.policies(key)
@@ -64,10 +67,11 @@ class FunctionRules:
         return None
 
     def admit(self, source: str, reference: str, found: object = None) -> Reject | None:
-        """Decide whether the file of `source` may use the Python object of `reference`. Called while the file is loaded.
+        """Decide, while the file of the agent or workflow `source` is loaded, whether the file may use a Python object.
 
-        Return the refusal, which is also audited, or `None` if the object is allowed. `found` is the imported object. Without `found`, only
-        the name in `reference` is judged, before its module is imported.
+        Return the refusal, which is also recorded in the audit log; `None` if the object is allowed. `reference` (`package.module:name`) is
+        the object's name in the file, and `found` the imported object. Without `found`, only the name is judged, before the module is
+        imported.
         """
         verdict = self.judge(source, reference, found)
         if verdict is not None:
@@ -76,7 +80,10 @@ class FunctionRules:
 
     @contextmanager
     def loading(self, source: str, reference: str) -> Generator[None]:
-        """Audit, as `call.audited`, the code of `source` that the body runs while a file is loaded. Such code has no caller."""
+        """Record in the audit log (`call.audited`) that code of an agent's or workflow's file runs inside this context.
+
+        The code runs while the file of `source` is loaded, so it has no caller. `reference` is the name of the code in the file.
+        """
         outcome = "failed"
         try:
             yield
@@ -89,9 +96,9 @@ class FunctionRules:
         self._events.emit(kind, source=source, name=name, fields={**fields, "reference": reference})
 
     def needs_approval(self, source: str, reference: str, found: object) -> bool:
-        """Whether a person must approve each call of this function.
+        """Whether a person must approve each call of the Python function `found` by the agent or workflow `source`.
 
-        Its author decides so, or the policy `function`, or the policy of `source`.
+        The function's author can require this, and so can the policies of the source `function` and of `source`.
         """
         names = self.names(reference, found)
         by_author = getattr(found, "approval_mode", None) == "always_require"

@@ -1,10 +1,10 @@
-"""`OwnToolGates`: the gate for tools that agents and workflows bring along themselves, with the policies
-of the sources `agent/<name>` and `workflow/<name>`.
+"""`OwnToolGates`: applies policy to tools that agents and workflows define themselves, which are not in the catalog ("own tools").
 
-These tools are the ones that context providers add to a run (`files`, memory, …) and the Python functions of workflow files. They pass
-the same steps as every tool: rules, approvals, limits and events. They are not in the catalog, so no client and no `tools` list finds
-them. The tools that an agent's `skills` key adds are in the catalog; their calls pass the gate of `agent/<name>`, then that of `skill`.
-Made by `app`; used by `agents` and `workflows` through `tools.toolbox.ToolGuards`.
+Own tools are those that context providers add to an agent's run (`files`, memory, …), and the Python functions of workflow files. Calls of
+them pass the same checks as every tool call (rules, approvals, limits, events), with the policy of the source `agent/<name>` or
+`workflow/<name>`. Clients and `tools` lists cannot find them. The tools that an agent's `skills` key adds are in the catalog; their calls
+are checked with the policy of `agent/<name>`, then with that of `skill`. `app` creates the object; `agents` and `workflows` use it through
+`tools.toolbox.ToolGuards`.
 """
 
 from __future__ import annotations
@@ -29,36 +29,49 @@ from gateway.tools.context import CallContext
 from gateway.tools.wrappers import RenamedTool
 
 MAX_RULES = 1000
-"""Maximum tools per source whose compiled rules are kept, because context providers make new tool objects for each run."""
+"""Maximum number of tools per agent or workflow whose compiled policy (`ToolRules`) is cached. It is cached by the tool's name, because
+context providers create new tool objects for each run."""
 
 
 class OwnTool(GuardedTool):
-    """A tool that an agent or workflow brings along, behind the gate. It shows the attributes of the tool to middleware of the run."""
+    """A tool that an agent or workflow defines itself, wrapped so that each call passes the checks of policy.
+
+    It offers the attributes of the wrapped tool to the middleware of an agent's run.
+    """
 
     __slots__ = ("original",)
 
     def __init__(self, tool: Tool, rules: ToolRules, gate: SourceGate) -> None:
         super().__init__(_Approved(tool) if rules.needs_approval else tool, rules, gate, exposed_name=tool.definition.name)
         self.original = tool
-        """The tool without the gate."""
+        """The wrapped tool, whose calls are not checked."""
 
     @property
     def additional_properties(self) -> JsonObject:
-        """The `additional_properties` that the tool's author set; empty without them."""
+        """The attribute `additional_properties` of the wrapped tool; empty if the tool does not have it."""
         return getattr(self.original, "additional_properties", {})
 
 
 class OwnToolGates:
-    """Implements `ToolGuards`: has the gates for the own tools of all agents and workflows."""
+    """Finds or creates the `OwnToolGuard` of each agent and workflow, which applies policy to the tools that it defines itself.
+
+    Implements `ToolGuards`.
+    """
 
     def __init__(self, rules: FunctionRules, services: GateServices) -> None:
-        """`rules` has the policy of each source. A policy stays the same object until the operator changes the policy."""
+        """`rules` returns the policy of each source; it must return the same object until the operator changes the policy.
+
+        `services` are the objects that all checks share, such as approvals and events.
+        """
         self._rules = rules
         self._services = services
         self._guards: dict[str, OwnToolGuard] = {}
 
     def guard_of(self, source: str) -> OwnToolGuard:
-        """Return the gate for the own tools of `source`. After the policy of the source changed, it is a new gate."""
+        """Return the object that applies policy to the tools which the agent or workflow `source` defines itself.
+
+        If the policy of the source has changed, the object is a new one.
+        """
         written = self._rules.policies(source)
         guard = self._guards.get(source)
         if guard is None or guard.written is not written:
@@ -66,9 +79,10 @@ class OwnToolGates:
         return guard
 
     def function(self, source: str, reference: str, found: object, tool: Tool) -> Tool:
-        """Return `tool`, which runs the Python function `found`, behind the gate of `source`, as `ToolGuard.function` describes.
+        """Wrap `tool`, which runs the Python function `found`, so that each call passes the policy of the agent or workflow `source`.
 
-        If the operator wrote a policy for the source `function`, a gate with that policy is inside the first gate.
+        `reference` is the function's name in the file of the agent or workflow (`package.module:name`). If the operator wrote a policy for
+        the source `function`, each call then passes that policy too.
         """
         verdict = self._rules.judge(source, reference, found)
         named = _Renamed(tool, self._rules.names(reference, found).name)
@@ -81,11 +95,14 @@ class OwnToolGates:
 
 
 class OwnToolGuard:
-    """Implements `ToolGuard`: the gate for the own tools of one agent or workflow."""
+    """Applies policy to the tools that one agent or workflow defines itself: wraps them so that each call is checked.
+
+    Implements `ToolGuard`.
+    """
 
     def __init__(self, source: str, written: SourcePolicy | None, services: GateServices, gates: OwnToolGates) -> None:
         self.written = written
-        """The policy of the source as the operator wrote it; `None` without one."""
+        """The policy of the agent or workflow as the operator wrote it; `None` if there is none."""
         self._policy = own_policy(written)
         self._all = gates
         is_limited = written is not None and "max_concurrency" in written.model_fields_set
@@ -93,7 +110,10 @@ class OwnToolGuard:
         self._rules: dict[str, tuple[ToolDefinition, ToolRules]] = {}
 
     def guarded(self, tools: Sequence[Tool]) -> list[Tool]:
-        """Return the tools that policy does not hide, each behind the gate. Guarded and only declared tools are returned unchanged."""
+        """Wrap tools of this agent or workflow, so that each call passes its policy. Tools that the policy hides are left out.
+
+        Tools that are wrapped already, and tools that are only declared (`declaration_only`), are returned unchanged.
+        """
         return [
             tool if is_guarded(tool) or getattr(tool, "declaration_only", False) else self.behind_gate(tool)
             for tool in tools
@@ -101,22 +121,31 @@ class OwnToolGuard:
         ]
 
     def lent(self, tools: Sequence[Tool]) -> list[Tool]:
-        """Return tools of other sources, each behind this gate too, without the tools that policy hides."""
+        """Wrap tools of other sources, so that each call also passes the policy of this agent or workflow. Hidden tools are left out."""
         return [self._lent(tool) for tool in tools if hidden_by(_native_name(tool), self._policy) is None]
 
     async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:
-        """Ask a person to approve `name`, which the text `shown` describes; `None` means approved."""
+        """Ask a person to approve an action called `name`, which the text `shown` describes. Return the refusal; `None` if approved.
+
+        `key` identifies the question in a durable task, which is resumed without asking again.
+        """
         approvals = self._gate.services.approvals
         if approvals is None:
             return Reject(APPROVAL_RULE, "A person must approve this, and there is nobody to ask.")
         return await approvals.ask(Question("call", self._gate.source, name, shown), ctx, self._policy.approval_by, key)
 
     def function(self, reference: str, found: object, tool: Tool) -> Tool:
-        """Return `tool`, which runs the Python function `found`, behind the gate."""
+        """Wrap `tool`, which runs the Python function `found`, so that each call passes the policy of this agent or workflow.
+
+        `reference` is the function's name in its file (`package.module:name`).
+        """
         return self._all.function(self._gate.source, reference, found, tool)
 
     def behind_gate(self, tool: Tool, *, is_audited: bool = True, denied: Reject | None = None) -> OwnTool:
-        """Return the tool behind the gate, even a tool that policy hides. With `denied`, the gate refuses every call with this reason."""
+        """Wrap a tool so that each call passes the policy of this agent or workflow, even if the policy hides the tool.
+
+        With `denied`, every call is refused with this reason. Without `is_audited`, calls are not recorded in the audit log.
+        """
         rules = self._rules_of(tool)
         if denied is not None or not is_audited:
             rules = dataclasses.replace(rules, denied=denied, is_audited=is_audited and rules.is_audited)
@@ -143,9 +172,10 @@ class OwnToolGuard:
 
 
 class _Renamed:
-    """A tool under another name: that by which policies name its function, or its native name.
+    """A tool with another name: the name by which policies refer to it.
 
-    `needs_approval=False` is for an outer gate: if the author wants an approval, only the inner gate asks for the approval.
+    `needs_approval` replaces the author's wish for an approval. It is false for the outer of two wrappers, so that a person is asked only
+    once, by the inner wrapper.
     """
 
     def __init__(self, tool: Tool, name: str, *, needs_approval: bool | None = None) -> None:
@@ -156,14 +186,14 @@ class _Renamed:
 
 
 class _Approved:
-    """A tool whose calls are recorded as approved at the gate, so that middleware of the run does not ask for approval again."""
+    """A tool whose calls a person has already approved. It records this in the run, so that the run's middleware does not ask again."""
 
     def __init__(self, tool: Tool) -> None:
         self.definition = tool.definition
         self._tool = tool
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Record the call as approved at the gate, and call the tool."""
+        """Record in the run's metadata that a person approved the call, and call the tool."""
         note_approved(ctx)
         return await self._tool.call(arguments, ctx)
 
@@ -173,7 +203,7 @@ def _native_name(tool: Tool) -> str:
 
 
 def is_guarded(tool: Tool) -> bool:
-    """Whether calls of the tool pass a gate already, also if the tool was renamed."""
+    """Whether calls of the tool already pass the checks of policy, because it is wrapped in a `GuardedTool`. Renaming does not matter."""
     while isinstance(tool, RenamedTool):
         tool = tool.inner
     return isinstance(tool, GuardedTool)

@@ -1,8 +1,9 @@
-"""`pass_gate`: the steps of the gate, in order. Every tool call and every read passes them; no other code runs a tool or reads a source.
+"""`pass_gate`: executes the steps of the gate, which are the checks that every tool call and every read passes, in order.
 
-`gate.tools` binds the steps to tools, `gate.reads` to resources, prompts, completion and skills, `gate.own_tools` to the tools and
-functions that agents and workflows bring along. Other parts judge two limits earlier: `server.usage` the requests in progress of one
-caller, and `policy.task_scheduling` the tasks that may start per minute.
+No other code runs a tool or reads from a source. `gate.tools` implements the steps for tools; `gate.reads` for resources, prompts,
+completion and skills; `gate.own_tools` for the tools and functions that agents and workflows define themselves. Two limits are checked
+earlier by other modules: the requests that a caller may have in progress (`server.usage`), and the tasks that may start per minute
+(`policy.task_scheduling`).
 """
 
 from __future__ import annotations
@@ -26,45 +27,51 @@ OutcomeT = TypeVar("OutcomeT")
 
 @dataclass(frozen=True, slots=True)
 class GateServices:
-    """The parts of the gateway that all gates share."""
+    """The objects that the checks of all tool calls and reads of a gateway share."""
 
     events: EventStream
     approvals: Approvals | None = None
-    """Asks people. Without it, calls that need an approval are refused."""
+    """Asks people for approvals. Without it, calls that need an approval are refused."""
     store: ResultStore | None = None
-    """Keeps the whole of shortened results. Without it, results over the limit are refused."""
+    """Stores results over the limit of size whole, while clients get them shortened. Without it, these results are refused."""
     mask: Callable[[str], str] | None = None
-    """Removes secrets from the texts of errors."""
+    """Function that removes secrets from the text of an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceGate:
-    """The parts of the gate that all calls and reads of one source share."""
+    """The objects that the checks of all tool calls and reads of one source of tools share."""
 
     source: str
     """Id of the source."""
     services: GateServices
     limiter: Limiter | None = None
-    """Limits the calls and reads of the source that run at once; `None` without a limit."""
+    """Limits how many calls and reads of the source run at once; `None` without a limit."""
     active: ActiveCalls | None = None
-    """Counts the running calls and reads; the source is closed when all have ended."""
+    """Counts the running calls and reads of the source, so that the source can be closed after all have ended."""
 
 
 class GatedCall(ABC, Generic[OutcomeT]):
-    """One call or read on its way through the gate, together with what its audit event will contain."""
+    """One tool call, or one read of a resource, prompt, completion or skills, with the steps that `pass_gate` executes for it.
+
+    It also records how the call ended, for the event that is emitted then. Subclasses implement the steps for tools and for reads.
+    """
 
     __slots__ = ("ctx", "gate", "name", "needs_approval", "outcome", "rule", "seconds", "started")
 
     def __init__(self, gate: SourceGate, name: str, ctx: CallContext, seconds: float) -> None:
-        """`seconds` is the limit of working time. Waiting for a slot or for a person does not count."""
+        """`gate` has the limits of the call's source. `seconds` is the maximum working time; waiting for a slot or a person is not counted.
+
+        `name` is the name of the tool or prompt, or the URI of the resource, as clients see it.
+        """
         self.gate = gate
         self.name = name
-        """Exposed name of the tool or prompt, or the exposed URI."""
+        """Name of the tool or prompt, or URI of the resource, as clients see it; the id of the source for a listing of skills."""
         self.ctx = ctx
         self.outcome = "cancelled"
-        """How the call ended, as the audit event says."""
+        """How the call ended, for the event that is emitted then: `complete`, `refused`, `timeout`, …"""
         self.rule = ""
-        """Id of the rule that refused the call; empty if no rule did."""
+        """Id of the policy rule that refused the call; empty if the call was not refused."""
         self.seconds = seconds
         self.needs_approval = False
         """Whether a person must approve the call."""
@@ -72,74 +79,87 @@ class GatedCall(ABC, Generic[OutcomeT]):
 
     @abstractmethod
     def begin(self) -> None:
-        """Emit the event that the call begins, if such calls have one."""
+        """Emit the event (for the console and the audit log) that the call begins. Reads and requests about tasks have no such event."""
 
     @abstractmethod
     def authorize(self) -> Reject | None:
-        """Judge the scopes of the caller's key; `None` means allowed. Then `ctx` loses the scopes, which apply only before the gate."""
+        """Return a refusal if the scopes of the caller's API key do not allow the call; else `None`.
+
+        The scopes are then removed from `ctx`, because they do not limit the calls that this call makes itself.
+        """
 
     def judge_arguments(self) -> Reject | None:
-        """Judge the arguments, and remove those that the tool may not get. `None` means allowed."""
+        """Check the arguments of the call, and remove those that the tool may not get. Return a refusal; `None` if the call is allowed."""
         return None
 
     async def approve(self) -> Reject | None:
-        """Have a person approve the call; `None` means approved."""
+        """Ask a person to approve the call, and wait for the decision. Return a refusal; `None` if approved."""
         return None
 
     @abstractmethod
     def run(self, ctx: CallContext) -> Awaitable[OutcomeT]:
-        """Do the work of the call, within the deadline and the concurrency slot that `ctx` contains."""
+        """Call the tool, or read from the source. `ctx` contains the deadline and the concurrency slot of the call."""
 
     @abstractmethod
     def is_plain(self, outcome: OutcomeT) -> bool:
-        """Whether it is known, without calling `judge_outcome`, that this method would not change the outcome."""
+        """Whether `judge_outcome` need not be called, because it is known that it would return the outcome unchanged."""
 
     @abstractmethod
     async def judge_outcome(self, outcome: OutcomeT) -> OutcomeT:
-        """Return the outcome without hidden text and within the limit of size, or a refusal of the outcome."""
+        """Check the outcome of the call. Return it without hidden characters and within the limit of size, or a refusal instead."""
 
     @abstractmethod
     def refuse(self, verdict: Reject) -> OutcomeT:
-        """Record for the audit event that policy refused the call. Return the refusal as an outcome, or raise it."""
+        """Handle a refusal of the call by policy, and record it for the event that is emitted when the call ends.
+
+        A tool call returns an outcome that reports the refusal to the model. A read, or a request about a task, raises `PolicyDenied`.
+        """
 
     @abstractmethod
     def fail(self, error: GatewayError) -> OutcomeT:
-        """Record for the audit event that the work raised `error`. Return the error as an outcome, or raise it."""
+        """Handle an exception of `run`, and record it for the event that is emitted when the call ends.
+
+        A tool call returns an outcome that reports an unanswered question to the model. Every other exception is raised.
+        """
 
     @abstractmethod
     def time_out(self) -> OutcomeT:
-        """Record for the audit event that the call timed out. Return the timeout as an outcome, or raise it."""
+        """Handle a timeout of `run`, and record it for the event that is emitted when the call ends.
+
+        A tool call returns an outcome that reports the timeout to the model. A read, or a request about a task, raises an exception.
+        """
 
     def complete(self, outcome: OutcomeT) -> OutcomeT:
-        """Return the outcome with the gate's additions, such as the names of removed arguments."""
+        """Return the outcome with additions of the gateway, such as the names of removed arguments."""
         return outcome
 
     @abstractmethod
     def end(self) -> None:
-        """Emit the event that the call ended."""
+        """Emit the event (for the console and the audit log) that the call ended, with its outcome."""
 
     def mask(self, error: Exception) -> None:
-        """Remove secrets from the text of a `GatewayError`; other errors stay as they are."""
+        """Remove secrets from the text of `error`, in place, if it is a `GatewayError`. Other exceptions are not changed."""
         if self.gate.services.mask is not None and isinstance(error, GatewayError):
             mask_secrets(error, self.gate.services.mask)
 
     @property
     def milliseconds(self) -> float:
-        """Milliseconds since the call came to the gate, with three decimals."""
+        """Milliseconds since this object was created, which is when the call arrived, with three decimals."""
         return int((time.perf_counter() - self.started) * 1e6) / 1000
 
 
 def audit_refusal(gate: SourceGate, name: str, principal: str, rule: str) -> None:
-    """Emit the audit event `call.refused` for a call that does not reach `pass_gate`, because its tool is not served."""
+    """Emit the event `call.refused`, which the audit log records, for a call that was refused before it reached `pass_gate`."""
     gate.services.events.emit(
         "call.refused", source=gate.source, name=name, principal=principal, fields={"outcome": "refused", "rule": rule}
     )
 
 
 async def pass_gate(call: GatedCall[OutcomeT]) -> OutcomeT:
-    """Take a call or read through every step of the gate, and return its outcome.
+    """Execute a tool call or read with all its checks, and return its outcome.
 
-    A refused call never reaches `run`. The audit event is emitted however the call ends: with a result, a refusal, an error, at its
+    The steps are: scopes, arguments, approval, concurrency and deadline, the work itself (`call.run`), and the checks of the outcome. A
+    refused call never reaches `call.run`. The end event is emitted however the call ends: with a result, a refusal, an error, at its
     deadline, or cancelled.
     """
     active = call.gate.active

@@ -1,7 +1,7 @@
-"""Functions that make a tool's definition as clients see it: without hidden text, and with the operator's overrides.
+"""Builds the definition of a tool that clients see: without hidden (invisible) characters, and with the operator's overrides.
 
-They apply `policy.hidden_text` and `policy.shaping` to `ToolDefinition`. Used by `ToolRules`, and by the catalog, which leaves out tools
-whose definitions are refused.
+The functions apply `policy.hidden_text` and `policy.shaping` to a `ToolDefinition`. Used by `ToolRules`, and by the catalog, which leaves
+out tools whose definitions are refused.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from gateway.tools.base import ToolDefinition
 
 
 def judge_definition(definition: ToolDefinition) -> Pass | Reject:
-    """Judge a tool's definition for a policy with `hiddenText: refuse`: hidden text anywhere in the definition refuses it."""
+    """Return a refusal if a tool's definition contains hidden (invisible) characters anywhere. For policies with `hiddenText: refuse`."""
     return judge_hidden_text(definition.to_wire(), "The definition")
 
 
 def clean_definition(definition: ToolDefinition) -> ToolDefinition:
-    """Return the definition without hidden text; the same object if it has none. The tool's name is never changed."""
+    """Return a tool's definition without hidden (invisible) characters; the same object if it has none. The name is never changed."""
     clean = dataclasses.replace(
         definition,
         title=_clean(definition.title),
@@ -37,7 +37,10 @@ def clean_definition(definition: ToolDefinition) -> ToolDefinition:
 
 
 def shape_definition(definition: ToolDefinition, override: ToolOverride | None, input_schema: JsonObject) -> ToolDefinition:
-    """Return the definition with `input_schema`, and with the title, description and annotations that the operator's `override` sets."""
+    """Return a tool's definition with another input schema, and with the title, description and annotations that the operator set.
+
+    `override` has the operator's texts and annotations; `None` sets nothing.
+    """
     if override is None:
         return definition if input_schema is definition.input_schema else dataclasses.replace(definition, input_schema=input_schema)
     title, description, annotations = shown_texts(definition.title, definition.description, definition.annotations, override)

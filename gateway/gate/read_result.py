@@ -1,7 +1,7 @@
-"""`ReadResult`: the built-in tool `read_result`, which reads a kept result in parts.
+"""`ReadResult`: the built-in tool `read_result`, which returns parts of a large result that the gateway shortened and stored.
 
-With it, a client without resources can read every byte of a shortened result; other clients may read the link instead. Only the caller
-of the original call can read a result: for other callers the id is unknown.
+With it, a client that does not support resources can read every byte of a shortened result; other clients may read the linked resource
+instead. Only the caller of the original call can read a result: for other callers the id is unknown.
 """
 
 from __future__ import annotations
@@ -18,17 +18,22 @@ from gateway.tools.context import CallContext
 
 DEFAULT_PAGE_BYTES = 32_768
 MAX_PAGE_BYTES = 262_144
-"""Bytes of a page; the default is about 8,000 tokens. Clients of the Python SDK accept at most 1 MiB in one server-sent event, and JSON
-may encode a character in several bytes."""
+"""Maximum size in bytes of one page of a stored result; the default (`DEFAULT_PAGE_BYTES`) is about 8,000 tokens.
+
+It is far below 1 MiB, the most that clients of the Python SDK accept in one server-sent event, because JSON may encode a character in
+several bytes."""
 
 MAX_CONTEXT = 2_000
-"""Maximum characters that a search shows before and after each match."""
+"""Maximum number of characters that a search in a stored result shows before and after each match."""
 
 _SELECTORS = ("lines", "pointer", "search")
 
 
 class ReadResult:
-    """`read_result(id, page?, page_size?, lines? | pointer? | search?, context?)`."""
+    """The tool `read_result(id, page?, page_size?, lines? | pointer? | search?, context?)`, which reads a part of a stored result.
+
+    The part is a page, a range of lines, the value at a JSON Pointer, or the matches of a search.
+    """
 
     def __init__(self, store: ResultStore) -> None:
         self._store = store
@@ -69,7 +74,11 @@ class ReadResult:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Return the requested part: the first block has only its text, the second block says how to read on."""
+        """Return the requested part of a stored result: the first content block is its text, the second describes how to read on.
+
+        Raises:
+            ToolFailed: The result is unknown to this caller, or the part does not exist.
+        """
         chosen = [name for name in _SELECTORS if arguments.get(name) is not None]
         if len(chosen) > 1:
             raise ToolFailed(f"read_result takes one of {', '.join(_SELECTORS)}; this call has {' and '.join(chosen)}.")

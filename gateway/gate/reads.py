@@ -1,6 +1,6 @@
-"""`ReadGate`: the gate of the resources, prompts, completions and skills of one source.
+"""`ReadGate`: applies policy to reads of the resources, prompts, completions and skills of one source. Used by the catalog.
 
-It binds the steps of `gate.pipeline` to reads. Reads have no arguments to judge and need no approval. Used by the catalog.
+It implements the steps of `gate.pipeline` for reads, which need neither a check of arguments nor an approval.
 """
 
 from __future__ import annotations
@@ -23,45 +23,56 @@ from gateway.tools.base import Finished, InputRequired, Received
 from gateway.tools.context import CallContext
 
 ReadWork = Callable[[CallContext], Awaitable[Finished | InputRequired]]
-"""Reads from the source, and returns the result with the URIs that clients use (exposed URIs)."""
+"""A function that reads a resource, prompt, completion or skills from a source. URIs in its result are those that clients use (exposed)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """A request of a client to read a resource, a prompt, a completion or skills."""
+    """Facts about a client's request to read a resource, a prompt, a completion or skills, by which policy judges the request."""
 
     method: str
     """MCP method of the request."""
     name: str
     """Exposed URI of the resource, name of the prompt, or for a listing of skills the id of the source."""
     subject: tuple[ScopeKind, str] | None = None
-    """Kind and native name or URI that the scopes of the caller's key must allow. `None` if the scopes filter the answer instead."""
+    """What the scopes of the caller's API key must allow: the kind, and the name or URI at the source. `None` if the scopes do not forbid
+    the read, but filter its result."""
     hidden_text: HiddenText | None = None
-    """Replaces the source's rule for hidden text. Clients compare files of skills with digests, so nothing is removed from those."""
+    """The rule for hidden (invisible) characters, in place of the source's rule. Nothing may be removed from files of skills, because
+    clients compare them with digests."""
 
 
 class ReadGate:
-    """Takes the reads of one source through the gate."""
+    """Applies policy to the reads of the resources, prompts, completions and skills of one source.
+
+    It checks scopes, limits concurrency and time, judges results, and emits audit events.
+    """
 
     def __init__(self, gate: SourceGate, policy: SourcePolicy, *, is_local: bool = False) -> None:
-        """`gate` is shared with the source's tools. Texts of local sources (`is_local`) are not searched for hidden characters."""
+        """`gate` has the limits that the source's reads share with its tool calls. `policy` is the policy of the source.
+
+        Results of local sources (`is_local`) are not searched for hidden characters.
+        """
         self.gate = gate
         self.timeout_seconds = policy.timeout_seconds
         hidden_text: HiddenText = "allow" if is_local else policy.hidden_text
         self.rules = ResultRules(hidden_text, policy.max_result_bytes, policy.max_kept_bytes)
 
     async def read(self, read: Read, ctx: CallContext, work: ReadWork) -> Finished | InputRequired:
-        """Take a read through the gate.
+        """Run `work`, which reads from the source, with all checks of policy. Return its result, or its requests for input.
 
         Raises:
             UpstreamTimeout: The read took longer than `timeoutSeconds`.
-            PolicyDenied: The caller's key has no scope for the read; or the result is larger than `maxKeptBytes`, cannot be kept, or
-                has hidden text that is refused.
+            PolicyDenied: The caller's key has no scope for the read; or the result is larger than `maxKeptBytes`, cannot be stored, or
+                has hidden characters that are refused.
         """
         return await pass_gate(ReadCall(self, read, ctx, work))
 
     async def fetch(self, read: Read, ctx: CallContext, work: Callable[[CallContext], Awaitable[JsonObject]]) -> JsonObject:
-        """Take a read through the gate like `read`, for work that never requests input. Return the MCP result."""
+        """Run `work`, which reads from the source and never requests input, with all checks of policy. Return the MCP result.
+
+        Raises the exceptions of `read`.
+        """
 
         async def finished(inner: CallContext) -> Finished:
             return Finished(await work(inner))
@@ -72,7 +83,10 @@ class ReadGate:
 
 
 class ReadCall(GatedCall[Finished | InputRequired]):
-    """One read on its way through the gate."""
+    """One request that reads a resource, prompt, completion or skills of a source, with the steps that `gate.pipeline` executes for it.
+
+    The steps are: authorization, the read itself, checks of the result, and an audit event.
+    """
 
     __slots__ = ("_gate", "_read", "_work")
 
@@ -83,10 +97,10 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         self._work = work
 
     def begin(self) -> None:
-        """Do nothing: reads emit an event only when they end."""
+        """Do nothing, because a read emits an event only when it ends."""
 
     def authorize(self) -> Reject | None:
-        """Judge whether the scopes of the caller's key allow to read the resource or prompt."""
+        """Return a refusal if the scopes of the caller's API key do not allow to read the resource or prompt; `None` if they do."""
         scopes, subject = self.ctx.facts.principal.scopes, self._read.subject
         if scopes is None:
             return None
@@ -96,7 +110,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         return None
 
     async def run(self, ctx: CallContext) -> Finished | InputRequired:
-        """Read from the source."""
+        """Read the resource, prompt, completion or skills from the source, and record for the audit event how the read ended."""
         try:
             outcome = await self._work(ctx)
         except Exception:
@@ -106,11 +120,14 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         return outcome
 
     def is_plain(self, outcome: Finished | InputRequired) -> bool:
-        """Return false: every result of a read is judged by `judge_outcome`."""
+        """Return false, because every result of a read must be judged by `judge_outcome`."""
         return False
 
     async def judge_outcome(self, outcome: Finished | InputRequired) -> Finished | InputRequired:
-        """Remove or refuse hidden text, then shorten or refuse what is too large. A large result is judged in a worker thread."""
+        """Check the result of the read: remove or refuse hidden characters, then shorten or refuse a result over the limit of size.
+
+        A large result is checked in a worker thread.
+        """
         read, store = self._read, self.gate.services.store
         rules = self._gate.rules
         if read.hidden_text is not None:
@@ -126,7 +143,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         return self.refuse(Reject(judged.rule, judged.reason)) if judged.rule else Finished(judged.result)
 
     def refuse(self, verdict: Reject) -> Finished | InputRequired:
-        """Raise `PolicyDenied` with the reason of the refusal."""
+        """Raise `PolicyDenied` with the reason of a refusal, and record the refusal for the audit event."""
         self.outcome, self.rule = "refused", verdict.rule
         read = self._read
         if verdict.rule == SCOPES and read.subject is not None:
@@ -135,7 +152,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         raise PolicyDenied(text, rule=verdict.rule, subject=read.name)
 
     def fail(self, error: GatewayError) -> Finished | InputRequired:
-        """Raise `error`, after secrets were removed from its text."""
+        """Record `error` for the audit event, remove secrets from its text, and raise it."""
         self.outcome = type(error).__name__
         if isinstance(error, PolicyDenied):
             self.outcome, self.rule = "refused", error.rule
@@ -149,7 +166,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         raise UpstreamTimeout(f"{read.method} of {read.name!r} took longer than {self.seconds:g} s.", server=self.gate.source)
 
     def end(self) -> None:
-        """Emit `read.finished`, or `read.refused` if policy refused it."""
+        """Emit the event that the read ended: `read.refused` if policy refused it, else `read.finished`."""
         fields: JsonObject = {"method": self._read.method, "outcome": self.outcome, "milliseconds": self.milliseconds}
         if self.rule:
             fields["rule"] = self.rule

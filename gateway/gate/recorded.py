@@ -1,4 +1,7 @@
-"""`record_call`: runs a call inside a durable task as a step of the task, or returns the recorded outcome. Used by `gate.tools`."""
+"""`record_call`: runs a tool call in a durable task as a recorded step. Used by `gate.tools`.
+
+A durable task is a call in the background that continues after a restart of the gateway; it does not repeat recorded steps.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,14 @@ from gateway.tools.context import CallContext, DurablePort
 from gateway.tools.drive import digest_of
 
 FOLLOWED_TASK = "task"
-"""Name under which a tool that follows tasks of a server stores the server's `CreateTaskResult` in the step log of a durable task."""
+"""Name of the entry, in the record of a durable task's steps, in which a tool stores a remote server's `CreateTaskResult`.
+
+With this entry, a resumed task follows the server's task instead of starting another."""
 
 PASSED = "passed"
-"""Key in a recorded outcome: true if the gate judged the outcome before it was recorded. Records of earlier versions lack the key."""
+"""Key in a recorded outcome of a durable task's step: true if policy judged the outcome before it was recorded.
+
+Outcomes that earlier versions of the gateway recorded do not have this key."""
 
 Settle = Callable[[CallContext], Awaitable[ToolOutcome]]
 
@@ -29,13 +36,13 @@ async def record_call(
     *,
     is_repeatable: bool = False,
 ) -> tuple[ToolOutcome, bool]:
-    """Call `settle` as a step of the durable task, and return its outcome, or the recorded outcome of an earlier attempt.
+    """Run a tool call as a step of a durable task, which continues after a restart. Return its outcome, and whether policy has judged it.
 
-    Also return whether the gate judged the outcome before it was recorded.
+    `settle` makes the call. If an earlier attempt of the task recorded the outcome of the step, that outcome is returned without a call.
 
-    A step whose process died may run again if the tool records its own steps (`records_steps`: an agent, a workflow), if the tool kept
-    the id of a server's task, which it then follows, or if policy says that a second call changes nothing (`is_repeatable`). Otherwise a
-    person is asked.
+    A step whose process died may run again if the tool records its own steps (`records_steps`: an agent, a workflow), if the tool stored
+    the id of a remote server's task, which it then follows, or if a second call changes nothing (`is_repeatable`). Otherwise a person is
+    asked.
 
     Raises:
         ToolFailed: The outcome of an earlier attempt is unknown, and the call must not be repeated.

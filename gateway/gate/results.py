@@ -1,8 +1,8 @@
-"""Judges the text and the size of results, and shortens results over their limit while `storage.result_store` stores the whole.
+"""Checks the results of calls and reads for hidden characters and size; shortens large results, and stores them whole (`ResultStore`).
 
 A shortened result keeps its order, its images, `isError`, annotations and `_meta`. Each text that is cut is replaced by its first part,
 a notice (size, shape, how to read on) and a link. The stored bytes are exactly those of the text. `policy.result_limits` decides which
-results are shortened; `gate.tools` and `gate.reads` call this module; `read_result` reads stored results.
+results are shortened; `gate.tools` and `gate.reads` call this module; the tool `read_result` reads stored results.
 
 Structured content over the limit. Decided: without an output schema it is removed. With a schema it is cut (fewer items, shorter
 strings) if the cut value still matches the schema, and marked as cut if the schema allows another key; if no cut value matches, the
@@ -38,36 +38,36 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SHORTENED_META_KEY = "dev.moongate/shortened"
-"""Key in a result's `_meta` that lists what was shortened."""
+"""Key in the `_meta` of a shortened result whose value lists what was cut, with the id and size of each stored text."""
 
 MARKER_KEY = "dev.moongate/shortened"
-"""Key that is added to structured content to mark it as cut, if its schema allows another key."""
+"""Key that is added to structured content to mark it as incomplete, if its output schema allows another key."""
 
 HEAD_BYTES = 16_384
-"""Maximum bytes that remain of a text that is cut: about 4,000 tokens."""
+"""Maximum bytes of the start of a text that remain in a shortened result: about 4,000 tokens. The whole text is stored."""
 
 NOTICE_BYTES = 700
-"""Estimated bytes of the notice and the link that follow a cut text."""
+"""Estimated bytes of the notice and the link that replace the rest of a text in a shortened result."""
 
 MAX_PARTS = 16
-"""Maximum texts of one result that are stored one by one. If more texts must be cut, all are stored as one JSON document."""
+"""Maximum number of texts of one result that are stored separately. If more texts must be cut, all are stored as one JSON document."""
 
 _LEVELS = ((64, 2_048), (16, 512), (4, 128), (1, 64), (0, 16))
-"""Items per list and characters per string that remain in cut structured content, tried in this order."""
+"""Sizes to which structured content is cut: items per list and characters per string. They are tried in this order until it fits."""
 
 _MAX_MAP_KEYS = 256
-"""Keys per object that remain in cut structured content."""
+"""Maximum number of keys per JSON object that remain in structured content that is cut because it is too large."""
 
 Form = Literal["content", "contents", "messages"]
-"""Key of the list in a result that holds its texts: `content` for a call, `contents` for a read, `messages` for a prompt."""
+"""Key of the list in a result that contains its texts: `content` for a call, `contents` for a read, `messages` for a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultOrigin:
-    """The origin of a result (a call, a read or a prompt), and the caller that owns the result."""
+    """Describes where a result comes from (a tool call, a read or a prompt), and which caller owns it."""
 
     owner: str
-    """Id of the caller's principal; only this principal may read the stored result."""
+    """Id of the caller's principal. Only this principal may read the stored result."""
     origin: str
     """Exposed tool name, resource URI or prompt name."""
     form: Form = "content"
@@ -76,7 +76,7 @@ class ResultOrigin:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a result that can be cut: an item of the result's list of texts, or the structured content."""
+    """A part of a result that can be shortened: an item of its list of content blocks, or its structured content."""
 
     index: int
     """Index of the item in the list; -1 for the structured content."""
@@ -84,7 +84,10 @@ class _Part:
 
 
 def _shorten(store: ResultStore, result: JsonObject, max_bytes: int, source: ResultOrigin) -> JsonObject | Reject:
-    """Store the whole result, and return a copy shortened to about `max_bytes`; a `Reject` if it cannot be stored. Blocks."""
+    """Store a large result whole, and return a copy that is shortened to about `max_bytes`. Blocks.
+
+    Return a refusal if the result cannot be stored, or cannot be shortened enough.
+    """
     try:
         return _Shortening(store, result, max_bytes, source).run()
     except (StorageError, RecursionError) as error:
@@ -97,7 +100,7 @@ def _shorten(store: ResultStore, result: JsonObject, max_bytes: int, source: Res
 
 
 def _why(error: StorageError | RecursionError) -> str:
-    """Return, for the caller, why a result could not be stored. The text does not contain the path of the state folder."""
+    """Return a text for the caller about why a result could not be stored. It does not contain the path of the state folder."""
     if isinstance(error, TooLargeToKeep):
         return str(error)
     return "The gateway's log says why." if isinstance(error, StorageError) else "It is nested too deeply."
@@ -112,7 +115,7 @@ def _unkept(verdict: Shorten) -> Reject:
 
 @dataclass(frozen=True, slots=True)
 class ResultRules:
-    """The limits of a policy for results: hidden text and size."""
+    """The settings of a policy for results: what to do with hidden (invisible) characters, and limits of size in bytes."""
 
     hidden_text: HiddenText
     max_result_bytes: int
@@ -121,7 +124,10 @@ class ResultRules:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What replaces a judged result: `result`, or a refusal with `rule` and `reason`, for which `result` is empty."""
+    """The replacement of a result that policy does not let through unchanged: a changed result, or a refusal.
+
+    A refusal has a `rule` and a `reason`, and `result` is empty.
+    """
 
     result: JsonObject
     rule: str = ""
@@ -130,7 +136,10 @@ class Judged:
 
 
 def judge_whole(result: JsonObject, rules: ResultRules, store: ResultStore | None, source: ResultOrigin) -> Judged | None:
-    """Judge the text of a result, then its size. Return what replaces the result; `None` if it passes unchanged. Blocks."""
+    """Check a result for hidden characters, then its size. Return its replacement; `None` if it passes unchanged. Blocks.
+
+    A result over the limit of size is shortened, and stored whole in `store`; without `store` it is refused.
+    """
     cleaned, verdict = _judge(result, rules)
     if isinstance(verdict, Shorten):
         verdict = _unkept(verdict) if store is None else _shorten(store, cleaned, verdict.max_bytes, source)
@@ -146,10 +155,10 @@ async def judge_small(
     *,
     is_searched: bool = True,
 ) -> Judged | None:
-    """Judge a result as `judge_whole` does, but on the event loop. Only a result that must be shortened needs a worker thread.
+    """Check a small result for hidden characters and size on the event loop. Return its replacement; `None` if it passes unchanged.
 
-    `encoded_bytes` is the length of the JSON that the result was read from, if it is known. With `is_searched=False`, the
-    text is not searched for hidden characters, because it is known to have none.
+    Only a result that must be shortened needs a worker thread. `encoded_bytes` is the length of the JSON that the result was read from, if
+    it is known. With `is_searched=False`, the text is not searched for hidden characters, because it is known to have none.
     """
     cleaned, verdict = _judge(result, rules, encoded_bytes, is_searched=is_searched)
     if isinstance(verdict, Shorten):
@@ -158,7 +167,7 @@ async def judge_small(
 
 
 async def judge_large(result: JsonObject, rules: ResultRules, store: ResultStore | None, source: ResultOrigin) -> Judged | None:
-    """Judge a result in a worker thread, as `judge_whole` does."""
+    """Check a large result for hidden characters and size in a worker thread. Return its replacement; `None` if it passes unchanged."""
     judge = partial(judge_whole, result, rules, store, source)
     return await (anyio.to_thread.run_sync(judge) if store is None else store.work(judge))
 
@@ -166,7 +175,7 @@ async def judge_large(result: JsonObject, rules: ResultRules, store: ResultStore
 def _judge(
     result: JsonObject, rules: ResultRules, encoded_bytes: int | None = None, *, is_searched: bool = True
 ) -> tuple[JsonObject, Pass | Shorten | Reject]:
-    """Return the result, without the hidden text that policy removes, and the verdict on the text and size of the result."""
+    """Check a result for hidden characters and size. Return it, without the characters that policy removes, and the verdict."""
     verdict = judge_result_text(result, rules.hidden_text) if is_searched else PASS
     if isinstance(verdict, Reject):
         return result, verdict
@@ -185,22 +194,26 @@ def _judged(result: JsonObject, cleaned: JsonObject, verdict: Pass | Reject | Js
 
 @runtime_checkable
 class HelperResult(Releasable, Protocol):
-    """A large result in the memory of a helper process (`upstream.large_result_pool`).
+    """A large result that is in the memory of a helper process (`upstream.large_result_pool`), not of this process.
 
-    It is also the claim on the memory for large results that the result takes: `release` frees both.
+    Its bytes count against the memory that large results may use together; `release` frees the result and these bytes.
     """
 
     async def judge(self, rules: ResultRules, store: ResultStore | None, source: ResultOrigin) -> Judged | None:
-        """Have the helper process judge the result as `judge_whole` does; call it once. Raises `ToolFailed` if the process ended."""
+        """Check the result in the helper process, as `judge_whole` does. Call this at most once.
+
+        Raises:
+            ToolFailed: The helper process ended.
+        """
         ...
 
     async def whole(self) -> Received:
-        """Return the result unchanged, as the server sent it."""
+        """Return the result unchanged, as the server sent it, from the memory of the helper process."""
         ...
 
 
 class _Shortening:
-    """Shortens one large result, while the store keeps the whole texts."""
+    """The work of shortening one large result: stores its texts whole, and builds the shortened copy."""
 
     def __init__(self, store: ResultStore, result: JsonObject, max_bytes: int, source: ResultOrigin) -> None:
         self._store = store
@@ -210,7 +223,7 @@ class _Shortening:
         self._head = min(HEAD_BYTES, max_bytes // 8)
         self._notes: list[JsonObject] = []
         self._twin: KeptResult | None = None
-        """The stored text that is the JSON of the structured content too, which is then not stored again. MCP tells servers to send it."""
+        """A stored text that is equal to the structured content as JSON, as MCP recommends; the structured content is not stored again."""
 
     def run(self) -> JsonObject | Reject:
         form = self._source.form
@@ -218,7 +231,7 @@ class _Shortening:
         structured = self._result.get("structuredContent")
         sizes = [0 if _is_media(unit, form) else measure_bytes(unit, 2**62) for unit in units]
         parts = [_Part(i, size) for i, size in enumerate(sizes) if _text_of(units[i], form) is not None]
-        # Texts come first, so that of parts with equal sizes a text is cut: programs read the structured content.
+        # Texts come first: if a text and the structured content have the same size, the text is cut, because programs need the other.
         parts += [_Part(-1, measure_bytes(structured, 2**62))] if structured is not None else []
         total = sum(sizes) + (parts[-1].size if structured is not None else 0)
         chosen, left = self._choose(parts, total)
@@ -241,7 +254,10 @@ class _Shortening:
         return shortened
 
     def _choose(self, parts: Sequence[_Part], total: int) -> tuple[set[int], int]:
-        """Choose the parts to cut, largest first. Return the chosen indexes, and about how many bytes the result then has."""
+        """Choose which texts (or structured content) to cut, largest first, until the result fits. Return their indexes and the new size.
+
+        The size is an estimate in bytes.
+        """
         chosen: set[int] = set()
         for part in sorted(parts, key=lambda p: -p.size):
             if total <= self._budget or part.size <= self._head:
@@ -253,7 +269,7 @@ class _Shortening:
     # -- texts -------------------------------------------------------------------------------------------------
 
     def _cut(self, unit: JsonValue, index: int) -> list[JsonValue]:
-        """Store the text of an item. Return the items that replace the item: the first part of the text, a notice and a link."""
+        """Store the text of a content item whole. Return the items that replace it: the first part of the text, a notice and a link."""
         form = self._source.form
         text = _text_of(unit, form) or ""
         body = encode_parts(text)
@@ -269,7 +285,10 @@ class _Shortening:
         return [_with_text(unit, form, head), *_extras(unit, form, kept, notice)]
 
     def _gather(self, units: list[JsonValue]) -> list[JsonValue]:
-        """Store all items except images, audio and binary data as one JSON document. Return the items that remain or replace others."""
+        """Store all content items, except images, audio and binary data, as one JSON document. Return the new list of items.
+
+        In the list, the first part of the document, a notice and a link replace the stored items.
+        """
         form = self._source.form
         spoken = [unit for unit in units if not _is_media(unit, form)]
         if not spoken:
@@ -314,9 +333,9 @@ class _Shortening:
         shortened["content"] = [*shortened["content"], {"type": "text", "text": f"[{text}]"}]
 
     def _matching(self, value: JsonValue, schema: JsonObject, kept: KeptResult) -> JsonObject | None:
-        """Return `value` with the most items and characters that fit and match the schema; `None` if no cut value does.
+        """Cut structured content as little as possible so that it fits, and still matches its output schema; `None` if this is impossible.
 
-        The returned object has `MARKER_KEY`, which says that it is cut, if the schema allows this key.
+        If the schema allows another key, the returned object has `MARKER_KEY`, which marks it as incomplete.
         """
         check = SchemaCheck(schema)
         if check.problem is not None or not isinstance(value, dict):
@@ -352,7 +371,7 @@ class _Shortening:
 
 
 def _decoded(body: Sequence[bytes]) -> tuple[JsonValue, bool]:
-    """Return the parsed body and true, if it is a JSON object or array; else `None` and false."""
+    """Parse an encoded text as JSON. Return its value and true if it is a JSON object or array; else `None` and false."""
     if body[0].lstrip()[:1] not in (b"{", b"["):
         return None, False
     try:
@@ -366,7 +385,7 @@ def _duration(seconds: float) -> str:
 
 
 def _prune(value: JsonValue, items: int, characters: int) -> JsonValue:
-    """Return a copy in which lists have at most `items` items, and strings at most `characters` characters."""
+    """Return a copy of a JSON value in which lists have at most `items` items, and strings at most `characters` characters."""
     if isinstance(value, dict):
         mapping = cast("JsonMapping", value)
         return {key: _prune(mapping[key], items, characters) for key in list(mapping)[:_MAX_MAP_KEYS]}
@@ -379,13 +398,13 @@ def _prune(value: JsonValue, items: int, characters: int) -> JsonValue:
 
 
 def _block(unit: JsonValue, form: Form) -> JsonMapping:
-    """Return the content block of `unit`, an item of a result's list; an empty object if the item has no block."""
+    """Return the content block of `unit`, an item of a result's list of content (`form`); an empty object if it has no block."""
     block = cast("JsonMapping", unit).get("content") if form == "messages" and isinstance(unit, dict) else unit
     return cast("JsonMapping", block) if isinstance(block, dict) else cast("JsonObject", {})
 
 
 def _text_of(unit: JsonValue, form: Form) -> str | None:
-    """Return the text of `unit`, an item of a result's list; `None` without a text that can be cut."""
+    """Return the text of `unit`, an item of a result's list of content (`form`); `None` if it has no text that can be cut."""
     block = _block(unit, form)
     resource = block.get("resource")
     holder = cast("JsonMapping", resource) if block.get("type") == "resource" and isinstance(resource, dict) else block
@@ -418,7 +437,10 @@ def _with_text(unit: JsonValue, form: Form, text: str) -> JsonObject:
 
 
 def _extras(unit: JsonValue, form: Form, kept: KeptResult, notice: str) -> list[JsonValue]:
-    """Return the items that follow a cut text: the notice and the link. In a read, which cannot contain links, the notice has the URI."""
+    """Return the content items that follow a text that was cut: the notice, and a link to the stored text.
+
+    The result of a read cannot contain links, so the notice has the URI there.
+    """
     if form == "contents":
         return [{"uri": kept.uri, "mimeType": "text/plain", "text": notice}]
     link: JsonObject = {
@@ -434,7 +456,7 @@ def _extras(unit: JsonValue, form: Form, kept: KeptResult, notice: str) -> list[
 
 
 def _plain(unit: JsonValue, form: Form, text: str, kept: KeptResult) -> JsonObject:
-    """Return the item with the first part of the JSON document in which all texts of the result were stored."""
+    """Return a content item with `text`, the first part of the JSON document in which all texts of the result were stored."""
     if form == "contents":
         return {"uri": str(_block(unit, form).get("uri") or kept.uri), "mimeType": "application/json", "text": text}
     role = cast("JsonMapping", unit).get("role", "user") if isinstance(unit, dict) else "user"

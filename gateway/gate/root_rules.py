@@ -1,8 +1,8 @@
-"""`RootRules`: decides which folders an agent may read and write (`files` and `memory` in its file).
+"""`RootRules`: decides which folders an agent may read and write. An agent's file names these folders in `files` and `memory`.
 
-A folder is refused if the agent could change what the gateway executes. This module collects the protected places: the configuration, its
-lock file, the state folder, agents, skills, modules, the programs of servers, and the folders in which Python and the system look for
-code. `policy.root_policy` compares a folder with them. Used by `local_sources`.
+A folder is refused if the agent could change code or settings that the gateway executes. This module collects the protected files and
+folders: the configuration, its lock file, the state folder, agents, skills, modules, the programs of servers, and the folders in which
+Python and the operating system look for code. `policy.root_policy` compares a folder with them. Used by `local_sources`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from gateway.storage.state_folder import default_state_dir, state_dir
 
 
 class RootRules:
-    """Protects the places of one configuration from agents.
+    """Decides which folders agents may read and write, to protect the files that the gateway executes or reads its settings from.
 
-    Agents call `refusal` when they load and before each run, because folders change.
+    Agents call `refusal` when they are loaded and before each run, because folders may change.
     """
 
     def __init__(self, loaded: LoadedConfig) -> None:
@@ -39,16 +39,22 @@ class RootRules:
         """Its keys are Python files whose folders are also protected. It is read at each decision."""
 
     def protect(self, references: Iterable[str]) -> None:
-        """Also protect the files of these Python modules, which files of agents and workflows refer to as `package.module:name`."""
+        """Protect the files of these Python modules, too: from now on, agents get no folder in which they could change them.
+
+        Files of agents and workflows refer to the modules as `package.module:name`.
+        """
         self._modules.update(references)
 
     def refusal(self, root: Path, access: Access) -> str | None:
-        """Return why an agent must not have `access` to the folder `root`, and what to do; `None` if it may. Blocks."""
+        """Return why an agent must not have `access` (reading or writing) to the folder `root`, and what to do; `None` if it may have it.
+
+        This method blocks.
+        """
         verdict = judge_root(str(root), place_of(root), access, self._protected())
         return verdict.reason if isinstance(verdict, Reject) else None
 
     def remark(self, root: Path) -> str | None:
-        """Return a warning about a folder that an agent may read, such as the configuration's folder; `None` without one. Blocks."""
+        """Return a warning if an agent that may read the folder `root` can read the configuration there; else `None`. Blocks."""
         return remark_root(str(root), place_of(root), self._protected())
 
     def _protected(self) -> list[Protected]:
@@ -58,7 +64,10 @@ class RootRules:
         return [*self._fixed, *named, *self._loaded_code()]
 
     def _loaded_code(self) -> Iterator[Protected]:
-        """Yield the folders of the modules that this process has imported. For a package, everything below its folder is protected too."""
+        """Yield the folders of the Python modules that this process has imported, which agents must not be able to change.
+
+        The folder of a package is protected with everything below it.
+        """
         folders = {os.path.dirname(file): False for file in self.files}
         for module in list(sys.modules.values()):
             facts = cast("Mapping[str, object]", getattr(module, "__dict__", {}))
@@ -90,7 +99,10 @@ def _configured(loaded: LoadedConfig) -> Iterator[Protected]:
 
 
 def _own_files(loaded: LoadedConfig) -> Iterator[Protected]:
-    """Yield the configuration file and the files and folders that it names."""
+    """Yield the configuration file, and the files and folders that it names, which agents must not be able to change (or even read).
+
+    Python modules and programs are not included.
+    """
     config, base = loaded.config, loaded.base_dir
     if loaded.path is not None:
         yield _of("the configuration file", loaded.path, is_remarked=True)
@@ -132,7 +144,10 @@ def _configured_modules(loaded: LoadedConfig) -> list[str]:
 
 
 def _module_places(reference: str, base: Path) -> Iterator[Protected]:
-    """Yield where Python looks first for the module of a reference (`package.module:name`), whether or not it exists."""
+    """Yield the paths in folder `base` from which Python would import the module of `reference`, as files and folders to protect.
+
+    A reference is `package.module:name`. Paths that do not exist are included, because an agent could create a file there.
+    """
     top = reference.partition(":")[0].partition(".")[0]
     if top:
         for path in (base / f"{top}.py", base / top):
@@ -140,7 +155,10 @@ def _module_places(reference: str, base: Path) -> Iterator[Protected]:
 
 
 def _command_places(what: str, command: Sequence[str], env: Mapping[str, str], folder: Path) -> Iterator[Protected]:
-    """Yield the files that a command executes, and each symbolic link on their paths, because a link could be replaced."""
+    """Yield the files that a command executes, and each symbolic link on their paths, because agents must not be able to change them.
+
+    `what` describes the command in messages. `env` and `folder` are its environment variables and working directory.
+    """
     for path, is_inner in dict.fromkeys(places_of_command(command, env, folder)):
         yield _of(what, path, reach="both" if is_inner else "around")
         for link in (step for step in (path, *path.parents) if os.path.islink(step)):

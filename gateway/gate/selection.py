@@ -1,6 +1,7 @@
-"""Functions that select a part of a stored result: a page, a range of lines, a JSON Pointer, a search. Used by `read_result`.
+"""Selects a part of a stored result: a page, a range of lines, the value at a JSON Pointer, or the matches of a search.
 
-All of them take time linear in the size of the result: a search is for plain text, never for a caller's regular expression.
+All functions take time linear in the size of the result: a search is for plain text, never for a caller's regular expression. Used by
+`read_result`.
 """
 
 from __future__ import annotations
@@ -15,34 +16,34 @@ from gateway.gate.shapes import describe_json
 from gateway.json_types import JsonMapping, JsonValue
 
 MAX_MATCHES = 50
-"""Maximum matches that one search returns."""
+"""Maximum number of matches that one search in a stored result returns."""
 
 PART_CHARACTERS = 262_144
-"""Maximum characters that `encode_parts` encodes at once."""
+"""Maximum number of characters that `encode_parts` encodes at once, because encoding blocks all other threads."""
 
 _RANGE = re.compile(r"^\s*(\d{1,12})\s*(?:-\s*(\d{1,12})?\s*)?$")
 _INDEX = re.compile(r"^(?:0|[1-9]\d{0,11})$")
 
 
 def decode(data: bytes) -> str:
-    """Return the text of a stored result. Lone surrogates, which strict UTF-8 cannot encode, are decoded as they were received."""
+    """Decode the bytes of a stored result to text. Unlike strict UTF-8, this also decodes lone surrogates."""
     return data.decode("utf-8", "surrogatepass")
 
 
 def encode(text: str) -> bytes:
-    """Return the bytes in which a result's text is stored: UTF-8 that may contain lone surrogates. `decode` reads them."""
+    """Encode the text of a result to the bytes that are stored: UTF-8 that may also contain lone surrogates."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def encode_parts(text: str) -> list[bytes]:
-    """Return the bytes that `encode` returns, in parts. Encoding one part blocks all other threads, so parts are short."""
+    """Encode the text of a result to the bytes that are stored, piece by piece, because encoding a piece blocks all other threads."""
     return [encode(text[start : start + PART_CHARACTERS]) for start in range(0, max(1, len(text)), PART_CHARACTERS)]
 
 
 def page_bounds(size: int, page: int, page_size: int) -> tuple[int, int]:
-    """Return where page `page`, counted from 1, of a result of `size` bytes starts and ends (exclusive), in bytes.
+    """Return the byte offsets at which a page of a stored result starts and ends (exclusive). Pages count from 1.
 
-    The bounds may split a character; `whole_characters` moves them.
+    `size` is the size of the result in bytes. The offsets may be inside a character; `whole_characters` moves them.
 
     Raises:
         ToolFailed: The result has fewer pages.
@@ -54,14 +55,15 @@ def page_bounds(size: int, page: int, page_size: int) -> tuple[int, int]:
 
 
 def page_count(size: int, page_size: int) -> int:
-    """Return the number of pages of a result of `size` bytes; an empty result has one page."""
+    """Return the number of pages of a stored result of `size` bytes. An empty result has one page."""
     return max(1, -(-size // page_size))
 
 
 def whole_characters(data: bytes, start: int, end: int, offset: int = 0) -> bytes:
-    """Return bytes `start` to `end` of a stored result. Bounds inside a character move to its end, so adjacent slices join without loss.
+    """Return bytes `start` to `end` of a stored result, without splitting a UTF-8 character.
 
-    `data` is the part of the result from byte `offset` to at least three bytes past `end`, or to the end of the result.
+    A bound inside a character is moved to the end of the character, so that adjacent slices join without loss. `data` is the part of the
+    result from byte `offset` to at least three bytes past `end`, or to the end of the result.
     """
     start, end = start - offset, end - offset
     while start < len(data) and data[start] & 0xC0 == 0x80:
@@ -127,7 +129,7 @@ def parse_json(body: bytes) -> JsonValue:
 
 
 def to_json(value: JsonValue) -> str:
-    """Return a value as compact JSON, the form in which structured content is stored."""
+    """Encode a value as compact JSON text, the form in which structured content is stored."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -1,4 +1,4 @@
-"""Functions that describe a large value in a few lines, so that a model can choose which part to read. Used by `gate.results`."""
+"""Describes a large JSON value or text in a few lines, so that a model can choose which part of it to read. Used by `gate.results`."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import cast
 from gateway.json_types import JsonMapping, JsonValue
 
 MAX_DEPTH = 3
-"""Maximum levels of nesting that are described."""
+"""Maximum levels of nesting that the description of a large JSON value shows to a model."""
 
 MAX_KEYS = 15
-"""Maximum keys that are described of one object."""
+"""Maximum number of keys of one JSON object that the description of a large JSON value shows to a model."""
 
 _MAX_KEY_CHARS = 60
 _SLICE = 262_144
-"""Maximum characters that `describe_text` splits into lines at once, to save memory."""
+"""Maximum number of characters that `describe_text` splits into lines at once, to save memory."""
 _SAMPLE = 50
-"""Maximum items that are read to describe an array: the first ones."""
+"""Number of items at the start of a JSON array from which its description is derived."""
 
 
 def describe_json(value: JsonValue, max_chars: int) -> str:
-    """Describe decoded JSON: types, lengths and keys, one per line, at most `MAX_DEPTH` levels deep."""
+    """Describe a decoded JSON value in at most `max_chars` characters: types, lengths and keys, one per line, `MAX_DEPTH` levels deep."""
     lines: list[str] = []
     _describe("", value, 0, lines)
     return _fit(lines, max_chars)
 
 
 def describe_text(text: str) -> str:
-    """Describe a text: the number of its lines, and the length of the longest."""
+    """Describe a text by the number of its lines, and the length of its longest line."""
     count = longest = begun = 0
-    """Line breaks, characters of the longest line, and characters of the line that continues in the next slice."""
+    """Number of line breaks, characters of the longest line, and characters so far of the line that continues in the next slice."""
     for start in range(0, len(text), _SLICE):  # a list of all lines may take more memory than the text
         lines = text[start : start + _SLICE].split("\n")
         count += len(lines) - 1

@@ -1,4 +1,7 @@
-"""`ToolRules`: the policy of a source, compiled for one of its tools. Read by `gate.tools` at each call."""
+"""`ToolRules`: the policy of a source, compiled for one of its tools, so that a call need not read the configuration.
+
+Used by `gate.tools`.
+"""
 
 from __future__ import annotations
 
@@ -20,50 +23,53 @@ from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
 from gateway.tools.base import ToolDefinition
 
 DEFAULT_TASK_SECONDS = 3600.0
-"""Working time of a remote server's call that runs as a task, unless the policy sets one: a call that hangs must not keep its slot
-forever. Waiting for a person and following a server's own task do not count."""
+"""Default maximum working time, in seconds, of a remote tool's call that runs as a task, so that a call that hangs does not occupy its
+concurrency slot forever. Waiting for a person, and following a task that the server runs, are not working time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRules:
-    """The policy of a source, compiled for one of its tools."""
+    """The policy of a source, compiled for one of its tools, so that a call need not read the configuration."""
 
     arguments: ArgumentPolicy
     published: ToolDefinition
-    """The definition as clients see it, under its native name."""
+    """The tool's definition as clients see it, but with the tool's name at its source."""
     timeout_seconds: float
-    """Working time of one call. Waiting for a slot or for a person does not count."""
+    """Maximum working time of one call. Waiting for a concurrency slot or for a person is not working time."""
     max_task_seconds: float
-    """Working time of a call that runs as a task; infinite for local sources whose policy sets no limit."""
+    """Maximum working time of a call that runs as a task; infinite for local sources whose policy sets no limit."""
     results: ResultRules
     needs_approval: bool = False
-    """A person must approve each call."""
+    """Whether a person must approve each call."""
     approval_by: ApprovalBy | None = None
     """Who may approve a call; `None` for the gateway's default."""
     queues: tuple[JsonObject, ...] = ()
-    """Limits on tasks, in addition to the limits of callers. Each has `of` (`source` or `tool`), and `running` or `perMinute`."""
+    """Limits on tasks of the tool or its source, in addition to the limits per caller.
+
+    Each has `of` (`source` or `tool`), `running` (tasks at once) and `perMinute` (starts)."""
     resumes: bool = True
-    """Whether tasks of the tool are resumed after their process died."""
+    """Whether tasks of the tool are resumed after the process that ran them died."""
     is_local: bool = False
-    """The tool runs in this gateway, not on a remote server."""
+    """Whether the tool runs in this gateway, not on a remote server."""
     is_repeatable: bool = False
-    """Whether a call may be repeated because a second call changes nothing more (`policy.retry_safety`)."""
+    """Whether a call may be sent again, because a second call changes nothing more (`policy.retry_safety`)."""
     is_own: bool = False
-    """An agent or workflow brings the tool along (`gate.own_tools`): exceptions reach the run unchanged, and a durable task does not
-    record the call as a step."""
+    """Whether an agent or workflow defines the tool itself (`gate.own_tools`). Exceptions of the tool then reach the run unchanged, and a
+    durable task does not record the call as a step."""
     denied: Reject | None = None
-    """If set, every call is refused with this rule and reason."""
+    """Rule and reason with which every call is refused; `None` if calls are allowed."""
     is_audited: bool = False
-    """Each finished call emits `call.audited`, because the tool may have changed something."""
+    """Whether each finished call emits the event `call.audited`, because the tool may have changed something."""
 
     @classmethod
     def build(
         cls, definition: ToolDefinition, policy: SourcePolicy, *, is_local: bool = False, is_own: bool = False
     ) -> ToolRules:
-        """Compile a source's policy for the tool with this native definition. Never raises, whatever a server published.
+        """Compile the policy of a source for one tool. `definition` is the tool's definition at the source.
 
-        Local tools (`is_local`) may use any argument names, and their texts are not searched for hidden characters. The arguments of a
-        tool that an agent or workflow brings along (`is_own`, which implies `is_local`) are judged only if a rule names them.
+        Never raises, whatever a server published. Local tools (`is_local`) may have any argument names, and their texts are not searched
+        for hidden characters. The arguments of a tool that an agent or workflow defines itself (`is_own`, which implies `is_local`) are
+        judged only if a rule names them.
         """
         is_local = is_local or is_own
         override = policy.overrides.get(definition.name)

@@ -1,7 +1,7 @@
-"""`GuardedTool`: a tool behind the gate, and the only form in which the catalog, agents and workflows hand out tools.
+"""`GuardedTool`: wraps a tool so that each call passes the checks of policy. The catalog, agents and workflows provide only wrapped tools.
 
-It binds the steps of `gate.pipeline` to tools. The MCP server, agents, workflows, tasks, the command line and the console all call it.
-It does not use MCP's wire format; `server.calls` makes wire results.
+It implements the steps of `gate.pipeline` for tools. The MCP server, agents, workflows, tasks, the command line and the console call it.
+It does not produce MCP's JSON results; `server.calls` does.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ from gateway.tools.context import CallContext
 logger = logging.getLogger(__name__)
 
 _OUTCOMES = {"MiddlewareTermination": "complete", "UserInputRequired": "input_required"}
-"""Names of the exceptions by which a tool of an agent's run ends the run on purpose → outcome of the call in its event."""
+"""Class names of exceptions by which a tool ends an agent's run on purpose, with the outcome that the event of the call then reports."""
 
 
 class GuardedTool:
-    """A tool behind the gate: a `Tool` whose `call` passes the steps of the gate first. Concurrent calls share the object."""
+    """A tool wrapped so that each call passes scopes, rules, approval and limits, and is recorded. Concurrent calls share the object."""
 
     __slots__ = ("definition", "exposed_name", "gate", "rules", "short_bytes", "source", "tool")
 
     def __init__(self, tool: Tool, rules: ToolRules, gate: SourceGate, *, exposed_name: str) -> None:
-        """`exposed_name` is the name that clients call; `definition.name` stays the native name, which the source uses."""
+        """`exposed_name` is the tool's name for clients; `definition.name` stays its name at the source. `gate` has the source's limits."""
         self.tool = tool
         self.rules = rules
         self.gate = gate
@@ -73,41 +73,41 @@ class GuardedTool:
         self.source = gate.source
         """Id of the source that has the tool."""
         self.definition = rules.published
-        """The definition as published after policy, under the native name."""
+        """The tool's definition as clients see it, with the changes of policy, but with the tool's name at its source."""
         self.short_bytes = rules.results.max_result_bytes // MOST_COUNTED
-        """A result whose JSON has at most this many bytes is within the limit of bytes per result, however its size is counted."""
+        """Bytes of JSON up to which a result is certainly within the limit of size, so that its size need not be measured."""
 
     @property
     def name(self) -> str:
-        """The name that clients call."""
+        """The tool's name for clients."""
         return self.exposed_name
 
     @property
     def description(self) -> str:
-        """The description that clients see, after policy; empty without one."""
+        """The tool's description as clients see it, with the changes of policy; empty if it has none."""
         return self.definition.description or ""
 
     def running(self, tool: Tool) -> GuardedTool:
-        """Return this tool with the same gate, rules and name, but with calls that run `tool`."""
+        """Return a copy of this object, with the same name, rules and limits, whose calls run `tool` instead."""
         return GuardedTool(tool, self.rules, self.gate, exposed_name=self.exposed_name)
 
     @property
     def task_limits(self) -> list[JsonObject]:
-        """The limits on tasks of this tool and its source, in the form that `policy.task_scheduling` reads. Callers have limits too."""
+        """The limits on tasks of this tool and its source, as `policy.task_scheduling` reads them; limits per caller are not included."""
         scopes = {"source": f"source:{self.source}", "tool": f"tool:{self.source}/{self.definition.name}"}
         return [{"scope": scopes[queue["of"]], **{k: v for k, v in queue.items() if k != "of"}} for queue in self.rules.queues]
 
     def admit(self, principal: Principal) -> Verdict:
-        """Judge whether the scopes of the caller's key include this tool."""
+        """Judge whether the scopes of the caller's API key include this tool, and return the verdict."""
         return judge_scope(principal.scopes, "tools", self.source, self.definition.name)
 
     def described(self, wire: JsonObject, scopes: Sequence[str]) -> JsonObject:
-        """Return the entry of the tool in a listing for a caller with these scopes, because a description may depend on them."""
+        """Return `wire`, the tool's entry in a listing, with the description for a caller with these scopes (it may differ by scope)."""
         description = self.description_for(scopes)
         return wire if description == self.definition.description else {**wire, "description": description}
 
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        """Return the description for a caller with these scopes, or for the model of an agent whose file names the skills `named`.
+        """Return the tool's description for a caller with these scopes, or for the model of an agent whose file names the skills `named`.
 
         A description that the operator wrote is the same for every caller.
         """
@@ -117,33 +117,32 @@ class GuardedTool:
         return tool.description_for(scopes, named)
 
     def check(self, arguments: JsonObject, principal: Principal) -> Verdict:
-        """Judge scopes and arguments of a call without running the call, for code that is about to start a task."""
+        """Judge the scopes and arguments of a call without calling the tool. Used before a call is started as a task."""
         if principal.scopes is not None and isinstance(verdict := self.admit(principal), Reject):
             return verdict
         return self.rules.arguments.judge(arguments)
 
     def call(self, arguments: JsonObject, ctx: CallContext) -> CoroutineType[Any, Any, ToolOutcome]:
-        """Take one round of a call through every step of the gate, and return its outcome.
+        """Execute one round of a call (a request and its result, which may request input) with all checks of policy; return its outcome.
 
         A refusal, a timeout and a failure are results with `isError`, because a model can act on them; the text of an unexpected
-        exception goes to the log only. Each round of a call (a request and its result, which may be `input_required`) emits one event when
-        it begins (`call.started`, or `call.resumed` for a later round) and one when it ends (`call.finished`, `call.refused` or
-        `call.input_required`).
+        exception goes to the log only. Each round emits one event when it begins (`call.started`, or `call.resumed` for a later round) and
+        one when it ends (`call.finished`, `call.refused` or `call.input_required`).
 
         Raises:
-            AskUnavailable: The caller cannot be asked what the tool needs; the server writes the error for the client's protocol version.
-            NotFound: The tool no longer exists (`kind` is `tool`); the server answers as for an unknown name.
+            AskUnavailable: The client cannot be asked for the input that the tool needs; the error's form depends on its protocol version.
+            NotFound: The tool no longer exists (`kind` is `tool`). Clients get the same error as for an unknown name.
             Rejected: A remote server answered with a JSON-RPC error, which may be relayed to the client.
         """
         return pass_gate(ToolCall(self, arguments, ctx))
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Take a request about a task that a server runs for this tool through the gate, and return the answer.
+        """Send a request about a task that a remote server runs for this tool, with the checks of policy, and return the response.
 
         Raises:
-            NotFound: No such task (`kind` is `task`).
-            PolicyDenied: The scopes of the caller's key do not include the tool now.
-            ToolFailed: No answer within the working time of a call.
+            NotFound: The task does not exist (`kind` is `task`).
+            PolicyDenied: The scopes of the caller's API key no longer include the tool.
+            ToolFailed: The server did not answer within the timeout of a call.
             Rejected: A remote server answered with a JSON-RPC error.
         """
         if not isinstance(self.tool, TaskTool):
@@ -151,7 +150,7 @@ class GuardedTool:
         return await pass_gate(TaskCall(self, self.tool, method, params, ctx))
 
     def cleaned(self, task: JsonObject) -> JsonObject:
-        """Remove hidden text from the status message and the error of a task, in place, and return the task."""
+        """Remove hidden characters from the status message and the error of a task, in place, if policy requires it; return the task."""
         if self.rules.results.hidden_text != "allow":
             for key in ("statusMessage", "error"):
                 if key in task:
@@ -160,7 +159,7 @@ class GuardedTool:
 
 
 class _ToolRequest(GatedCall[OutcomeT]):
-    """A request about one tool on its way through the gate: a call, or a request about a task of the tool."""
+    """Base class of requests that concern one tool (a call, or a request about a task), with the steps that `pass_gate` executes."""
 
     __slots__ = ("_rules", "_tool")
 
@@ -170,7 +169,7 @@ class _ToolRequest(GatedCall[OutcomeT]):
         self._rules = tool.rules
 
     def authorize(self) -> Reject | None:
-        """Judge the scopes of the caller's key; `None` means allowed. Only the gateway's own tools see the scopes while they run."""
+        """Return a refusal if the caller's scopes or policy forbid the tool, else `None`. Only built-in tools see the scopes afterwards."""
         principal = self.ctx.facts.principal
         if principal.scopes is not None:
             verdict = self._tool.admit(principal)
@@ -182,7 +181,7 @@ class _ToolRequest(GatedCall[OutcomeT]):
 
 
 class ToolCall(_ToolRequest[ToolOutcome]):
-    """One round of a tool call on its way through the gate: one request of the client and its result, which may request input."""
+    """One round of a tool call (a request and its result, which may request input), with the steps that `pass_gate` executes for it."""
 
     __slots__ = ("_grant", "_has_passed", "_is_shortened", "arguments", "dropped", "error", "kind")
 
@@ -192,24 +191,24 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         self.needs_approval = rules.needs_approval
         self._grant: Grant | None = None
         self._has_passed = False
-        """Whether the outcome was judged before it was recorded as a step of a durable task."""
+        """Whether policy judged the outcome already, before it was recorded as a step of a durable task."""
         self._is_shortened = False
         self.arguments = arguments
         self.dropped: tuple[str, ...] = ()
-        """Names of the arguments that were removed."""
+        """Names of the arguments that policy removed from the call."""
         self.error = ""
-        """Name of the class of the exception that ended the call; empty without one."""
+        """Class name of the exception with which the call ended; empty if it ended without one."""
         self.kind = "call.finished"
         """Kind of the event that is emitted when the round ends."""
 
     def begin(self) -> None:
-        """Emit `call.started`, or `call.resumed` if the client repeats the call with answers or a request state."""
+        """Emit the event `call.started`, or `call.resumed` if the client repeats the call with answers or a request state."""
         ctx = self.ctx
         kind = "call.started" if ctx.facts.input_responses is None and ctx.facts.request_state is None else "call.resumed"
         self.gate.services.events.emit(kind, source=self.gate.source, name=self.name, principal=ctx.facts.principal.id)
 
     def judge_arguments(self) -> Reject | None:
-        """Judge the arguments by the policy, and drop those that it removes. Return the refusal, or `None` if the call is allowed."""
+        """Check the arguments by the policy, and remove those that it does not allow. Return a refusal; `None` if the call is allowed."""
         verdict = self._rules.arguments.judge(self.arguments)
         if isinstance(verdict, Reject):
             self._drop(verdict.dropped)
@@ -220,14 +219,14 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return None
 
     def _drop(self, names: tuple[str, ...]) -> None:
-        """Store and log which arguments the gate removed from the call, by name only, because their values may be secret."""
+        """Record and log the names of the arguments that policy removed from the call. Their values may be secret, and are not logged."""
         self.dropped = names
         if names:
             count = f"{len(names)} argument{'' if len(names) == 1 else 's'}"
             logger.info("%s: %s dropped that it may not get: %s", self.name, count, ", ".join(map(ascii, noted_names(names))))
 
     async def approve(self) -> Reject | None:
-        """Have a person approve the call, unless a person approved an earlier round of the call. `None` means approved."""
+        """Ask a person to approve the call, unless an earlier round of it was approved. Return a refusal; `None` if approved."""
         approvals = self.gate.services.approvals
         if approvals is None:
             return Reject(APPROVAL_RULE, "A person must approve this call, and there is nobody here to ask.")
@@ -240,11 +239,11 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return None
 
     def run(self, ctx: CallContext) -> CoroutineType[Any, Any, ToolOutcome]:
-        """Call the tool; inside a durable task, as a recorded step, whose outcome from an earlier attempt is returned without a call."""
+        """Call the tool. In a durable task the call is a recorded step: an outcome that was recorded before is returned without a call."""
         return self._settled(ctx) if ctx.ports.durable is None or self._rules.is_own else self._recorded(ctx)
 
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
-        """Call the tool, and return failures as results. Catches every exception, as few other functions of the gateway do."""
+        """Call the tool. Exceptions become `isError` results, unless `GuardedTool.call` raises them or an agent or workflow owns it."""
         rules = self._rules
         try:
             outcome = await self._tool.tool.call(self.arguments, ctx)
@@ -259,11 +258,11 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         self._settle(outcome)
         mask = self.gate.services.mask
         if rules.is_local and self.outcome == "error" and mask is not None and isinstance(outcome, Complete):
-            return Complete(cast("JsonObject", masked(outcome.result, mask)))  # the operator's own code wrote the text
+            return Complete(cast("JsonObject", masked(outcome.result, mask)))  # text of the operator's own code may contain secrets
         return outcome
 
     def _note(self, error: Exception) -> None:
-        """Record, for the event, that the call raised `error`. An exception that ends an agent's run on purpose is not a failure."""
+        """Record for the call's end event that the tool raised `error`. It is not a failure if it ends an agent's run on purpose."""
         if isinstance(error, PolicyDenied):
             self.kind, self.outcome, self.rule = "call.refused", "refused", error.rule
         self.error = type(error).__name__
@@ -282,7 +281,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return Complete.text(text, is_error=True)
 
     def _settle(self, outcome: ToolOutcome) -> None:
-        """Record, for the event, how the call ended, according to the outcome that it returned."""
+        """Record how the call ended, according to the outcome that the tool returned, for the event at its end."""
         if isinstance(outcome, Complete):
             self.outcome = "error" if outcome.result.get("isError") else "complete"
         elif isinstance(outcome, InputRequired):
@@ -291,9 +290,9 @@ class ToolCall(_ToolRequest[ToolOutcome]):
             self.outcome = "task"
 
     async def _recorded(self, ctx: CallContext) -> ToolOutcome:
-        """Call the tool as a step of a durable task. The outcome is judged before it is recorded, because a resumed task gets the record.
+        """Call the tool as a recorded step of a durable task, or return the outcome that an earlier attempt recorded.
 
-        A large result that passes unchanged keeps its claim on the memory for large results until the result is recorded.
+        The outcome is judged before it is recorded. A large result that passes unchanged keeps its memory reserved until it is recorded.
         """
         assert ctx.ports.durable is not None
         claims: list[Releasable] = []
@@ -318,23 +317,23 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         finally:
             for claim in claims:
                 claim.release()
-        if fresh is not None:  # it has the JSON that it was read from, which need not be written again
+        if fresh is not None:  # unlike the recorded outcome, it still has the JSON that it was read from, which can be sent unchanged
             return fresh
         self._settle(outcome)
         return outcome
 
     def is_plain(self, outcome: ToolOutcome) -> bool:
-        """Whether the outcome passes without being judged: it was judged before, or its JSON is short and cannot have hidden text."""
+        """Whether the outcome need not be judged: it was judged before, or its JSON is short and cannot contain hidden characters."""
         if self._has_passed:
             return True
         encoded = outcome.encoded if isinstance(outcome, Complete) else None
         return encoded is not None and len(encoded) == 1 and len(encoded[0]) <= self._tool.short_bytes and not may_hide(encoded[0])
 
     async def judge_outcome(self, outcome: ToolOutcome, claims: list[Releasable] | None = None) -> ToolOutcome:
-        """Remove invisible characters or refuse the result, as the policy says; then shorten or refuse a result over the limit of size.
+        """Check the result as policy says: remove or refuse hidden characters, then shorten or refuse a result over the limit of size.
 
-        Large results are judged in a thread or process. Without `claims`, the claim of a large result is released. With `claims`, the
-        claim of a large result that passes unchanged is added to this list instead, for the caller to release.
+        Large results are checked in a worker thread or another process, and the memory reserved for a large result is released. With
+        `claims`, the reservation of a large result that passes unchanged is added to this list instead, to be released later.
         """
         rules, store = self._rules.results, self.gate.services.store
         if isinstance(outcome, TaskStarted):
@@ -370,7 +369,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
                 claims.append(claim)
 
     def _replaced(self, judged: Judged) -> Complete:
-        """Return the outcome that replaces a judged result: a refusal, or the shortened or cleaned result."""
+        """Return the outcome that replaces a result according to policy: a refusal, or the shortened or cleaned result."""
         if judged.rule:
             return self._refused(Reject(judged.rule, judged.reason))
         self._is_shortened = judged.is_shortened
@@ -381,18 +380,18 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return refusal(verdict.rule, verdict.reason)
 
     def refuse(self, verdict: Reject) -> ToolOutcome:
-        """Return the refusal as a result with `isError` that names the rule."""
+        """Return the refusal of the call as a result with `isError`, which names the rule."""
         return with_dropped(self._refused(verdict), self.dropped)
 
     def fail(self, error: GatewayError) -> ToolOutcome:
-        """Return `error` as a result if a question was not answered in time (`AskExpired`); raise any other error."""
+        """Return a result with `isError` if a person did not answer a question in time (`AskExpired`); raise any other error."""
         if not isinstance(error, AskExpired):
             raise error
         self.outcome = "timeout"
         return Complete.text(str(error), is_error=True)
 
     def time_out(self) -> ToolOutcome:
-        """Return a result with `isError` that names the exceeded time limit and its policy key."""
+        """Return a result with `isError`, which names the time limit that the call exceeded and its policy key."""
         self.outcome = "timeout"
         key = "tasks.maxWaitSeconds" if self.ctx.facts.in_task else "timeoutSeconds"
         text = (
@@ -402,13 +401,13 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return Complete.text(text, is_error=True)
 
     def complete(self, outcome: ToolOutcome) -> ToolOutcome:
-        """Return the outcome with the names of removed arguments, and with an approval mark if the approved call requests input."""
+        """Add the names of removed arguments to the outcome; if an approved call requests input, also a code that proves the approval."""
         if self._grant is not None:
             outcome = self._grant.sealed(outcome)
         return with_dropped(outcome, self.dropped) if self.dropped else outcome
 
     def end(self) -> None:
-        """Emit the event that the round ended, and `call.audited` if the tool may have changed something."""
+        """Emit the event that the round ended, and the event `call.audited` if the tool may have changed something."""
         emit, source, name, principal = self.gate.services.events.emit, self.gate.source, self.name, self.ctx.facts.principal.id
         fields: JsonObject = {"outcome": self.outcome, "milliseconds": self.milliseconds}
         if self.rule:
@@ -426,26 +425,26 @@ class ToolCall(_ToolRequest[ToolOutcome]):
 
 
 class TaskCall(_ToolRequest[JsonObject]):
-    """A request about a task that a server runs for a tool (`tasks/get`, `tasks/update`, `tasks/cancel`) on its way through the gate.
+    """A request about a task that a server runs for a tool (`tasks/get`, `tasks/update`, `tasks/cancel`), with the steps of `pass_gate`.
 
-    The call that started the task was approved, so requests about the task need no approval.
+    It needs no approval, because the call that started the task was approved.
     """
 
     __slots__ = ("_method", "_params", "_tasks")
 
     def __init__(self, tool: GuardedTool, tasks: TaskTool, method: TaskMethod, params: JsonObject, ctx: CallContext) -> None:
-        # No slot and no limit of the tool: limits on tasks count starts, the caller's quotas count each poll (`server.usage`), and a
-        # poll or cancellation that waits behind running calls could not end them.
+        # These requests take no concurrency slot, because a poll or cancellation must not wait for running calls to end. Limits on tasks
+        # count their starts, and the caller's quotas count each poll (`server.usage`).
         super().__init__(tool, dataclasses.replace(tool.gate, limiter=None), ctx, tool.rules.timeout_seconds)
         self._tasks = tasks
         self._method: TaskMethod = method
         self._params = params
 
     def begin(self) -> None:
-        """Do nothing: requests about tasks emit an event only when they end."""
+        """Do nothing, because a request about a task emits an event only when it ends."""
 
     async def run(self, ctx: CallContext) -> JsonObject:
-        """Send the request to the server."""
+        """Send the request to the remote server, and return its response."""
         try:
             answer = await self._tasks.task(self._method, self._params, ctx)
         except Exception:
@@ -455,11 +454,11 @@ class TaskCall(_ToolRequest[JsonObject]):
         return answer
 
     def is_plain(self, outcome: JsonObject) -> bool:
-        """Return false: every answer is judged by `judge_outcome`."""
+        """Return false, because every response must be judged by `judge_outcome`."""
         return False
 
     async def judge_outcome(self, outcome: JsonObject) -> JsonObject:
-        """Remove hidden text from the answer, and judge the result of a finished task like the result of a call."""
+        """Remove hidden characters from the response. Check the result of a finished task like the result of a call."""
         answer = self._tool.cleaned(outcome)
         if isinstance(result := answer.get("result"), dict):
             call = ToolCall(self._tool, {}, self.ctx)
@@ -470,22 +469,22 @@ class TaskCall(_ToolRequest[JsonObject]):
         return answer
 
     def refuse(self, verdict: Reject) -> JsonObject:
-        """Raise `PolicyDenied` with the reason of the refusal."""
+        """Raise `PolicyDenied` with the reason of the refusal, and record the refusal for the event at the end of the request."""
         self.outcome, self.rule = "refused", verdict.rule
         raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=self.name)
 
     def fail(self, error: GatewayError) -> JsonObject:
-        """Raise `error`, after secrets were removed from its text."""
+        """Remove secrets from the text of `error`, and raise it."""
         self.mask(error)
         raise error
 
     def time_out(self) -> JsonObject:
-        """Raise `ToolFailed`, because the server did not answer within the time limit of a call."""
+        """Raise `ToolFailed`, because the remote server did not answer within the timeout of a call."""
         self.outcome = "timeout"
         raise ToolFailed(f"No answer about the task within {self.seconds:g} s.")
 
     def end(self) -> None:
-        """Emit `task.finished`, or `call.refused` if policy refused the request or the task's result."""
+        """Emit the event that the request ended: `call.refused` if policy refused it or the task's result, else `task.finished`."""
         fields: JsonObject = {"method": self._method, "outcome": self.outcome, "milliseconds": self.milliseconds}
         if self.rule:
             fields["rule"] = self.rule

@@ -13,12 +13,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Facts about one entry of the configuration from one acceptance record, a file in a state folder that lists the accepted entries."""
+    """Facts about one entry of the configuration that executes a program, from one acceptance record.
+
+    An acceptance record is a file in a state folder that lists the entries that a person accepted.
+    """
 
     accepts: bool
     """Whether a person accepted the entry exactly as it is written now."""
     holds: bool
-    """Whether the entry, as it is written now or was written before, waits for acceptance because a running gateway refused to run it."""
+    """Whether the entry, as written now or before, waits until a person accepts it, because a running gateway refused to run it."""
     has_run: bool
     """Whether a gateway was ever started with this record. Since that start, the record contains every accepted entry."""
 

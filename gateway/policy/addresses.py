@@ -93,9 +93,10 @@ def is_loopback_host(host: str) -> bool:
 
 
 def is_same_origin(ours: str, other: str) -> bool:
-    """Return whether data for the URL `ours` may also be sent to the URL `other`, which must not contain a user name.
+    """Return whether requests with the secret headers for the URL `ours` may also be sent to `other`, a URL that a remote party names.
 
-    Both need the same scheme, host and port. `other` may also use https in place of http if both use the default port.
+    Both need the same scheme, host and port, and `other` must not contain a user name. `other` may also use https in place of http if
+    both use the default port.
     """
     mine, theirs = urlsplit(ours), urlsplit(other)
     try:

@@ -18,7 +18,7 @@ from gateway.policy.framing import quote, shown
 from gateway.policy.own_sources import is_own_source
 
 RULE = "approval"
-"""Rule id in the rejection of a call or request that was not approved."""
+"""Rule id in the rejection of a tool call or sampling request that a person did not approve."""
 
 MAX_SHOWN_NAME = 80
 """Maximum number of characters of a tool's, source's or argument's name in the text that asks for an approval."""

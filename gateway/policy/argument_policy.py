@@ -57,9 +57,10 @@ class ArgumentPolicy:
     def __init__(
         self, published_schema: JsonObject, plan: ArgumentPlan, rules: Sequence[tuple[str, str, SchemaCheck]], check: SchemaCheck
     ) -> None:
-        """`plan` says which arguments are accepted, dropped and added. `check` judges all arguments by the tool's schema.
+        """Store the compiled rules. `plan` says which arguments are accepted, dropped and added.
 
-        `rules` are the operator's rules for values, each as argument, rule id, and check of the value.
+        `rules` are the operator's rules for values, each as argument, rule id, and check of the value. `check` judges all arguments by the
+        tool's schema.
         """
         self.published_schema = published_schema
         """The tool's input schema as clients see it: narrowed by the rules. The original object if no rule changes the schema."""

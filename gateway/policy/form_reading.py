@@ -129,7 +129,7 @@ class Reading:
 
 
 def read_text(text: str) -> tuple[Reading, ...]:
-    """Split a text into words in up to three ways, and return the words and findings of each as a `Reading`.
+    """Split a text of a form into words in up to three ways, and return a `Reading` for each, with the names of secrets in the text.
 
     The first reading splits `camelCase`. If the text contains `camelCase`, a second reading does not split it. If the text contains
     look-alikes of Latin letters, another reading has them replaced.

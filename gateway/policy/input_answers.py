@@ -18,7 +18,7 @@ _ARGUMENT = re.compile(r"(^|; )argument(?= ')")
 """Matches the word "argument" in messages of `schema_check.SchemaCheck` ("argument 'x' …"), which is replaced by "field" for forms."""
 
 _UNKNOWN = re.compile(r"the content: Additional properties are not allowed \((.+) (?:was|were) unexpected\)")
-"""Matches the message of `schema_check.SchemaCheck` about fields that the form does not have."""
+"""Matches the message of `schema_check.SchemaCheck` about fields that the form does not have; a text about form fields replaces it."""
 
 _ACTIONS = ("accept", "decline", "cancel")
 

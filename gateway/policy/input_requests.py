@@ -18,11 +18,12 @@ MAX_PAGE_MESSAGE = 4_000
 
 
 def judge_input(request: JsonMapping, source_policy: SourcePolicy, used_requests: int, *, origin: str = "") -> Pass | Rewrite | Reject:
-    """Judge one request for input of a server: relay it unchanged, relay a changed request (`Rewrite`), or reject it.
+    """Judge one request for input of a server: send it to the client unchanged (`Pass`) or changed (`Rewrite`), or reject it.
 
-    `request` has the members `method` and `params` as in JSON-RPC. `used_requests` is the number of sampling requests that already count
-    towards the caller's budget. `origin` is the server's name in the configuration. If it is given, the message of an elicitation gets a
-    first line of the gateway, which names `origin` and the host of a link; the server's message follows with `│` before each line.
+    `request` has the members `method` and `params` as in JSON-RPC. `used_requests` is the number of earlier sampling requests that count
+    towards the limit `sampling.maxRequests`. `origin` is the server's name in the configuration. If it is given, the message of an
+    elicitation gets a first line of the gateway, which names `origin` and the host of a link; the server's message follows with `│` before
+    each line.
     """
     method = request.get("method")
     params = members_of(request.get("params"))
@@ -38,7 +39,7 @@ def judge_input(request: JsonMapping, source_policy: SourcePolicy, used_requests
 
 
 def _judge_sampling(request: JsonMapping, params: JsonMapping, policy: SamplingPolicy, used: int) -> Pass | Rewrite | Reject:
-    """Judge a sampling request by, in this order, the caller's budget, the configured mode, the request's shape, and the token limit."""
+    """Judge a sampling request by, in this order, the number of earlier requests, the configured mode, its shape, and the token limit."""
     if policy.max_requests is not None and used >= policy.max_requests:
         return Reject("sampling.maxRequests", f"The budget of {policy.max_requests} model requests per caller and hour is spent.")
     if policy.mode == "deny":

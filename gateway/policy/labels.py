@@ -109,7 +109,7 @@ class FlowRules:
     sinks: Sequence[str] | None = None
     """Tools that act on the world, which may not be called after untrusted content unless they accept it. `None`: all tools."""
     accepts_untrusted: Sequence[str] = ()
-    """Tools that may be called after untrusted content although they act on the world, besides those whose author declares this."""
+    """Tools that may be called after untrusted content although they act on the world, and although their author does not declare this."""
     public_sinks: Sequence[str] = ()
     """Tools that may not be called after content that is not public, because they may send it out."""
     default_integrity: IntegrityLabel = IntegrityLabel.UNTRUSTED

@@ -43,7 +43,7 @@ The gateway that receives it uses the same key for its own clients of protocol v
 HELD_KEY = "dev.moongate/held"
 """Key in the `_meta` of an `input_required` result that one gateway sends to another: `true` if the call stays in flight.
 
-It then continues when the client retries the call with answers.
+The call then continues when the client retries it with answers to the requests for input.
 """
 
 WITHDRAWN_KEY = "dev.moongate/withdrawn"

@@ -32,7 +32,7 @@ class _Starter:
     instead: frozenset[str] = frozenset()
     """Options with which the first argument that is not an option is the command to run, instead of the name of a package."""
     others: frozenset[str] = frozenset()
-    """Further options with a value. The value is not a package."""
+    """Options with a value that is not a package, so that the value is not taken for the package to run."""
     asks: bool = False
     """Whether the program prefers an installed package if the name has no version and `-y` is not given, as `npx` does."""
 

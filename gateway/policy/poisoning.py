@@ -70,7 +70,7 @@ class _Rule:
     parts: tuple[str | int, ...]
     """Regular expressions that must match in order, and between two of them the maximum number of characters between their matches."""
     in_sentence: bool = True
-    """Whether all matches must be in one sentence."""
+    """Whether the matches of all `parts` must be in one sentence."""
 
 
 _OVERRIDES = "tells a model to ignore other instructions"

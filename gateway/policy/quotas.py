@@ -22,18 +22,24 @@ UNREAD_BYTES = 268_435_456
 """Default limit on the total bytes of responses that the gateway stores because clients have not read them."""
 
 UNREAD_EXCESS = 2
-"""Multiple of the quota of unread response bytes at which connections are closed. At the quota itself, only new calls are rejected."""
+"""Multiple of the quota of unread bytes (of responses that clients have not read yet) above which the gateway closes connections.
+
+At the quota itself, it only rejects new calls.
+"""
 
 INCOMPLETE_BYTES = 67_108_864
 """Default limit on the total bytes of all requests that have only partly arrived."""
 
 RESERVE = 16
-"""Minimum number of connections beyond `server.http.maxConnections` that are reserved for health checks and administrators."""
+"""Minimum number of connections beyond `server.http.maxConnections` that are reserved for health checks and operators.
+
+Operators are callers whose API key has the scope `admin`.
+"""
 
 RESERVED_SHARE = 64
-"""Divisor of `server.http.maxConnections` that gives the number of connections reserved for health checks and administrators.
+"""Divisor of `server.http.maxConnections` that gives the number of connections reserved for health checks and operators.
 
-`RESERVE` is the minimum.
+`RESERVE` is the minimum. Operators are callers whose API key has the scope `admin`.
 """
 
 
@@ -48,11 +54,11 @@ class Quota:
     total_key: str
     """Key of the configuration that limits all callers together; rejections name the key."""
     per_caller: int = NO_LIMIT
-    """Maximum amount that one caller may use."""
+    """Maximum amount of the resource that one caller may use, such as the number of its open streams."""
     total: int = NO_LIMIT
-    """Maximum amount that all callers together may use."""
+    """Maximum amount of the resource that all callers together may use."""
     reserve: int = 0
-    """Amount beyond `total` that only administrators may use."""
+    """Amount of the resource beyond `total` that only operators may use: callers whose API key has the scope `admin`."""
 
     def unshared(self) -> Quota:
         """Return a copy for a gateway without API keys: its only caller may use the total of all callers."""
@@ -68,9 +74,9 @@ class QuotaReached(Reject):
 
 
 def judge_quota(quota: Quota, *, own: int, total: int, wanted: int = 1, is_admin: bool = False) -> Pass | QuotaReached:
-    """Decide whether a caller may use the amount `wanted` more of a resource.
+    """Decide whether a caller may use the amount `wanted` more of a resource, such as one more open stream.
 
-    The caller already uses the amount `own`, and all callers together use `total`.
+    The caller already uses the amount `own`, and all callers together use `total`. `is_admin`: the caller is an operator.
     """
     if own + wanted > quota.per_caller:
         text = f"This caller has too many {quota.of}: {quota.per_caller} at most (`{quota.caller_key}`). Try again when there are fewer."
@@ -83,7 +89,7 @@ def judge_quota(quota: Quota, *, own: int, total: int, wanted: int = 1, is_admin
 
 @dataclass(frozen=True, slots=True)
 class CallerQuotas:
-    """The quotas of callers, one per resource: calls, requests, streams, sessions, request bytes, and unread response bytes."""
+    """The quotas of callers: on calls, requests, streams, sessions, bytes of requests, and bytes of responses that they have not read."""
 
     calls: Quota = Quota("calls in progress", "server.limits.callsPerCaller", "server.http.maxConnections")
     requests: Quota = Quota("requests in progress", "server.limits.callsPerCaller", "server.http.maxConnections")
@@ -139,13 +145,13 @@ class ConnectionQuotas:
     """Limits of one process on connections, and on incomplete requests, which have only partly arrived."""
 
     connections: int
-    """Maximum number of connections."""
+    """Maximum number of open connections of the process."""
     reserve: int
-    """Number of connections beyond `connections` that are reserved for health checks and administrators."""
+    """Number of connections beyond `connections` that are reserved for health checks and operators (API keys with the scope `admin`)."""
     connections_per_address: int | None
     """Maximum connections of one address; `None` for half of all connections, and no limit for addresses of this machine."""
     incomplete_bytes: int
-    """Maximum bytes of all incomplete requests together."""
+    """Maximum bytes of all incomplete requests (those that have only partly arrived) together."""
     max_request_bytes: int
     """Maximum bytes of one request."""
 

@@ -50,7 +50,10 @@ def measure_bytes(value: JsonValue, limit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shorten:
-    """Verdict that a result exceeds the limit for models: return only the beginning of its text and data, and store the whole result."""
+    """Verdict that a result exceeds the limit for models: return only the beginning of its text and data.
+
+    The whole result is stored, and the tool `read_result` reads it.
+    """
 
     max_bytes: int
     """Number of bytes to which the text and data of the result are shortened."""

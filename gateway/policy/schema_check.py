@@ -257,7 +257,7 @@ def describe(error: jsonschema_rs.ValidationError, value: JsonValue, root: str =
 
     `value` is the checked value; `root` is the argument that contains it, if it is not all arguments.
     """
-    from jsonschema_rs import ValidationErrorKind as kinds  # short for the class of each kind of error
+    from jsonschema_rs import ValidationErrorKind as kinds  # its members are the classes of the validator's errors
 
     path = _path(error.instance_path, root)
     missing = getattr(error.kind, "property", None) if error.kind.name == "required" else None

@@ -25,7 +25,7 @@ ScopeKind = Literal["tools", "resources", "prompts"]
 OWN_SOURCE = "gateway"
 """Id of the source that contains the gateway's own tools and resources.
 
-Except for `STATUS_NAMES`, they show a caller only its own tasks, sessions and results, so no scope is needed.
+Except for `STATUS_NAMES`, these tools and resources show a caller only its own tasks, sessions and results, so no scope is needed.
 """
 
 STATUS_NAMES = frozenset({"gateway_status", "moongate://status"})

@@ -123,7 +123,7 @@ def _is_of_other_thing(reading: Reading, hit: Hit) -> bool:
 
 
 def _is_only_named(reading: Reading, hit: Hit) -> bool:
-    """Return whether `hit` is a file that contains secrets, and no word in its clause asks for the contents ("Which kubeconfig?")."""
+    """Return whether `hit` names a file that contains secrets, and no word in its clause asks for the contents ("Which kubeconfig?")."""
     return hit.kind == "secret file" and not any("hand over" in reading.roles[at] for at in reading.clause_of(hit.start))
 
 
@@ -193,7 +193,10 @@ def _is_requested_before(reading: Reading, hit: Hit) -> bool:
 
 
 def _asks_at(reading: Reading, at: int, hit: Hit, *, is_own: bool) -> bool:
-    """Return whether the word at index `at` asks for the secret `hit`. `is_own`: "your" or another possessive is between the two."""
+    """Return whether the word at index `at` of a form's text asks for a secret: for example "enter" in "enter your password".
+
+    `hit` is the name of the secret, which the text contains after this word. `is_own`: "your" or another possessive is between them.
+    """
     roles = reading.roles[at]
     asks = roles.get("ask", roles.get("ask last", 0))
     if asks and asks <= hit.start:

@@ -39,9 +39,9 @@ class Filling:
     """Values of an operator's override that are added to the arguments of a tool's calls."""
 
     defaults: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """Values of arguments that the caller left out."""
+    """Values to send for arguments that the caller leaves out, by name of the argument."""
     fixed: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """Values that are always sent."""
+    """Values of arguments that are always sent, in place of the caller's values, by name of the argument."""
 
     def fill(self, arguments: JsonObject) -> JsonObject:
         """Return `arguments` with defaults of missing arguments and with all fixed values, as a new object. The added values are copies."""

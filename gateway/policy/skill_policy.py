@@ -42,7 +42,7 @@ _URI_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 def judge_skill(path: str, rules: SkillFilter) -> bool:
     """Return whether the skill at `path` (`pdf`, `team/pdf`) is served to clients.
 
-    The globs of `rules` must match the whole path, as globs for tools match the whole name.
+    A glob of `rules` (`skills.allow` and `skills.deny` of the policy) matches only the whole path, not a part of it.
     """
     return judge_tool(path, rules.allow, rules.deny)
 

@@ -39,8 +39,8 @@ class Claim(Protocol):
 def choose_next(waiting: Sequence[Claim], running: Sequence[Claim], started: Mapping[str, int]) -> list[str]:
     """Return the ids of the queued tasks to start now, in order.
 
-    `waiting` are the queued tasks in order of arrival, `running` the running tasks. `started` is the number of tasks started within the
-    last minute by scope, the name of a limit.
+    `waiting` are the queued tasks in order of arrival, `running` the running tasks. `started` maps the `scope` of each limit (the name of a
+    group of tasks, such as those of one caller) to the number of tasks of this group that were started within the last minute.
     """
     busy = Counter(str(limit["scope"]) for claim in running for limit in claim.limits)
     rates = Counter(started)

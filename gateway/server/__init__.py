@@ -1,1 +1,1 @@
-"""The downstream MCP server: one for both protocol eras and both transports, over the catalog."""
+"""The MCP server to which clients connect, over HTTP or stdio, with a 2025 or 2026 protocol version. It serves the tools of the catalog."""

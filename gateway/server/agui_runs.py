@@ -1,8 +1,9 @@
-"""`AguiRoute`: serves `POST /agui/<agent>`, which streams an agent's run as AG-UI events to an application.
+"""`AguiRoute`: serves `POST /agui/<agent>`, which runs an agent of the gateway and streams the run to an application as AG-UI events.
 
-A run passes the same gate as a call of the agent's tool: key, policy, limits, approvals and events. The application stores the
-conversation and sends the whole of it with each request. A question to the user ends the stream with an interrupt; the next request
-resumes the run (`parked`). The request body is AG-UI's `RunAgentInput`.
+AG-UI is a protocol between agents and user interfaces; the request body is its `RunAgentInput`. A run is checked and recorded like a call
+of the agent's tool: API key, policy, limits, approvals and events. The application stores the conversation and sends all of it with each
+request. A question to the user ends the stream with an interrupt event. The run then waits (`parked`) until the application's next request
+brings the answer and resumes it.
 """
 
 from __future__ import annotations
@@ -41,15 +42,18 @@ CLIENT = ClientProfile(name="ag-ui", protocol_version="1.0", capabilities={"elic
 
 
 class Conversations(Protocol):
-    """The interface through which `AguiRoute` finds the agents that AG-UI applications can run."""
+    """Interface of the object that finds an agent by name, for runs that AG-UI applications request."""
 
     def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
-        """Return a tool that runs agent `name` on `messages` with the application's `tools`; `None` if there is no such agent."""
+        """Return a tool that runs agent `name` on the conversation `messages`; `None` if no agent has this name.
+
+        `tools` are the application's tools, which the agent may call.
+        """
         ...
 
 
 class AguiRoute:
-    """Serves `POST /agui/<agent>`: the runs of every agent for AG-UI applications."""
+    """Serves `POST /agui/<agent>`: runs the agent named in the path for an AG-UI application."""
 
     def __init__(self, catalog: Catalog, agents: Conversations, parked: ParkedCalls, *, ask_timeout_seconds: float) -> None:
         self._catalog = catalog
@@ -58,7 +62,7 @@ class AguiRoute:
         self._ask_timeout_seconds = ask_timeout_seconds
 
     async def serve(self, request: Request) -> Response:
-        """Return a response that runs the agent named in the path and streams the run, or an error response."""
+        """Return a streaming response that runs the agent named in the request's path; an error response if the request is invalid."""
         try:
             wanted = RunAgentInput.model_validate_json(await request.body())
         except ValidationError as error:
@@ -104,7 +108,7 @@ class _RunResponse(EventStream):
         self._events = RunEvents(wanted)
 
     async def run(self, channel: Channel) -> None:
-        """Run the agent through the gate of its tool, and send the events of the run to `channel`."""
+        """Run the agent, with the policy and limits of its tool, and send the events of the run to `channel`."""
         await self._run(_Caller(self._events, channel), channel)
 
     async def _run(self, caller: _Caller, channel: Channel) -> None:
@@ -116,7 +120,7 @@ class _RunResponse(EventStream):
         except GatewayError as error:
             await channel.send(events.failed(text_for_caller(error), type(error).__name__))
             return
-        except Exception:  # the call-handler boundary
+        except Exception:  # an unexpected exception of the run must reach the application as an event without internals
             logger.exception("agent run failed agent=%s", self._tool.exposed_name)
             text = "The run failed with an internal error. Ask the operator: the gateway's log has the details."
             await channel.send(events.failed(text, "internal"))
@@ -133,7 +137,10 @@ class _RunResponse(EventStream):
 
 
 class _Caller(NoCaller):
-    """Implements `Caller` for one AG-UI request: sends the updates of the agent's run to the application as events."""
+    """Sends the updates of an agent's run to the application as AG-UI events, during one request. Log and progress messages are dropped.
+
+    Implements `Caller`, the interface through which a call sends messages to its client.
+    """
 
     def __init__(self, events: RunEvents, channel: Channel) -> None:
         self._events = events
@@ -145,21 +152,29 @@ class _Caller(NoCaller):
         await self._channel.send(self._events.update(update))
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Raise `AskUnavailable`. A run requests input by ending its event stream with an interrupt, for which it is parked."""
+        """Raise `AskUnavailable`: input cannot be requested during an AG-UI request.
+
+        A run that needs input is parked instead, and its event stream ends with an interrupt.
+        """
         raise AskUnavailable("AG-UI applications are asked by interrupts only.", capability=capability_of(request))
 
 
 class _ParkedFollower(ParkedCaller):
-    """The caller of a run that may be parked between two requests: forwards updates to the caller of the current request."""
+    """Sends the updates of an agent's run to the application, in the AG-UI request that is now open; the run may take several requests.
+
+    Between two requests, the run is parked: it waits for the application's answer to an interrupt.
+    """
 
     async def follow(self, update: AgentResponseUpdate) -> None:
-        """Forward an update of the run. An update between two requests is not streamed, but becomes part of the conversation."""
+        """Send an update of the run on the AG-UI request that is now open. Between two requests, drop it: the conversation contains it."""
         if isinstance(self.current, _Caller):
             await self.current.follow(update)
 
 
 def _resumed(wanted: RunAgentInput) -> tuple[str | None, JsonObject | None]:
-    """Return the request state and the answers of a request that resumes a run; two `None` for a request that starts a run.
+    """Return the MCP request state that identifies the run which an AG-UI request resumes, and the user's answers, by key of the question.
+
+    Return two `None` for a request that starts a run.
 
     Raises:
         ValueError: The entries of `resume` belong to different runs, or have invalid interrupt ids.
@@ -177,7 +192,10 @@ def _resumed(wanted: RunAgentInput) -> tuple[str | None, JsonObject | None]:
 
 
 def _answer(payload: object) -> JsonObject:
-    """Return the application's answer to an interrupt as an MCP elicitation result, the form that some applications already send."""
+    """Convert the payload with which an application answered an interrupt to an MCP elicitation result.
+
+    A payload that already is an elicitation result is returned unchanged.
+    """
     if not isinstance(payload, dict):
         return {"action": "accept", "content": {}} if payload is not False else {"action": "decline"}
     given = cast("JsonObject", payload)

@@ -1,4 +1,4 @@
-"""Checks on request bodies before they are parsed: UTF-8 text of bounded size and structure. Used by every transport.
+"""Checks request bodies before they are parsed: they must be UTF-8 text of bounded size and structure. Used by every transport.
 
 Python's `json.loads` also accepts UTF-16, UTF-32 and encoded surrogates. A proxy or policy in front of the gateway would read different
 text, so only UTF-8 is accepted (RFC 8259, 8.1). `wire.json_limits` bounds the structure.
@@ -24,18 +24,23 @@ TOO_MANY_PARTS = (
 )
 
 COUNTED_SCOPE_KEY = "moongate.counted"
-"""ASGI scope key that is present when the whole body was received and counted to be within `MAX_PARTS` and `MAX_VALUES`."""
+"""ASGI scope key that is set when the whole request body has arrived, and its JSON members and values were counted and are not too many.
+
+The application then need not count them again before it parses the body."""
 
 
 def problem_of(data: bytes, *, is_counted: bool = False) -> tuple[int, str] | None:
-    """Return code and message of a JSON-RPC error if `data` must not be parsed, because it is not UTF-8 or has too many parts."""
+    """Check whether a message may be parsed as JSON. Return the code and text of a JSON-RPC error if not, else `None`.
+
+    A message is rejected if it is not UTF-8, or has too many JSON members or values. With `is_counted`, these are not counted again.
+    """
     if not is_utf8_text(data):
         return PARSE_ERROR, NOT_UTF8
     return (INVALID_PARAMS, TOO_MANY_PARTS) if not is_counted and has_too_many_parts(data) else None
 
 
 def has_foreign_charset(content_type: bytes) -> bool:
-    """Whether a `Content-Type` names a charset other than UTF-8, also in the extended form of RFC 8187."""
+    """Whether a `Content-Type` header names a charset other than UTF-8. The extended form `charset*` (RFC 8187) is recognized too."""
     for parameter in content_type.lower().split(b";")[1:]:
         name, _, value = parameter.partition(b"=")
         is_utf_8 = value.strip().strip(b'"') in (b"utf-8", b"utf8")
@@ -45,14 +50,17 @@ def has_foreign_charset(content_type: bytes) -> bool:
 
 
 class BufferedReceive:
-    """The ASGI `receive` of a request whose body `read` reads first: afterwards it returns the same messages again."""
+    """An ASGI `receive` callable that allows reading a request's body in advance, with `read`.
+
+    The application that calls the object later still receives the whole body.
+    """
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._seen: deque[Message] = deque()
 
     async def read(self, length: int) -> bytes | None:
-        """Read the whole body; `None` if it does not have `length` bytes, or the client disconnected."""
+        """Read the whole request body and return it; `None` if it does not have `length` bytes, or the client disconnected."""
         parts: list[bytes] = []
         size, has_more = 0, True
         while has_more:
@@ -68,26 +76,29 @@ class BufferedReceive:
         return (parts[0] if len(parts) == 1 else b"".join(parts)) if size == length else None
 
     async def ended(self) -> None:
-        """Wait until the client disconnects. Call it after the whole body was read."""
+        """Wait until the client disconnects. Call this only after the whole body was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def __call__(self) -> Message:
-        """Return the next ASGI message of the request."""
+        """Return the next ASGI message of the request: first the messages that `read` has read, then new ones."""
         return self._seen.popleft() if self._seen else await self._receive()
 
 
 class Utf8Bodies:
-    """ASGI middleware: rejects a POST with a malformed body (400) or a body that is too large (413), and passes on other bodies whole."""
+    """ASGI middleware that rejects a POST request whose body is malformed (HTTP 400) or too large (413).
+
+    The application receives a body that is not rejected as one ASGI message.
+    """
 
     def __init__(self, app: ASGIApp, max_bytes: int, *, is_rpc: bool) -> None:
-        """With `is_rpc`, which is for the MCP endpoint, rejections are JSON-RPC errors."""
+        """`max_bytes` is the maximum body size. If `is_rpc`, as for the MCP endpoint, rejections are JSON-RPC errors."""
         self._app = app
         self._is_rpc = is_rpc
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read and check the request body, then call the application; other requests than POST are passed on unread."""
+        """Read and check the body of a POST request, then call the application with it. Other requests are passed on without reading."""
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return

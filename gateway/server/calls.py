@@ -1,7 +1,7 @@
-"""`CallHandler`: runs `tools/call` requests of both eras. `to_wire` and `is_plain_result`: the form in which results are sent.
+"""`CallHandler`: runs the `tools/call` requests of 2025 and 2026 clients. `to_wire`: converts the outcome of a call to the JSON result.
 
-Both paths run calls by `run`, `run_plain` and `run_legacy` and send the same results; the SDK path calls the handler itself. Policy is
-applied by the gate: the catalog's tools are already guarded.
+The fast path, which does not use the MCP SDK, and the SDK path run calls with `run`, `run_plain` and `run_legacy`, so they send the same
+results. The SDK path passes whole requests to the handler. Policy is applied by the tools of the catalog, which are wrapped by the gate.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gateway.server.sdk_path.wire_caller import WireCaller
 
 FIRST_WITH_TASKS = "2025-11-25"
-"""The first protocol version of the 2025 era that has tasks."""
+"""The first MCP protocol version in which a client can call a tool as a task."""
 
 KEY_GONE = "The API key of this call was revoked or has expired, so the call was ended."
 
@@ -53,13 +53,15 @@ _BLOCKS: Mapping[str, Sequence[str]] = {
     "image": ("data", "mimeType"),
     "audio": ("data", "mimeType"),
 }
-"""Fields that a content block of each type has besides `type`. A block with others is left to the SDK's models."""
+"""The only fields, besides `type`, of content blocks that are sent without the MCP SDK's models, by block type.
+
+A result with other blocks is converted by these models."""
 _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
-"""Fields of a `tools/call` result that are the same in every protocol version."""
+"""Fields of a `tools/call` result that have the same form in every protocol version, so that they need no conversion by the MCP SDK."""
 
 
 class CallHandler:
-    """Serves `tools/call` requests of both protocol eras, for the fast path and the SDK path."""
+    """Runs the `tools/call` requests of 2025 and 2026 clients, for the fast path (without the MCP SDK) and the SDK path."""
 
     def __init__(self, catalog: Catalog, clients: Clients, parked: ParkedCalls, tasks: TaskHandler) -> None:
         self._tasks = tasks
@@ -69,9 +71,10 @@ class CallHandler:
         self.running = RunningCalls()
 
     async def __call__(self, ctx: RequestContext, params: CallToolRequestParams) -> JsonObject:
-        """Run one request of a call on the SDK path, and return its result in wire form. A call that the fast path started is awaited.
+        """Handle a `tools/call` request with the MCP SDK, and return its result as JSON object.
 
-        A call that requests input from a 2026 client has several requests, each of which is a round of the call.
+        If the fast path, which does not use the SDK, already started the call, await that call. A call that requests input from a 2026
+        client takes several requests (its rounds), because the client repeats its request with the answers. Each of them is handled here.
         """
         from gateway.server.sdk_path.wire_caller import WireCaller, is_call_result
 
@@ -82,7 +85,7 @@ class CallHandler:
         try:
             started = _started_call(ctx)
             outcome: ToolOutcome = Complete.text(KEY_GONE, is_error=True)
-            with self.running.of(call.facts.principal.id):  # cancelled if the caller's key is revoked, with the outcome above
+            with self.running.of(call.facts.principal.id):  # cancelled if the caller's key is revoked; `outcome` then keeps its value
                 outcome = await (self._leg(ctx, params.name, call, caller) if started is None else started.outcome(caller))
             if modern and scope_of_request(ctx) is None:
                 self._parked.note_behind(outcome, partial(self._again, ctx, params.name), call)
@@ -122,7 +125,10 @@ class CallHandler:
         return await (await self._catalog.seek(name)).call(arguments, leg)
 
     async def run(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: Caller) -> ToolOutcome:
-        """Run one round of a 2026 client's call: one request and its result, which may request input for the next round."""
+        """Run one round of a 2026 client's call, which is one request and its result, and return the outcome.
+
+        The outcome may be a request for input, which the client answers with the next round, or a task.
+        """
         if declares_tasks(ctx.facts.client):
             ctx = ctx.with_facts(dataclasses.replace(ctx.facts, takes_tasks=True))
             if self._tasks.starts_here(tool, arguments, ctx):
@@ -143,9 +149,9 @@ class CallHandler:
         return self._tasks.relayed(tool, outcome, ctx) if isinstance(outcome, TaskStarted) else outcome
 
     async def run_plain(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run one round of a 2026 client's call to a tool that never runs as a task of this gateway and never asks the client.
+        """Run one round of a 2026 client's call: one request and its result. It is a faster `run`, with the same outcome, for some tools.
 
-        The outcome equals that of `run`.
+        The tool must never run as a task of this gateway, and may request input from the client only by its result, not while it runs.
         """
         outcome = await tool.call(arguments, ctx)
         if isinstance(outcome, Complete):
@@ -159,7 +165,10 @@ class CallHandler:
         return run
 
     async def run_legacy(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: CloseableCaller) -> ToolOutcome:
-        """Run a 2025 client's call to its end, and send its requests for input to the client."""
+        """Run a 2025 client's call until it is finished, and return the outcome. Requests for input are sent to the client meanwhile.
+
+        A call that takes long may become a task; the result then tells the client how to follow the task.
+        """
         if self._tasks.must_run_here(tool):
             if ctx.facts.client.protocol_version >= FIRST_WITH_TASKS:
                 raise RpcError(METHOD_NOT_FOUND, f"Tool {tool.exposed_name!r} only runs as a task: send `task` with the call.")
@@ -180,7 +189,10 @@ class CallHandler:
 
 
 def _started_call(ctx: RequestContext) -> InFlightCall | None:
-    """Return the call that the fast path started for this request and delegated; `None` if it started none."""
+    """Return the running call of a request that was started without the MCP SDK (on the fast path), and then delegated to the SDK path.
+
+    Return `None` for a request whose call was not started yet.
+    """
     request: object = ctx.request
     if isinstance(request, InFlightCall):
         return request
@@ -189,7 +201,10 @@ def _started_call(ctx: RequestContext) -> InFlightCall | None:
 
 
 def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:
-    """Return the outcome of a call in wire form: as `CallToolResult`, `InputRequiredResult` or `CreateTaskResult`."""
+    """Convert the outcome of a call to the JSON result that is sent: a `CallToolResult`, `InputRequiredResult` or `CreateTaskResult`.
+
+    `modern` is whether the client uses the 2026 protocol.
+    """
     match outcome:
         case Complete():
             result: JsonObject = outcome.result if "content" in outcome.result else {"content": [], **outcome.result}
@@ -201,7 +216,7 @@ def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:
 
 
 def input_required_to_wire(outcome: InputRequired) -> JsonObject:
-    """Return a request for input in wire form, as `InputRequiredResult`."""
+    """Convert an outcome that requests input to the JSON object `InputRequiredResult`."""
     wire: JsonObject = {"resultType": "input_required"}
     if outcome.requests:
         wire["inputRequests"] = {key: dict(request) for key, request in outcome.requests.items()}
@@ -213,7 +228,10 @@ def input_required_to_wire(outcome: InputRequired) -> JsonObject:
 
 
 def is_plain_result(result: JsonMapping) -> bool:
-    """Whether a call's result is so usual that the SDK's models of every protocol version would send it unchanged."""
+    """Whether a `tools/call` result can be sent without the MCP SDK's models, which would not change it in any protocol version.
+
+    This is true if the result has only common fields, and content blocks of the types text, image and audio.
+    """
     content: list[JsonMapping] | None = result.get("content")  # checked in the next line
     if not isinstance(content, list):
         return False

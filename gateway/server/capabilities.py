@@ -1,4 +1,7 @@
-"""The capabilities of the gateway's server, and the results of `initialize` and `server/discover`. Both paths use them."""
+"""Builds the capabilities that the gateway declares, and the results of `initialize` and `server/discover`.
+
+The fast path (without the MCP SDK) and the SDK path use it.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,17 @@ _TASKS_2025: JsonMapping = {"cancel": {}, "list": {}, "requests": {"tools": {"ca
 
 
 def modern_capabilities(extensions: Mapping[str, JsonObject]) -> JsonObject:
-    """Return the capabilities declared to 2026 clients. `extensions` are the settings of the server's protocol extensions, by id."""
+    """Return the server capabilities that are declared to 2026 clients. `extensions` are the settings of MCP extensions, by their id."""
     return {**_SHARED, "extensions": dict(extensions)} if extensions else dict(_SHARED)
 
 
 def legacy_capabilities() -> JsonObject:
-    """Return the capabilities declared to 2025 clients."""
+    """Return the server capabilities that are declared to 2025 clients."""
     return {**_SHARED, "tasks": _TASKS_2025}
 
 
 def discover_result(instructions: str, extensions: Mapping[str, JsonObject]) -> JsonObject:
-    """Return the result of `server/discover`."""
+    """Return the result of `server/discover`. `extensions` are the settings of the MCP extensions that are declared, by extension id."""
     facts: JsonObject = {
         "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
         "capabilities": modern_capabilities(extensions),
@@ -42,7 +45,7 @@ def discover_result(instructions: str, extensions: Mapping[str, JsonObject]) -> 
 
 
 def initialize_result(version: str, instructions: str, identity: JsonMapping) -> JsonObject:
-    """Return the result of `initialize`. `version` is the negotiated protocol version."""
+    """Return the result of `initialize`. `version` is the negotiated protocol version, `identity` the server's name and version."""
     return {
         "capabilities": legacy_capabilities(),
         "instructions": instructions,

@@ -1,8 +1,9 @@
-"""`Changes`: notifies 2025 sessions of changed lists and resources, and passes the same changes to the streams of 2026 clients.
+"""`Changes`: notifies 2025 sessions of changed lists and resources, and passes the same changes to the listen streams of 2026 clients.
 
-It works without the SDK, for sessions on the fast path. The streams (`sdk_path.listen_streams`) are attached when the SDK is loaded.
-Changes within `COALESCE_SECONDS` become one notification, and each list is notified at most once per `SPACING_SECONDS`. Clients are
-always notified of the last change. Each session is notified in a separate task, so a client that does not read delays no other client.
+It does not need the MCP SDK, so that it also notifies sessions on the fast path. The streams (`sdk_path.listen_streams`) are attached when
+the SDK is loaded. Changes of a list within `COALESCE_SECONDS` are sent as one notification, and a client is notified of each list at most
+once per `SPACING_SECONDS`. Clients are always notified of the last change. Each session is notified in a separate task, so a client that
+does not read delays no other client.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ from gateway.tools.base import ChangeKind
 logger = logging.getLogger(__name__)
 
 COALESCE_SECONDS = 0.05
-"""Changes of a list within this time are sent in one notification."""
+"""Changes of a list (tools, resources or prompts) that follow within this many seconds are sent to clients as one notification."""
 
 SPACING_SECONDS = 1.0
-"""Minimum time between two notifications of one list to one client."""
+"""Minimum seconds between two notifications to a client that the same list has changed."""
 
 SEND_SECONDS = 5.0
-"""Timeout of sending notifications to one client. After it, the notifications that were being sent to the client are dropped."""
+"""Timeout in seconds for sending notifications to a client. After a timeout, the notifications that were being sent to it are dropped."""
 
 MAX_PENDING_UPDATES = 10_000
-"""Maximum number of pending resource updates, in total and per client. Later updates are dropped, as the specification allows."""
+"""Maximum number of resource updates that wait to be sent, in total and per client. Further updates are dropped, as MCP allows."""
 
 _LISTENERS = ""
-"""Key, in place of a session's, for all 2026 clients together: a listen stream does not identify the client that loaded tools."""
+"""Key of a pending tool-list notification for all 2026 clients together, because their listen streams do not identify the client. For
+a 2025 client the key identifies its session."""
 
 _NOTIFICATIONS: dict[ChangeKind, str] = {
     "tools": "notifications/tools/list_changed",
@@ -48,22 +50,22 @@ _Key = TypeVar("_Key", bound=str)
 
 
 class _Paced(Generic[_Key]):
-    """Keys of pending notifications, such as kinds of lists. Each key becomes due at most once per `SPACING_SECONDS`."""
+    """A rate limiter: a set of keys of pending notifications (such as kinds of lists), each due at most once per `SPACING_SECONDS`."""
 
     def __init__(self) -> None:
         self._waiting: set[_Key] = set()
         self._not_before: dict[_Key, float] = {}
 
     def add(self, key: _Key) -> None:
-        """Add the key of a pending notification."""
+        """Add the key of a notification that is to be sent. A key that is pending already is added only once."""
         self._waiting.add(key)
 
     def due(self) -> float:
-        """Return the time when the next pending notification is due (event loop clock); infinite if no notification is pending."""
+        """Return the event loop's time at which the next pending notification may be sent; infinity if no notification is pending."""
         return min((self._not_before.get(key, -math.inf) for key in self._waiting), default=math.inf)
 
     def take(self) -> set[_Key]:
-        """Remove and return the keys of the notifications that are due."""
+        """Remove and return the keys of the pending notifications that may be sent now."""
         now = anyio.current_time()
         self._not_before = {key: time for key, time in self._not_before.items() if time > now}
         ready = {key for key in self._waiting if key not in self._not_before}
@@ -73,27 +75,27 @@ class _Paced(Generic[_Key]):
 
 
 class Streams(Protocol):
-    """The interface through which `Changes` notifies the `subscriptions/listen` streams of 2026 clients."""
+    """Interface of the object that sends changes on the `subscriptions/listen` streams of 2026 clients."""
 
     async def list_changed(self, kind: ChangeKind) -> None:
-        """Send the list-changed notification of `kind` to each stream that subscribed to this notification."""
+        """Send the list-changed notification for lists of `kind` on each stream that subscribed to it."""
         ...
 
     async def resource_updated(self, uri: str) -> None:
-        """Send a resource update to each stream that subscribed to the resource."""
+        """Send a resource update on each stream that subscribed to the resource."""
         ...
 
 
 @dataclass(slots=True)
 class _Pending:
-    """Notifications of one 2025 session that are not sent yet: kinds of changed lists, and URIs of updated resources."""
+    """The notifications that wait to be sent to the client of a 2025 session: kinds of changed lists, and URIs of updated resources."""
 
     lists: set[ChangeKind] = field(default_factory=lambda: cast("set[ChangeKind]", set()))
     updates: dict[str, None] = field(default_factory=lambda: cast("dict[str, None]", {}))
 
 
 class Changes:
-    """Observes changes of the catalog, and notifies the clients of them while `run` runs."""
+    """Observes the catalog for changed lists and resources, and notifies 2025 and 2026 clients of the changes while `run` runs."""
 
     def __init__(self, catalog: Catalog, clients: Clients) -> None:
         self._catalog = catalog
@@ -104,7 +106,7 @@ class Changes:
         self._updates: dict[str, None] = {}
         self._scopes: _Paced[str] = _Paced()
         self._sending: dict[LegacySession, _Pending] = {}
-        """Sessions to which a task is sending, with the notifications that the task sends next."""
+        """Sessions to which a task is sending notifications, each with the notifications that the task will send next."""
         self._wake = anyio.Event()
         if catalog.disclosure is not None:
             catalog.disclosure.subscribe(self._listing_changed)
@@ -116,7 +118,11 @@ class Changes:
         self._wake.set()
 
     def _listing_changed(self, scope: str) -> None:
-        """Note that one client loaded or unloaded tools. Only its 2025 session is notified; for a 2026 client, every listen stream."""
+        """Record that a client loaded or unloaded on-demand tools, which are listed only for clients that load them.
+
+        `scope` is the key of the client's loaded tools. A 2025 client is notified on its session. For a 2026 client, every listen stream is
+        notified, because a stream does not identify its client.
+        """
         sessions = {scope_of(session.profile.session_id, "") for session in self._clients.all()}
         self._scopes.add(scope if scope in sessions else _LISTENERS)
         self._wake.set()
@@ -127,7 +133,7 @@ class Changes:
             self._wake.set()
 
     async def run(self) -> None:
-        """Send notifications of changes until cancelled."""
+        """Send notifications of changed lists and resources to the clients, until cancelled."""
         async with anyio.create_task_group() as tasks:
             while True:
                 with anyio.CancelScope(deadline=min(self._lists.due(), self._scopes.due())):
@@ -148,7 +154,10 @@ class Changes:
                     self._notify(session, changed, [u for u in updates if session.watched[u]], tasks)
 
     def _notify(self, session: LegacySession, lists: set[ChangeKind], updates: list[str], tasks: anyio.abc.TaskGroup) -> None:
-        """Notify a session. If a task is sending notifications to the session already, the task sends these next."""
+        """Notify a 2025 session of changed lists and updated resources, in a new task in the group `tasks`.
+
+        If a task is already sending notifications to the session, that task sends these next.
+        """
         if not lists and not updates:
             return
         pending = self._sending.get(session)

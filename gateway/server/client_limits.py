@@ -1,5 +1,7 @@
-"""Content that certain clients do not support, as a table by client name. A client's name only decides how a result is shaped, never its
-rights. Used when a call's result is sent."""
+"""Adapts the result of a call to the content that its client supports. A table lists, by name, clients that do not support some content.
+
+The name of a client never decides about its rights.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,15 @@ from gateway.tools.base import Complete
 from gateway.tools.ports import ClientProfile
 
 RESOURCE_LINKS_SINCE = "2025-06-18"
-"""First protocol version with `resource_link` content."""
+"""First protocol version in which a tool result may contain `resource_link` blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Which kinds of content a client supports."""
+    """Which kinds of content blocks a client supports in tool results."""
 
     resource_links: bool = True
-    """If false, the client cannot show a result with a `resource_link` block, so the block is sent as text."""
+    """Whether the client can show a result with a `resource_link` block. If false, the block is sent as a text block."""
 
 
 _CAPABLE = ClientLimits()
@@ -28,11 +30,11 @@ CLIENTS: tuple[tuple[str, ClientLimits], ...] = (
     # "Unsupported response item type: resource_link": https://github.com/kirodotdev/Kiro/issues/7983, 8960, 9439
     ("kiro", ClientLimits(resource_links=False)),
 )
-"""Start of a client's name in lower case, and the limits of such clients."""
+"""Clients with limited support for content: the start of the client's name in lower case, and the limits of clients with such a name."""
 
 
 def limits_of(client: ClientProfile) -> ClientLimits:
-    """Return which content a client supports, by its name and protocol version."""
+    """Return which content blocks a client supports, according to its name and protocol version."""
     name = client.name.lower()
     for start, limits in CLIENTS:
         if name.startswith(start):
@@ -43,7 +45,10 @@ def limits_of(client: ClientProfile) -> ClientLimits:
 
 
 def fit_outcome(outcome: Complete, client: ClientProfile) -> Complete:
-    """Return the result with content that the client supports; `outcome` itself if nothing needs to change."""
+    """Return a call's result with only content that the client supports; the object `outcome` itself if nothing needs to change.
+
+    A `resource_link` block that the client does not support becomes a text block with the same facts.
+    """
     if limits_of(client).resource_links or not any(_is_link(block) for block in outcome.content):
         return outcome
     return Complete({**outcome.result, "content": [_inlined(block) for block in outcome.content]})

@@ -1,7 +1,7 @@
-"""`Clients`: the 2025 sessions of the server, and the call context of each request.
+"""`Clients`: stores the 2025 sessions of the server, and builds the call context of each request.
 
-A 2025 client is a session with state: log level, watched resources, a channel for notifications. All facts about a 2026 client are in its
-request. Only this module accesses the SDK's connection object.
+The server stores a 2025 client as a session with state: log level, watched resources, a channel for notifications. It stores nothing about
+a 2026 client, because each 2026 request contains all facts about its client. Only this module accesses the MCP SDK's connection object.
 """
 
 from __future__ import annotations
@@ -38,19 +38,24 @@ PRINCIPAL_SCOPE_KEY = "moongate.principal"
 """ASGI scope key of the authenticated principal."""
 
 SEEN_SECONDS = 120.0
-"""Time after a request during which a session of the SDK path is assumed to exist. Only the SDK knows when it ends idle sessions."""
+"""Seconds after a request during which the fast path (without the MCP SDK) may serve requests of a 2025 session that the SDK keeps.
+
+Only the SDK can tell when it ends an idle session; during these seconds the session is assumed to exist."""
 
 _NO_META: JsonMapping = {}
 
 DEFAULT_LOG_LEVEL: LogLevel = "info"
-"""Log level of a 2025 client that did not set a level. The specification lets the server choose."""
+"""Log level of a 2025 client that did not set a level. The MCP specification lets the server choose."""
 
 RequestContext: TypeAlias = "ServerRequestContext[Any, Any]"
-"""The SDK's context of one request."""
+"""The context object that the MCP SDK passes to the handler of a request."""
 
 
 class Channel(Protocol):
-    """Sends notifications to a 2025 client outside its requests. Notifications are dropped if the client has no stream open."""
+    """Sends notifications that belong to no request to the client of a 2025 session.
+
+    Over HTTP a notification is dropped if the client has no stream open.
+    """
 
     async def notify(self, method: str, params: JsonObject | None) -> None:
         """Send a notification with this method to the client."""
@@ -59,82 +64,92 @@ class Channel(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LegacySession:
-    """One 2025 session, on the fast path or the SDK path."""
+    """The state of one session of a 2025 client, whether the session is kept without the MCP SDK (fast path) or by the SDK (SDK path)."""
 
     profile: ClientProfile
     channel: Channel
     log_level: LogLevel = DEFAULT_LOG_LEVEL
     watched: Counter[str] = field(default_factory=lambda: Counter[str]())
     wire_id: str = ""
-    """The `Mcp-Session-Id`; empty over lines."""
+    """Value of the session's `Mcp-Session-Id` header; empty over stdio."""
     opened_by: str = ""
-    """Id of the principal that opened the session."""
+    """Id of the principal that opened the session. Requests of other principals cannot use it."""
     seen: float = 0.0
-    """Time of the last request (monotonic) that the path which keeps the session received."""
+    """Monotonic time of the session's last request, except requests that were served without the MCP SDK although it keeps the session."""
     used: float = 0.0
-    """Time of the last request on the fast path (monotonic), if the SDK path keeps the session."""
+    """Monotonic time of the last request that was served without the MCP SDK (on the fast path) although the SDK keeps the session."""
     idle_seconds: float | None = None
-    """Idle timeout on the fast path; `None` if the SDK path keeps the session."""
+    """Seconds without a request after which a session on the fast path (without the MCP SDK) ends; `None` if the SDK keeps the session."""
     is_here: bool = True
     """Whether the client completed the handshake, or sent another request. Only then is the client notified of changes."""
     is_initialized: bool = False
-    """Whether the fast path received `notifications/initialized`."""
+    """Whether the fast path (without the MCP SDK) has received the client's `notifications/initialized`."""
     calls: int = 0
-    """Number of calls in progress."""
+    """Number of requests in progress because of which the session is not idle: tool calls, and requests that the MCP SDK handles."""
     plain: CallFacts | None = None
-    """Facts that all calls on the fast path share; replaced when the log level changes."""
+    """Facts about the client that all tool calls of the session share on the fast path (without the MCP SDK); `None` before the first call.
+
+    They are replaced when the log level changes.
+    """
 
 
 class LeveledCaller(Caller, Protocol):
-    """A caller that sends a log message only if the message has at least the level in `log_level`."""
+    """A `Caller` (sends the messages of a call to its client) that drops log messages below the level in `log_level`."""
 
     log_level: LogLevel | None
 
 
 class PresentCaller(LeveledCaller, Presence, Protocol):
-    """A `Caller` that also reports whether its client is reachable (`Presence`): the client may be lost during a call."""
+    """A `Caller` (sends the messages of a call to its client) that also reports whether the client is still reachable."""
 
 
 class CloseableCaller(Caller, Protocol):
-    """A caller with messages that must be sent after the result of its call is known. `close` sends them."""
+    """A `Caller` (sends the messages of a call to its client) that sends some messages only when the call's result is known.
+
+    `close` sends these messages, which report that requests for input whose URLs the client opened are complete.
+    """
 
     @property
     def presence(self) -> Presence | None:
-        """Reports whether the client is reachable; `None` if that is not tracked."""
+        """Object that reports whether the client is reachable; `None` if the connection of the client is not tracked."""
         ...
 
     @property
     def has_more(self) -> bool:
-        """Whether `close` has messages to send."""
+        """Whether `close` has messages to send, which had to wait until the call's result is known."""
         ...
 
     async def close(self) -> None:
-        """Send the messages that must follow the call."""
+        """Send the messages that may only be sent when the call's result is known."""
         ...
 
 
 class Clients:
-    """The 2025 sessions of one server. `on_close` runs once per session when it ends."""
+    """Stores the 2025 sessions of the server, and builds the call context (`CallContext`) of each request of a 2025 or 2026 client."""
 
     def __init__(self, on_close: Callable[[LegacySession], Awaitable[None]], *, ask_timeout_seconds: float) -> None:
-        """`ask_timeout_seconds` is how long a request for input waits for the client's answer."""
+        """`on_close` is called once for each session when the session ends.
+
+        `ask_timeout_seconds` is how long a request for input waits for the client's answer.
+        """
         self._sessions: dict[Connection, LegacySession] = {}
         self._by_wire_id: dict[str, LegacySession] = {}
         self._fast: dict[str, LegacySession] = {}
         self._moving: dict[str, Callable[[Channel], None]] = {}
-        """Functions that receive the new channel of a session that the SDK path is taking over, by `Mcp-Session-Id`."""
+        """Sessions that the MCP SDK is about to take over from the fast path: by `Mcp-Session-Id`, the function that receives the session's
+        new channel for notifications."""
         self._on_close = on_close
         self._ask_timeout_seconds = ask_timeout_seconds
         self._count = 0
         self.tasks: TaskGroup | None = None
-        """Task group of the running server, for delayed notifications."""
+        """Task group in which notifications are sent that a rate limit delays; `None` while the server is not running."""
 
     def all(self) -> list[LegacySession]:
-        """Return every open session whose client completed the handshake."""
+        """Return every open 2025 session whose client completed the handshake."""
         return [session for session in (*self._sessions.values(), *self._fast.values()) if session.is_here]
 
     def session_of(self, ctx: RequestContext) -> LegacySession:
-        """Return the 2025 session of a request on the SDK path. It is created when the first request of its connection arrives."""
+        """Return the 2025 session of a request that the MCP SDK handles. The first request on the SDK's connection creates the session."""
         session = self._recorded(ctx)
         session.is_here = True
         return session
@@ -159,7 +174,10 @@ class Clients:
         return known
 
     def seen_session(self, wire_id: str, principal: Principal) -> LegacySession | None:
-        """Return the session with this `Mcp-Session-Id`; `None` if another principal opened it, or if it may have ended."""
+        """Return the session with this `Mcp-Session-Id` for a request that may be served without the MCP SDK; record the request's time.
+
+        Return `None` if another principal opened the session, or if the session may have ended.
+        """
         known = self._by_wire_id.get(wire_id)
         if known is None or known.opened_by != principal.id:
             return None
@@ -173,12 +191,15 @@ class Clients:
         return known
 
     def use_of(self, wire_id: str) -> tuple[int, float]:
-        """Return how many calls of a session are in progress, and when the fast path last served the session (monotonic)."""
+        """Return the number of calls in progress in a session, and the monotonic time when a request was last served without the MCP SDK.
+
+        Both are 0 if no session has the `Mcp-Session-Id` `wire_id`. They show whether a session of the SDK is idle and may be ended.
+        """
         known = self._by_wire_id.get(wire_id)
         return (0, 0.0) if known is None else (known.calls, known.used)
 
     def part_with(self, wire_id: str) -> None:
-        """Forget the id of a session of the SDK path that is about to end, so that the fast path no longer serves the session."""
+        """Stop serving a session without the MCP SDK (on the fast path), because the SDK, which keeps the session, is about to end it."""
         known = self._by_wire_id.get(wire_id)
         if known is not None and known.idle_seconds is None:
             del self._by_wire_id[wire_id]
@@ -186,7 +207,11 @@ class Clients:
     def open_session(
         self, wire_id: str, hello: InitializeRequest, channel: Channel, principal: Principal, *, idle_seconds: float
     ) -> LegacySession:
-        """Open a session that the fast path keeps. `wire_id` is the `Mcp-Session-Id`, which is empty over stdio."""
+        """Create and return the session of a 2025 client whose `initialize` request `hello` was answered without the MCP SDK.
+
+        `wire_id` is the `Mcp-Session-Id`, which is empty over stdio. `channel` sends notifications to the client. `idle_seconds` is the
+        idle timeout.
+        """
         profile = ClientProfile(
             era="legacy",
             protocol_version=hello.version,
@@ -204,12 +229,15 @@ class Clients:
         return session
 
     def delegate_session(self, wire_id: str, inherit: Callable[[Channel], None]) -> None:
-        """Have the SDK path take over a session of the fast path. `inherit` receives the new channel of the session."""
+        """Prepare the move of a session from the fast path (without the MCP SDK) to the SDK path.
+
+        When the SDK's connection for the session exists, it is passed to `inherit` as the session's new channel for notifications.
+        """
         self._fast[wire_id].idle_seconds = None
         self._moving[wire_id] = inherit
 
     async def end_session(self, wire_id: str) -> None:
-        """End a session of the fast path, unless the SDK path has taken it over."""
+        """Remove a session on the fast path (without the MCP SDK), and call `on_close`. A session that the SDK has taken over remains."""
         self._moving.pop(wire_id, None)
         session = self._fast.pop(wire_id, None)
         if session is not None:
@@ -217,7 +245,10 @@ class Clients:
             await self._on_close(session)
 
     def adopt_session(self, ctx: RequestContext) -> None:
-        """If a new connection of the SDK path takes over a session of the fast path, attach the connection to this session."""
+        """Attach the MCP SDK's connection of a request to the session that the SDK is taking over from the fast path (without the SDK).
+
+        If the connection belongs to no such session, nothing happens.
+        """
         connection = _connection_of(ctx.session)
         if (connection.session_id or "") in self._moving:
             self._recorded(ctx)
@@ -227,7 +258,10 @@ class Clients:
         return f"session-{self._count}"
 
     def scope(self, ctx: RequestContext) -> str:
-        """Return the disclosure scope of a request, the key of the tools that the client has loaded: per 2025 session, or per principal."""
+        """Return the key under which the catalog stores which on-demand tools (listed only when loaded) the client of a request has loaded.
+
+        There is one key per 2025 session, and one per principal for 2026 clients.
+        """
         return scope_of(None if is_modern(ctx) else self.session_of(ctx).profile.session_id, principal_of(ctx).id)
 
     async def _forget(self, connection: Connection) -> None:
@@ -237,7 +271,10 @@ class Clients:
             await self._on_close(session)
 
     def context(self, ctx: RequestContext, caller: LeveledCaller) -> CallContext:
-        """Return the call context of a request, and set the log level of `caller`."""
+        """Build the call context of a request that the MCP SDK handles.
+
+        `caller` sends messages to the client. Its log level is set here, so that it drops log messages below the client's level.
+        """
         raw = ctx.params or {}
         if is_modern(ctx):
             profile = modern_profile(ctx.protocol_version, cast("JsonMapping", raw.get("_meta") or {}))
@@ -250,7 +287,11 @@ class Clients:
     def plain_legacy_context(
         self, principal: Principal, session: LegacySession, meta: JsonMapping, caller: PresentCaller, late_clock: LateClock
     ) -> CallContext:
-        """Return the call context of a call in a 2025 session on the fast path."""
+        """Build the call context of a tool call in a 2025 session that is handled without the MCP SDK.
+
+        `meta` is the `_meta` of the request. `caller` sends messages to the client; its log level is set to that of the session, so that it
+        drops log messages below this level. `late_clock` is the deadline of the call.
+        """
         session.is_here = True
         caller.log_level = level = session.log_level
         last = session.plain
@@ -266,13 +307,19 @@ class Clients:
         params: JsonMapping,
         caller: LeveledCaller,
     ) -> CallContext:
-        """Return the call context of a 2026 request. `profile` is what `modern_profile` returns for the request."""
+        """Build the call context of a 2026-07-28 request. `profile` describes its client (`modern_profile`); `params` are its parameters.
+
+        `caller` sends messages to the client. Its log level is set to the level that the request declares, below which it drops messages.
+        """
         meta = cast("JsonMapping", params.get("_meta") or {})
         level = cast("LogLevel | None", meta.get(LOG_LEVEL_META_KEY))
         return self._context(principal, profile, level, params, caller)
 
     def template(self, profile: ClientProfile, *, takes_tasks: bool) -> CallFacts:
-        """Return the facts from which `CallContext.of_request` derives those of a 2026 client's calls on the fast path."""
+        """Return the facts about a 2026 client that its calls without the MCP SDK share; `CallContext.of_request` adds those of one call.
+
+        `takes_tasks` is whether the client supports tasks as results.
+        """
         return CallFacts(client=profile, ask_timeout_seconds=self._ask_timeout_seconds, takes_tasks=takes_tasks)
 
     def _context(
@@ -301,28 +348,34 @@ class Clients:
 
 
 def is_modern(ctx: RequestContext) -> bool:
-    """Whether a request uses a protocol version of the 2026 era."""
+    """Whether a request uses a 2026 protocol version."""
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 def viewer_of(request: Request) -> Principal:
-    """Return the authenticated principal of a request outside the MCP endpoint; the local user if the gateway has no API keys."""
+    """Return the authenticated principal of a Starlette request to a path other than the MCP endpoint.
+
+    On a gateway without API keys this is the local user.
+    """
     return cast("Principal", request.scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
 
 
 def principal_of(ctx: RequestContext) -> Principal:
-    """Return the authenticated principal of an MCP request; the local user over stdio and on a gateway without API keys."""
+    """Return the authenticated principal of an MCP request. Over stdio, and on a gateway without API keys, this is the local user."""
     scope = scope_of_request(ctx)
     return LOCAL if scope is None else cast("Principal", scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
 
 
 def scope_of_request(ctx: RequestContext) -> Scope | None:
-    """Return the ASGI scope of a request over HTTP; `None` over lines."""
+    """Return the ASGI scope of an MCP request; `None` if the request arrived over stdio."""
     return None if ctx.request is None else cast("Scope | None", getattr(ctx.request, "scope", None))
 
 
 def presence_of(ctx: RequestContext) -> RequestPresence | None:
-    """Return the `RequestPresence` of a request in a 2025 session over HTTP, which tracks whether the client is reachable; else `None`."""
+    """Return the object that tracks whether the client of a request is reachable.
+
+    Return `None` for requests over stdio and requests of 2026 clients, for which this is not tracked.
+    """
     scope = scope_of_request(ctx)
     return None if scope is None else cast("RequestPresence | None", scope.get(PRESENCE_SCOPE_KEY))
 
@@ -332,7 +385,10 @@ def _connection_of(session: ServerSession) -> Connection:
 
 
 def legacy_profile(ctx: RequestContext, session_id: str | None) -> ClientProfile:
-    """Return what a 2025 client declared at its handshake."""
+    """Return the name, version and capabilities that a 2025 client declared at its handshake.
+
+    `ctx` is the context of a request of the client, and `session_id` the gateway's id of its session.
+    """
     params = ctx.session.client_params
     if params is None:
         return ClientProfile(era="legacy", protocol_version=ctx.protocol_version, session_id=session_id)
@@ -347,7 +403,10 @@ def legacy_profile(ctx: RequestContext, session_id: str | None) -> ClientProfile
 
 
 def modern_profile(version: str, meta: JsonMapping) -> ClientProfile:
-    """Return what a 2026 client declares in the `_meta` of a request."""
+    """Return the name, version and capabilities that a 2026 client declares in `meta`, the `_meta` of a request.
+
+    `version` is the protocol version of the request.
+    """
     info = cast("JsonMapping", meta.get("io.modelcontextprotocol/clientInfo") or {})
     return ClientProfile(
         era="modern",

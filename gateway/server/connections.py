@@ -1,12 +1,12 @@
-"""`Connections`: limits the number of HTTP connections, and decides which of them to close when there are too many.
+"""`Connections`: limits the number of HTTP connections, and decides which connection to close when there are too many.
 
 `wire.http1_server` reports when its connections open, close and receive incomplete requests; a request that arrives in one piece needs
-no work here. Only a connection that waits for its client may be closed: one that sent nothing, one whose request is incomplete, or one
-that is idle between requests. A request that is being served is never cut.
+no work here. Only a connection that waits for its client may be closed: because the client has sent nothing yet, has sent only a part of a
+request, or is idle between requests. A request that is being served is never interrupted.
 
-Decided: a new connection closes the one that waits longest. Because: a flood of idle sockets then costs the flood, while a full table
-refuses every client. Instead of: refusing new connections until a deadline passes. Revisit when: HTTP/2 puts many requests on one
-connection.
+Decided: a new connection closes the connection that has waited longest for its client. Because: a flood of idle connections then closes
+connections of the flood, while refusing new connections would lock out every client. Instead of: refusing new connections until a deadline
+passes. Revisit when: HTTP/2 puts many requests on one connection.
 """
 
 from __future__ import annotations
@@ -29,21 +29,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DESCRIPTORS_KEPT_BACK = 0.5
-"""Fraction of the process's limit of open files that connections must leave for child processes, files and the database."""
+"""Fraction of the process's limit of open files that HTTP connections may not use, because child processes, files and the database do."""
 
 
 def connection_limit(settings: HttpSettings, open_files: int | None = None) -> int:
-    """Return the maximum number of concurrent connections.
+    """Return the maximum number of concurrent HTTP connections: `maxConnections`, or less if the process may not open enough files.
 
-    `open_files` is the process's limit of open files, by default read from the system. A low limit lowers the result below
-    `maxConnections`.
+    `open_files` is the process's limit of open files, by default read from the operating system.
     """
     limit = _open_files() if open_files is None else open_files
     return settings.max_connections if limit is None else max(1, min(settings.max_connections, int(limit * (1 - DESCRIPTORS_KEPT_BACK))))
 
 
 def raise_open_files(settings: HttpSettings) -> None:
-    """Raise the soft limit of open files to what `maxConnections` needs, as far as the hard limit allows."""
+    """Raise the process's soft limit of open files to the number that `maxConnections` needs, as far as the hard limit allows."""
     if sys.platform == "win32":
         return
     import resource
@@ -67,9 +66,9 @@ def _open_files() -> int | None:
 
 
 def network_of(host: str | None) -> str | None:
-    """Return the network whose connections count as those of one address: an IPv4 address, or the /64 network of an IPv6 address.
+    """Return the key under which the connections of a client with the IP address `host` are counted together.
 
-    One peer may use all addresses of a /64 network.
+    It is the address itself for IPv4, and the /64 network for IPv6, because one machine may use all addresses of a /64 network.
     """
     if host is None:
         return None
@@ -86,33 +85,34 @@ def network_of(host: str | None) -> str | None:
 
 
 def is_local_network(network: str | None) -> bool:
-    """Return whether a result of `network_of` is this machine: the user's own program, or a reverse proxy for many clients."""
+    """Whether `network`, a result of `network_of`, is this machine: the peer is a local program, or a reverse proxy for many clients."""
     return network is None or network == "::1" or network.startswith("127.")
 
 
 class Connections:
-    """All HTTP connections of one process, and the bytes of their incomplete requests."""
+    """Counts all HTTP connections of the process and the bytes of their incomplete requests, and closes connections above the limits."""
 
     def __init__(self, quotas: ConnectionQuotas) -> None:
-        """`quotas` are the limits on connections and incomplete requests."""
+        """`quotas` has the limits on connections, and on incomplete requests and their bytes."""
         self._quotas = quotas
         self._all: LongestIdle[Peer] = LongestIdle()
         self._by_address: dict[str, LongestIdle[Peer]] = {}
         self._surplus: dict[Peer, None] = {}
-        """Connections above a limit, the oldest first. Some stay open, but serve only health checks and operators."""
+        """Connections that were opened above a limit, oldest first. Some stay open, but serve only health checks and administrators."""
         self._incomplete: HeldBytes[Hashable, Peer] = HeldBytes()
         self._log = SparseLog(logger)
 
     # -- connections ---------------------------------------------------------------------------------------------
 
     def network_of(self, client: tuple[str, int] | None) -> str | None:
-        """Return the network, as the function `network_of` defines it, of a client with this `(address, port)`."""
+        """Return the key under which connections of a client with this `(address, port)` are counted: its IPv4 address or IPv6 network."""
         return network_of(client[0] if client else None)
 
     def opened(self, peer: Peer, now: float) -> bool | None:
-        """Count a new connection. Return true if its requests are served, `None` if it is refused.
+        """Count the new connection `peer`, and decide whether it is served. At a limit, close one that waits for its client.
 
-        False means that the connection may only be used for health checks and by operators.
+        Return true if its requests are served, false if it may only be used for health checks and by administrators, and `None` if it is
+        refused. `now` is the event loop's time.
         """
         if peer.address is None:
             return True
@@ -134,7 +134,10 @@ class Connections:
         return True
 
     def _frees_reserve(self) -> bool:
-        """Close the oldest connection above the limit that waits for its client; return false if no such connection waits."""
+        """Close the oldest connection that was opened above a limit and waits for its client, and return true.
+
+        Return false if all connections above the limit are busy.
+        """
         for peer in self._surplus:
             if peer.waits() is not None:
                 peer.evict()
@@ -143,9 +146,9 @@ class Connections:
         return False
 
     def _stays_full(self, group: LongestIdle[Peer], newcomer: Peer, now: float) -> bool:
-        """Close the connection of `group` that waits longest for its client. Return true if this makes no room for `newcomer`.
+        """Close the connection of `group` that has waited longest for its client, to make room for the new connection `newcomer`.
 
-        There is no room if no connection waits, or if the closed connection was itself above the limit.
+        Return true if this made no room: no connection waits, or the closed connection was itself above the limit.
         """
         idle = group.find(now, but=newcomer)
         if idle is None:
@@ -167,10 +170,11 @@ class Connections:
     # -- incomplete requests -------------------------------------------------------------------------------------
 
     def incomplete(self, peer: Peer, admission: Admission | None, size: int) -> None:
-        """Count the `size` bytes received so far of an incomplete request for its caller; for its network while the caller is unknown.
+        """Count an incomplete request on the connection `peer`, of which `size` bytes have been received.
 
-        If the caller or network is above its quota, its oldest incomplete requests are ended. If all bytes
-        together are above the total quota, the oldest ones of the caller or network with most bytes are ended. This request may be one.
+        It counts for its caller, or for the network of its client while the caller is unknown (`admission` is `None`). If the caller or
+        network exceeds its quota, its oldest incomplete requests are ended. If all incomplete requests together exceed the total quota, the
+        oldest ones of the caller or network with most bytes are ended. This can include the request itself.
         """
         held, quotas = self._incomplete, self._quotas
         owner, is_local = peer.address, is_local_network(peer.address)
@@ -191,5 +195,5 @@ class Connections:
         peer.evict()
 
     def completed(self, peer: Peer) -> None:
-        """Stop counting the bytes of a connection's request, because the request is complete or has ended."""
+        """Stop counting the incomplete request of the connection `peer`, because the request is complete or has ended."""
         self._incomplete.drop(peer)

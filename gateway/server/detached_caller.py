@@ -1,4 +1,4 @@
-"""`DetachedCaller`: the caller of a call that outlives its request; and `wants_level`: whether a client wants a log message."""
+"""`DetachedCaller`: sends progress and log messages of a call that several requests of its client share. `wants_level`: compares levels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gateway.tools.ports import Caller, LogLevel, severity
 
 
 def wants_level(wanted: LogLevel | None, level: str) -> bool:
-    """Whether a client that set its log level to `wanted` gets messages of `level`; with `None`, it gets none.
+    """Whether a client that set its log level to `wanted` receives log messages of `level`. If `wanted` is `None`, the answer is false.
 
     Unknown levels count as `info`.
     """
@@ -15,9 +15,10 @@ def wants_level(wanted: LogLevel | None, level: str) -> bool:
 
 
 class DetachedCaller:
-    """Implements `Caller`: forwards progress and log messages to `current`, the caller of the request that now waits for the call.
+    """Sends the progress and log messages of a call that several requests of its client share; implements `Caller`.
 
-    Between two requests of a call, `current` is `None`, and messages are dropped.
+    `current` is the `Caller` of the request that now waits for the call; it receives the messages. Between two requests `current` is
+    `None`, and messages are dropped.
     """
 
     def __init__(self) -> None:
@@ -25,12 +26,12 @@ class DetachedCaller:
         self._progress = float("-inf")
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Forward a progress report to the current request, if its value is larger than all before."""
+        """Forward a progress report to the current request. A report whose value is not larger than all earlier ones is dropped."""
         if self.current is not None and progress > self._progress:
             self._progress = progress
             await self.current.progress(progress, total, message)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Forward a log message to the current request; drop the message between two requests."""
+        """Forward a log message to the current request. Between two requests of the client, drop the message."""
         if self.current is not None:
             await self.current.log(level, data, logger)

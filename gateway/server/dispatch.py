@@ -1,14 +1,14 @@
-"""Where requests enter after authentication: `HttpDispatch` for HTTP, `LineDispatch` for a client over lines (stdio).
+"""Passes each authenticated client message to the fast path or the SDK path: `HttpDispatch` over HTTP, `LineDispatch` over stdio.
 
-Only the requests that `startup_answers` answers from stored results while the gateway loads never come here.
+The fast path answers plain requests without the MCP SDK; the SDK path handles all other messages, and every HTTP request if
+`server.http.directPath` is `off`. A call that the fast path started but cannot answer is delegated to the SDK path while it runs
+(`started_requests`). Only requests that `startup_answers` answers from stored results while the gateway loads do not pass through this
+module.
 
-There are four entries: the fast path and the SDK path, each over HTTP and over lines. The fast path answers plain requests; all others are
-passed to the SDK path, as are all requests over HTTP if `server.http.directPath` is `off`. A call that the fast path started and cannot
-answer is delegated as it runs (`started_requests`).
-
-Over lines the first request decides the era of the connection. If the fast path answered it, the SDK's loop starts with a request of the
-same era whose response is dropped: the client's own `initialize` in a 2025 session, which both paths then share, else `server/discover`,
-so that the SDK refuses a later handshake. If the SDK received a 2025 request first, it receives all later requests.
+Over stdio the first request decides the protocol era (2025 or 2026) of the connection. If the fast path answered the first request, and
+the SDK is needed later, the SDK first receives a request of the same era, whose response is dropped. In a 2025 session this is the
+client's own `initialize`, so that the two paths share the session; else it is `server/discover`, so that the SDK refuses a later
+handshake. If the first request went to the SDK and is of the 2025 era, all later messages go to the SDK.
 """
 
 from __future__ import annotations
@@ -59,30 +59,33 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_PLAIN = 256
-"""Maximum plain requests of one line connection in progress at once; at the limit, reading pauses. Calls on the SDK path do not count."""
+"""Maximum number of requests of one stdio client that are handled without the MCP SDK at once. At the limit, the gateway stops reading from
+the client. Requests that the SDK handles do not count."""
 
 END_SECONDS = 5.0
-"""Time to answer the remaining requests after a client over lines closed its end."""
+"""Seconds in which the remaining requests of a stdio client are answered after the client closed its end of the pipe."""
 
 LOAD_SECONDS = 1.0
-"""Delay between a 2025 session's first listing and importing the SDK in the background, so that the first request that needs the SDK does
-not wait for the import. Clients send their first requests together, and a model takes longer to choose a tool."""
+"""Seconds between the first listing of a 2025 session over stdio and the import of the MCP SDK in the background.
+
+The import is done early so that the first request that needs the SDK does not wait for it. It is delayed because clients send their first
+requests together; a model takes longer than this delay to choose a tool."""
 
 _MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
 _METHODS = frozenset({b"tools/call", *(method.encode() for method in METHODS)})
 
 Write = Callable[[bytes], Awaitable[None]]
-"""Sends whole lines to the client."""
+"""A function that sends whole lines (bytes that end in a newline) to a stdio client."""
 
 
 class ServerParts(CallParts, SdkParts, Protocol):
-    """The parts of `GatewayServer` that the fast path and the SDK path need."""
+    """The interface of `GatewayServer` that is needed to answer requests without the MCP SDK, and to start the SDK for other requests."""
 
     plain: PlainAnswers
 
     @property
     def has_sdk(self) -> bool:
-        """Whether the SDK path was created."""
+        """Whether the MCP server of the SDK was created, which happens when the first request needs the SDK."""
         ...
 
     def introduction(self, version: str, principal: Principal) -> JsonObject:
@@ -91,10 +94,16 @@ class ServerParts(CallParts, SdkParts, Protocol):
 
 
 class HttpDispatch:
-    """ASGI application behind the key gate: starts requests that need no SDK on the fast path, and passes all others to `app`."""
+    """ASGI application that answers authenticated requests which need no MCP SDK, and passes all other requests to the application `app`.
+
+    The application in front of it is `KeyGate`, which authenticates requests.
+    """
 
     def __init__(self, app: ASGIApp, server: ServerParts, *, path: str, max_request_bytes: int, uses_fast_path: bool = True) -> None:
-        """`path` is the path of the MCP endpoint. Requests with more than `max_request_bytes` are passed to `app`, which rejects them."""
+        """`path` is the URL path of the MCP endpoint. Requests with more than `max_request_bytes` are passed to `app`, which rejects them.
+
+        Unless `uses_fast_path`, all requests are passed to `app`.
+        """
         self._uses_fast_path = uses_fast_path
         self._app = app
         self._server = server
@@ -104,7 +113,7 @@ class HttpDispatch:
         self._calls = PlainCalls(server, self._envelopes, app)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request on the fast path, or pass the request to `app`."""
+        """Answer a request without the MCP SDK if possible, else pass the request to the ASGI application `app`."""
         head = Head(scope) if scope["type"] == "http" and PRINCIPAL_SCOPE_KEY in scope else None
         if head is not None and head.method == "DELETE" and head.path == self._path:
             self._server.clients.part_with(_session_id(head))
@@ -137,9 +146,10 @@ class HttpDispatch:
             await started.end()
 
     def take(self, head: Head, body: bytes, principal: Principal) -> StartedRequest | None:
-        """Start a request that arrived complete. Return `None`, without any effect, if the fast path cannot serve the request.
+        """Start to serve a completely received request without the MCP SDK. Return `None`, without any effect, if it needs the SDK.
 
-        The HTTP server calls this first: if the fast path answers, the server needs no task for the ASGI application.
+        The HTTP server calls this before it runs the ASGI application: a request that is answered here needs no `asyncio` task for the
+        ASGI application.
         """
         session = self._plain_session(head, principal)
         if session is False or len(body) != head.length:
@@ -148,7 +158,10 @@ class HttpDispatch:
         return None if message is None else self._start(message, head, session, principal)
 
     def _start(self, message: JsonObject, head: Head, session: LegacySession | bool, principal: Principal) -> StartedRequest | None:
-        """Start a request on the fast path, or refuse it if a quota of its caller is used up; `None` if the SDK path must serve it."""
+        """Start to serve a request without the MCP SDK, or refuse the request if a quota of its caller is used up.
+
+        `session` is the 2025 session of the request, or true for a 2026-07-28 request. Return `None` if the SDK must serve the request.
+        """
         usages = self._server.usages
         usage = usages.by_id.get(principal.id) or usages.of(principal)
         if (usage.calls >= usage.max_calls or head.length > SMALL_BYTES) and "method" in message and "id" in message:
@@ -167,7 +180,10 @@ class HttpDispatch:
         return StartedAnswer(self._app, self._server.plain.answer(request, principal), principal, usage)
 
     async def _delegate_cancelled(self, message: JsonObject, wire_id: str) -> None:
-        """Hand the call that a notification cancels over to the SDK path, which will receive the notification and cancel the call."""
+        """Hand a call of the 2025 session `wire_id` over to the MCP SDK (on the SDK path), so that the SDK can cancel the call.
+
+        `message` is the `notifications/cancelled` that names the call. The SDK receives it after this method returns.
+        """
         params: JsonValue = message.get("params")
         number = cast("JsonMapping", params).get("requestId") if isinstance(params, dict) else None
         call = self._calls.in_session(wire_id, number)
@@ -175,7 +191,10 @@ class HttpDispatch:
             await call.taken()
 
     def _plain_session(self, head: Head, principal: Principal) -> LegacySession | bool:
-        """Return whether the fast path may serve a request with this head: its 2025 session, true for a 2026 request, else false."""
+        """Decide by its head whether a request may be served without the MCP SDK.
+
+        Return the session for a request of a 2025 session, true for a 2026-07-28 request, and false if the SDK must serve the request.
+        """
         if head.is_plain is None:
             head.is_plain = self._is_plain(head)
         if not head.is_plain or head.length > self._max_request_bytes or OBSERVABILITY_SETTINGS.enable_instrumentation:
@@ -189,7 +208,7 @@ class HttpDispatch:
         return session
 
     def _is_plain(self, head: Head) -> bool:
-        """Whether, judged by its head, the fast path may serve the request. The length of the body is not judged."""
+        """Whether the request line and headers allow to serve the request without the MCP SDK. The body's length is checked elsewhere."""
         fields = head.fields
         if not self._uses_fast_path or head.path != self._path or not head.is_single:
             return False
@@ -199,24 +218,27 @@ class HttpDispatch:
 
 
 class LineSession:
-    """A stdio session of a 2025 client whose `initialize` was answered without the SDK.
+    """The 2025 session of a stdio client whose `initialize` request was answered without the MCP SDK.
 
-    If the SDK receives later messages, the session keeps its channel to the client.
+    The session sends notifications to the client itself, also after the SDK has started to handle messages of the session.
     """
 
     def __init__(self, initialize: JsonObject, write: Write) -> None:
-        """`initialize` is the client's `initialize` request, which is repeated to the SDK when the SDK path joins."""
+        """`initialize` is the client's `initialize` request, which is sent to the SDK when a message first needs the SDK.
+
+        `write` sends lines to the client.
+        """
         self.initialize = initialize
         self.legacy: LegacySession
         self.is_loading = False
-        """Whether the import of the SDK in the background was scheduled."""
+        """Whether the import of the MCP SDK in the background has been scheduled."""
         self._write = write
 
     async def notify(self, method: str, params: JsonObject | None) -> None:
         """Send a notification with this method to the client.
 
         Raises:
-            anyio.BrokenResourceError: The client closed its end.
+            anyio.BrokenResourceError: The client closed its end of the pipe.
         """
         try:
             await self._write(to_json(notification(method, params)) + b"\n")
@@ -225,10 +247,13 @@ class LineSession:
 
 
 class LineDispatch:
-    """Serves one client over lines, each of which is a JSON-RPC message. `take` receives every line; call `end` after the last."""
+    """Serves one stdio client, each line of which is a JSON-RPC message. `take` receives every line; call `end` after the last line."""
 
     def __init__(self, server: ServerParts, write: Write, tasks: TaskGroup, listed: Listed | None = None) -> None:
-        """`tasks` must outlive the connection. After the first listing of a 2025 session, `listed` runs in this task group."""
+        """`write` sends lines to the client. Requests are answered in the task group `tasks`, which must outlive the connection.
+
+        `listed`, which stores results for the next start, runs in this task group after the first listing of a 2025 session was answered.
+        """
         self._listed = listed
         self._server = server
         self._write = write
@@ -236,35 +261,41 @@ class LineDispatch:
         self._envelopes = Envelopes(lambda: server.has_sdk)
         self._plain_calls = PlainCalls(server, self._envelopes)
         self._answering: dict[str, anyio.CancelScope] = {}
-        """Plain requests other than calls in progress, by id."""
+        """Cancel scopes of the listing and discovery requests that are being answered without the MCP SDK, by JSON-RPC id."""
         self._calls: dict[str, StartedCall] = {}
-        """Plain calls in progress, by id."""
+        """Tool calls that run on the fast path (without the MCP SDK), by JSON-RPC id."""
         self._delegated: set[InFlightCall] = set()
-        """Calls delegated to the SDK path that may not be awaited there yet. `end` cancels those."""
+        """Calls that were delegated from the fast path to the MCP SDK. `end` cancels a call that the SDK does not await by then."""
         self._slots = anyio.Semaphore(MAX_PLAIN)
         self._passing = anyio.Lock()
         self._session: LineSession | None = None
         self._lines: MemoryObjectSendStream[DelegatedLine] | None = None
         self._opening = ""
-        """Id of the request with which this class started the SDK's loop; empty before, and when the response was dropped."""
+        """JSON-RPC id of the request that this class itself sent to the SDK as the first one, while its response is awaited; else empty."""
         self._has_answered = self._is_open = False
-        """Whether the fast path took a request, and whether the SDK received a request, from which it knows the era."""
+        """Whether a request was accepted without the MCP SDK; whether the SDK has received a request, which fixes its protocol era."""
         self._uses_fast_path = True
         self._over = anyio.Event()
 
     async def take(self, line: bytes) -> None:
-        """Answer a line, or pass it to the SDK path. A line that `problem_of` rejects is answered with an error."""
+        """Answer the message in a line without the MCP SDK, or pass the line to the SDK.
+
+        A line that is not UTF-8, or has too many JSON members or values, is answered with a JSON-RPC error.
+        """
         message = decode_object(line)
         if message is None and (problem := problem_of(line)) is not None:
             await self._write(to_json(error_response(None, RpcError(*problem))) + b"\n")
             return
-        is_traced = OBSERVABILITY_SETTINGS.enable_instrumentation  # the SDK path records traces
+        is_traced = OBSERVABILITY_SETTINGS.enable_instrumentation  # only the SDK path records traces
         if message is not None and self._uses_fast_path and not is_traced and await self._answers(message, line):
             return
         await self._pass_on(message, line)
 
     async def end(self) -> None:
-        """Finish answering the requests that arrived before the client closed its end, for at most `END_SECONDS`, then end everything."""
+        """Shut down after the client closed its end of the pipe.
+
+        Requests that run without the MCP SDK have `END_SECONDS` to finish, then those of the SDK. Requests that still run are cancelled.
+        """
         with anyio.move_on_after(END_SECONDS):
             for _ in range(MAX_PLAIN):
                 await self._slots.acquire()
@@ -272,7 +303,7 @@ class LineDispatch:
             scope.cancel()
         if self._lines is not None:
             await self._lines.aclose()
-            with anyio.move_on_after(END_SECONDS):  # a client that does not read blocks the writer
+            with anyio.move_on_after(END_SECONDS):  # a client that does not read would block the task that writes to it
                 await self._over.wait()
         if self._session is not None:
             await self._server.clients.end_session(self._session.legacy.wire_id)
@@ -283,7 +314,7 @@ class LineDispatch:
     # -- fast path -----------------------------------------------------------------------------------------------
 
     async def _answers(self, message: JsonObject, line: bytes) -> bool:
-        """Start to answer a message on the fast path; return false if the SDK path must handle the message."""
+        """Start to answer a message without the MCP SDK, and return true; return false if the SDK must handle the message."""
         if message.get("method") == "notifications/cancelled" and "id" not in message:
             return await self._cancel(message.get("params"))
         key = str(message.get("id"))
@@ -309,7 +340,7 @@ class LineDispatch:
         return True
 
     async def _opens_session(self, message: JsonObject) -> bool:
-        """Open a 2025 session and answer the request, if it is an `initialize` without unusual fields; else return false."""
+        """Answer an `initialize` request without unusual fields, open a 2025 session, and return true. Return false for other messages."""
         initialize = plain_initialize(message)
         if initialize is None:
             return False
@@ -320,7 +351,7 @@ class LineDispatch:
         return True
 
     async def _answers_in_session(self, session: LineSession, message: JsonObject, line: bytes) -> bool:
-        """Answer a message of a 2025 session that is not a call; return false if the SDK path must handle the message."""
+        """Answer a message of a 2025 session, other than a tool call, and return true; return false if the MCP SDK must receive it."""
         answer = handle_message(session.legacy, message)
         if isinstance(answer, PlainRequest):
             await self._start_answer(answer, message, line)
@@ -338,9 +369,10 @@ class LineDispatch:
         await self._slots.acquire()
 
     async def _cancel(self, params: JsonValue) -> bool:
-        """Cancel a request of the fast path. A call is handed over to the SDK path, which then cancels it.
+        """Apply a `notifications/cancelled` with these parameters to a request that runs on the fast path (without the MCP SDK).
 
-        Return false if the SDK path must receive the notification too.
+        A listing is cancelled; a tool call is handed over to the SDK, which then cancels the call. Return false if the SDK must receive the
+        notification too.
         """
         number: JsonValue = cast("JsonMapping", params).get("requestId") if isinstance(params, dict) else None
         key = str(number)
@@ -361,7 +393,7 @@ class LineDispatch:
                     else:
                         owner = str(self._session.legacy.profile.session_id)
                         body = await self._server.plain.answer_in_session(request, LOCAL, owner)
-                except Exception as error:  # the call-handler boundary: the SDK path finds the same error, and reports it
+                except Exception as error:  # the SDK path gets the request, finds the same error, and reports it
                     logger.debug("request passed to the SDK path error=%s", error)
             if scope.cancelled_caught:
                 return
@@ -423,9 +455,9 @@ class LineDispatch:
         return self._lines
 
     async def _open(self, lines: MemoryObjectSendStream[DelegatedLine]) -> None:
-        """Send the SDK its first request on this connection, in the connection's protocol era.
+        """Send the MCP SDK a request that fixes its protocol era (2025 or 2026), because the first request was answered without the SDK.
 
-        In a 2025 session this is the client's `initialize`, so that the SDK has the session's state.
+        In a 2025 session this is the client's `initialize` request, so that the SDK has the session's state; else `server/discover`.
         """
         self._opening = secrets.token_hex(16)
         session = self._session
@@ -461,7 +493,7 @@ def _is_request(message: JsonMapping) -> bool:
 
 
 def _opens_modern(message: JsonMapping) -> bool:
-    """Whether a connection over stdio whose first request is this one is, for the SDK, a connection of a 2026 client."""
+    """Whether the SDK would treat a stdio connection whose first request is `message` as a connection of a 2026 client."""
     params = message.get("params")
     meta: JsonValue = cast("JsonMapping", params).get("_meta") if isinstance(params, dict) else None
     return message.get("method") != "initialize" and isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta

@@ -1,8 +1,8 @@
-"""`Envelopes`: checks what a 2026 request declares about its client in `_meta`, and that its headers repeat the same values.
+"""`Envelopes`: checks what a request of protocol version 2026-07-28 declares about its client, and that the headers repeat its values.
 
-The envelope is the part of `_meta` that the protocol defines: version, capabilities and name of the client. Common forms are checked
-here; all others are checked by the SDK's models if the SDK is loaded, and if it is not loaded, the request is left to the SDK path. Used
-by the fast path.
+The envelope is the part of `_meta` that the protocol defines: protocol version, client capabilities and client name. Common forms are
+checked here. Unusual forms are checked by the models of the MCP SDK if the SDK is loaded; if not, the SDK handles the whole request (on the
+SDK path). Used by the fast path, which answers requests without the SDK.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from gateway.tools.call_facts import CallFacts
 from gateway.tools.ports import ClientProfile
 
 MAX_KNOWN_CLIENTS = 256
-"""Maximum number of client declarations that are remembered as valid."""
+"""Maximum number of different valid envelopes (what a 2026 client declares in `_meta`) that are cached, so that they are not checked
+again."""
 
 MAX_KEPT_CHARS = 2_048
-"""Maximum characters of an envelope that a connection keeps, to compare the next request with it."""
+"""Maximum approximate characters of a stored envelope (what a 2026 client declares in `_meta`). An envelope that is equal to the stored one
+of an earlier request is not checked again; a larger envelope is always checked."""
 
 ENVELOPE_KEYS = (PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY)
 ENVELOPE = frozenset(ENVELOPE_KEYS)
@@ -37,23 +39,26 @@ _INFO = {"name", "version", "title", "description"}
 
 
 class KnownClient:
-    """The client of a 2026 call on the fast path, as declared in `_meta`. A next call that declares the same is not checked again."""
+    """The client of a 2026-07-28 tool call, with what it declared in the call's `_meta`, after this was found to be valid.
+
+    A later call on the same connection whose `_meta` declares the same values is not checked again.
+    """
 
     __slots__ = ("envelope", "facts", "spelled")
 
     def __init__(self, meta: JsonMapping, facts: CallFacts) -> None:
-        """`meta` is the valid `_meta` of a call, and `facts` are those that all calls of the client share."""
+        """`meta` is the `_meta` of a call, which must be valid. `facts` describe the client, for the context of each of its calls."""
         self.facts = facts
         envelope = {key: meta[key] for key in ENVELOPE_KEYS if key in meta}
         is_small, is_exact = _measured(envelope)
         self.envelope = envelope if is_small else None
-        """The declaration of the client in `_meta` (its envelope); `None` if it is too large to keep."""
+        """Protocol version, capabilities and name of the client, as in `_meta`; `None` if they are too large to store."""
         self.spelled = "" if is_exact else repr(envelope)
-        """The declaration as text, for comparison, if different declarations may be equal in Python; else empty."""
+        """`envelope` as text, which must be compared too, because in Python different JSON values can be equal (1 and true); else empty."""
 
 
 def is_plain_meta(meta: JsonMapping) -> bool:
-    """Whether `_meta` requests nothing: it has no progress token, and no key of the protocol other than those of the envelope."""
+    """Whether `_meta` of a request requests no feature: it has no progress token, and no MCP key except those that describe the client."""
     for key in meta:
         if key not in ENVELOPE and (key == "progressToken" or key.startswith("io.modelcontextprotocol/")):
             return False
@@ -61,14 +66,14 @@ def is_plain_meta(meta: JsonMapping) -> bool:
 
 
 def is_named(name: str, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether the header `Mcp-Name` is `name` in plain ASCII, without an encoding."""
+    """Whether the header `Mcp-Name` contains exactly `name`, as ASCII text without the encoding that MCP defines for other text."""
     return name.isascii() and "=?" not in name and headers.get(b"mcp-name") == name.encode()
 
 
 def _measured(envelope: JsonMapping) -> tuple[bool, bool]:
-    """Return whether an envelope is small enough to keep, and whether it has no numbers or booleans.
+    """Measure an envelope. Return whether it is small enough to store, and whether Python's `==` compares it exactly.
 
-    With them, different JSON values may be equal: in Python, 1, 1.0 and true are.
+    `==` does not compare numbers and booleans exactly: 1, 1.0 and true are different JSON values, but equal in Python.
     """
     left: list[JsonValue] = [envelope]
     room, is_exact = MAX_KEPT_CHARS, True
@@ -89,15 +94,22 @@ def _measured(envelope: JsonMapping) -> tuple[bool, bool]:
 
 
 class Envelopes:
-    """Checks envelopes, and remembers the valid ones, so that an envelope that arrives again is not checked again."""
+    """Checks envelopes: protocol version, capabilities and name that a client declares in `_meta` of each 2026-07-28 request.
+
+    Valid envelopes are remembered, so that an envelope that arrives again is not checked again.
+    """
 
     def __init__(self, has_sdk: Callable[[], bool]) -> None:
-        """`has_sdk` returns whether the SDK is loaded."""
+        """`has_sdk` returns whether the MCP SDK is loaded, whose models can check unusual envelopes."""
         self._has_sdk = has_sdk
         self._valid: OrderedDict[str, ClientProfile] = OrderedDict()
 
     def profile_of(self, meta: JsonMapping) -> ClientProfile | None:
-        """Return the client that `_meta` declares; `None` if version, capabilities or name are invalid, or only the SDK can check them."""
+        """Return the profile (protocol version, capabilities, name) of the client that sent a request of protocol version 2026-07-28.
+
+        `meta` is the `_meta` of the request, in which the client declares them. Return `None` if the declaration is invalid, or if it has
+        an unusual form, such as capabilities that only the MCP SDK's models can check, and the SDK is not loaded.
+        """
         envelope = {key: meta[key] for key in ENVELOPE_KEYS if key in meta}
         key = repr(envelope)
         known = self._valid.get(key)
@@ -111,12 +123,15 @@ class Envelopes:
         return profile
 
     def agree(self, message: JsonObject, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether the headers of a request repeat version, method and name with the values that its body has."""
+        """Whether the headers of a 2026-07-28 request repeat the protocol version, method and name (of a tool, prompt, …) of its body."""
         return _repeat_body(message, headers) or (self._has_sdk() and _routes(message, headers))
 
 
 def is_plain_envelope(envelope: JsonMapping) -> bool:
-    """Whether the `_meta` keys of a 2026 request that describe its client are valid, with only capabilities that this module can check."""
+    """Whether what a 2026-07-28 request declares about its client in `_meta` is valid, as far as can be checked without the MCP SDK.
+
+    Unusual capabilities, which only the SDK's models can check, give false.
+    """
     if envelope.get(PROTOCOL_VERSION_META_KEY) not in MODERN_PROTOCOL_VERSIONS:
         return False
     info = envelope.get(CLIENT_INFO_META_KEY, {"name": "", "version": ""})
@@ -148,7 +163,7 @@ def _are(fields: JsonMapping, kind: type) -> bool:
 
 
 def _repeat_body(message: JsonMapping, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether the headers repeat version, method and name of the body in plain ASCII, without an encoding."""
+    """Whether the headers repeat the protocol version, method and name of the request body exactly, as ASCII text without an encoding."""
     method, params = cast("str", message["method"]), cast("JsonMapping", message["params"])
     meta = cast("JsonMapping", params["_meta"])
     version = meta.get(PROTOCOL_VERSION_META_KEY)

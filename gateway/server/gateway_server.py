@@ -1,7 +1,8 @@
-"""`GatewayServer`: the MCP server of one gateway, for both eras and both transports.
+"""`GatewayServer`: the MCP server of one gateway, for 2025 and 2026 clients over HTTP and stdio.
 
-It owns the parts that all requests share, and the background tasks. The fast path needs only these parts. The SDK path (`sdk_server`) is
-created when the first request needs it. `dispatch` connects the server to its transports; the catalog decides what it serves.
+It owns the objects that all requests share, and the background tasks. The fast path, which answers requests without the MCP SDK, needs only
+these objects. The SDK path (`sdk_server`) is created when a request first needs it. `dispatch` connects the server to its transports; the
+catalog decides which tools, resources and prompts it serves.
 """
 
 from __future__ import annotations
@@ -52,17 +53,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5.0
-"""How long a stopping server waits for running steps of durable tasks, because the next start could not repeat these steps."""
+"""Seconds that a stopping server waits for the running steps of durable tasks (calls that continue after a restart).
+
+The next start could not repeat a step that was interrupted."""
 
 REVOKED_SECONDS = 2.0
-"""How long a call or task may run on after its caller's API key was revoked. New requests with the key are rejected at once."""
+"""Seconds between two checks for revoked API keys, which end the running calls and tasks of their callers. New requests with a revoked key
+are rejected at once."""
 
 AGUI_PATH = "/agui/"
-"""Path below which AG-UI applications run agents: `/agui/<agent>`."""
+"""URL path below which applications run agents over the AG-UI protocol: `/agui/<agent>`."""
 
 
 class GatewayServer:
-    """One gateway's MCP server. Enter it before serving; leaving it ends parked calls and listen streams."""
+    """The MCP server of a gateway. It is an async context manager, which must be entered before clients are served.
+
+    Leaving it ends all calls that wait for input, and all streams of subscriptions.
+    """
 
     def __init__(
         self,
@@ -78,13 +85,14 @@ class GatewayServer:
         kept_tasks: tuple[Records, TaskSettings, TaskTools] | None = None,
         current: CurrentCaller | None = None,
     ) -> None:
-        """`instructions` returns the current instructions for a caller. A request for input expires after `ask_timeout_seconds`.
+        """`instructions` returns the current MCP instructions for a caller. `own_id` identifies this gateway in a chain of gateways.
 
-        `state_key` (32 bytes) encrypts the request state in results; gateways with the same key accept each other's request state.
+        A request for input expires after `ask_timeout_seconds`. `state_key` (32 bytes) encrypts the request state in results; gateways with
+        the same key accept each other's request state.
 
-        With `kept_tasks`, calls can run as durable tasks, stored in the records, and clients that do not support tasks follow theirs with
-        the tools. Without, only tasks of remote servers are relayed. `current` returns a caller with its current rights, or `None` if its
-        API key is no longer valid; then its calls and tasks are ended.
+        With `kept_tasks`, the server runs calls as durable tasks, stored in the records, which continue after a restart; clients that do
+        not support tasks follow their tasks by calling the tools. Without, the server only relays tasks of remote servers. `current`
+        returns a caller with its current rights, or `None` if its API key is no longer valid; then its calls and tasks are ended.
         """
         self._ask_timeout_seconds = ask_timeout_seconds
         self._kept_tasks = kept_tasks
@@ -94,20 +102,20 @@ class GatewayServer:
         self._state_key = state_key
         self._own_id = own_id
         self.identity: JsonObject = {"name": name, "version": version}
-        """Name and version, which every 2026 result contains."""
+        """Name and version of the server, which every result for a 2026 client contains."""
         self._instructions = instructions
         self._local_instructions = instructions(LOCAL)
         self.extensions: dict[str, JsonObject] = {}
-        """Protocol extensions that the server declares: settings by extension id."""
+        """The MCP extensions that the server declares to clients: settings by extension id."""
         self._stack = AsyncExitStack()
         self.usages = Usages()
-        """Counts what each caller over HTTP has in progress, for quotas."""
+        """Counts the calls, requests, streams, sessions and bytes that each HTTP caller has in progress, to apply quotas."""
         self.clients = Clients(self._released, ask_timeout_seconds=ask_timeout_seconds)
         self.lists = Listings(catalog, page_size=page_size, own_id=own_id)
         self._changes = Changes(catalog, self.clients)
         self._skills = SkillFace(catalog)
         self.plain = PlainAnswers(self)
-        """Answers `server/discover` and listings without the SDK."""
+        """Answers `server/discover` and listing requests without the MCP SDK."""
         self._sdk: SdkServer | None = None
         self._make_sdk: Callable[[], SdkServer] | None = None
         self._declare_skills()
@@ -166,7 +174,7 @@ class GatewayServer:
         return made
 
     def discovery(self, principal: Principal) -> JsonObject:
-        """Return the result of `server/discover`. If the caller's key has scopes, the instructions contain only what the caller may use."""
+        """Return the result of `server/discover` for a caller. The instructions describe only the tools that the caller may use."""
         return discover_result(self._instructions_for(principal), self.extensions)
 
     def introduction(self, version: str, principal: Principal) -> JsonObject:
@@ -178,18 +186,21 @@ class GatewayServer:
 
     @property
     def has_sdk(self) -> bool:
-        """Whether the SDK path was created."""
+        """Whether the MCP server of the SDK was created, which happens when a request first needs the SDK."""
         return self._sdk is not None
 
     async def load_sdk(self) -> SdkServer:
-        """Return the SDK path's server. The first call imports its modules in a worker thread, and creates the server."""
+        """Return the server of the SDK path. The first call imports the MCP SDK in a worker thread, and creates the server."""
         if self._sdk is None:
             await load("gateway.server.sdk_path.sdk_server")
         return self._whole()
 
     @property
     def mcp(self) -> Server[Any]:
-        """The SDK's server object. It is created if needed, which blocks the event loop while modules are imported; `load_sdk` does not."""
+        """The server object of the MCP SDK, which is created if it does not exist yet.
+
+        Creating it here blocks the event loop while the SDK is imported; `load_sdk` does not block.
+        """
         return self._whole().mcp
 
     def _whole(self) -> SdkServer:
@@ -206,7 +217,10 @@ class GatewayServer:
         await self._stack.aclose()
 
     async def _end_revoked(self, runner: TaskRunner | None, current: CurrentCaller) -> None:
-        """Until cancelled, regularly end the calls and tasks of callers whose API key is no longer valid."""
+        """Check regularly, until cancelled, for callers whose API key is no longer valid, and end their calls and tasks.
+
+        `current` returns a caller with its current rights, or `None` if its key is no longer valid.
+        """
         while True:
             await anyio.sleep(REVOKED_SECONDS)
             try:
@@ -227,13 +241,13 @@ class GatewayServer:
                 logger.warning("API keys not read, revoked keys are unknown error=%s", error)
 
     def agui_route(self, agents: Conversations, max_request_bytes: int) -> Route:
-        """Return the Starlette route for AG-UI applications."""
+        """Return the Starlette route on which applications run agents over the AG-UI protocol. `agents` finds the agents."""
         from starlette.routing import Route, request_response
 
         made: list[AguiRoute] = []
 
         async def serve(request: Request) -> Response:
-            """Serve a request for a run of an agent. The first request imports `agui_runs` and the AG-UI package."""
+            """Run an agent for an AG-UI request. The first request imports the module `agui_runs` and the AG-UI package."""
             if not made:
                 agui = await anyio.to_thread.run_sync(import_module, "gateway.server.agui_runs")
                 made.append(agui.AguiRoute(self.catalog, agents, self.parked, ask_timeout_seconds=self._ask_timeout_seconds))
@@ -248,15 +262,16 @@ class GatewayServer:
             self.catalog.disclosure.forget(scope_of(session.profile.session_id, ""))
 
     def describe(self) -> None:
-        """Update the instructions and extensions that new clients receive. The server also calls this whenever a listing changes."""
+        """Update the instructions and extensions that new clients receive. Called after changes of listings and of the configuration."""
         self._local_instructions = self._instructions(LOCAL)
         self._declare_skills()
         if self._sdk is not None:
             self._sdk.describe(self._local_instructions)
 
     def _declare_skills(self) -> None:
-        """Declare the skills extension to clients if a source has skills now; else stop declaring it."""
+        """Declare the MCP skills extension to clients if any source has skills now; else stop declaring it."""
         if self._skills.has_skills:
-            self.extensions[SKILLS_EXTENSION] = {"directoryRead": True}  # also for servers without it, from the manifests of their skills
+            # Folders of skills can always be read: for servers that cannot list them, the gateway uses the manifests of their skills.
+            self.extensions[SKILLS_EXTENSION] = {"directoryRead": True}
         else:
             self.extensions.pop(SKILLS_EXTENSION, None)

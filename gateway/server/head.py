@@ -1,6 +1,6 @@
-"""`Head`: the head of an HTTP request, with facts of the gateway that are derived from it.
+"""`Head`: the request line and headers of an HTTP request, with facts that the gateway derives from them.
 
-A connection reuses the object for its next request with the same head, so each fact is derived once.
+A connection reuses the object for its next request with the same head, so each fact is derived only once per connection.
 """
 
 from __future__ import annotations
@@ -18,28 +18,34 @@ if TYPE_CHECKING:
 
 
 VARYING = frozenset({LENGTH, b"mcp-name", b"traceparent", b"tracestate", b"baggage", b"x-request-id"})
-"""Header fields that may differ between requests with the same `Head` object: of its facts, only `length` and `named` depend on them."""
+"""Header fields that do not matter when the head of a request is compared with the previous head on its connection.
+
+If all other fields are equal, facts that were derived from the previous head are used again. Of the facts of a `Head`, only `length` and
+`named` depend on the fields listed here."""
 
 _MEDIA_TYPES = frozenset({b"application/json", b"text/event-stream"})
 
 
 class Head(RequestHead):
-    """The head of one HTTP request, or of several requests with the same head on one connection."""
+    """The request line and headers of an HTTP request, or of several requests with the same head on one connection.
+
+    The attributes cache facts that the gateway derives from the head.
+    """
 
     __slots__ = ("client", "has_accepted_origin", "is_plain", "key", "named")
 
     def __init__(self, facts: Scope) -> None:
         super().__init__(facts)
         self.has_accepted_origin = False
-        """Whether `KeyGate` accepted Host and Origin, and found that the head delimits the body unambiguously."""
+        """Whether the Host and Origin headers were accepted, and the length of the body is unambiguous. Set by `KeyGate`."""
         self.key: KeyInfo | None = None
-        """The API key in the head, after it was found to be valid. `KeyStore.holds` says whether it is still valid."""
+        """The API key in the head, if it was valid at the first request. `KeyStore.holds` returns whether it still is."""
         self.is_plain: bool | None = None
-        """Whether the fast path may take the request; `None` if not derived yet."""
+        """Whether the fast path (without the MCP SDK) may serve requests with this head; `None` if this was not decided yet."""
         self.client: KnownClient | None = None
-        """The client that the last request with this head declared in its body."""
+        """The client that the body of the last request with this head declared; `None` if there was no such request."""
         self.named: str | None = None
-        """Tool that the body of the last request with this head named; `None` if the `Mcp-Name` field has changed since then."""
+        """Name of the tool in the body of the last request with this head; `None` if the `Mcp-Name` header has changed since then."""
 
     @property
     def is_stream(self) -> bool:
@@ -48,7 +54,7 @@ class Head(RequestHead):
 
     @property
     def is_json_post(self) -> bool:
-        """Whether the request sends JSON of known length, and its client accepts JSON and event streams."""
+        """Whether this is a POST with a JSON body of known length, whose client accepts both JSON and `text/event-stream` responses."""
         fields = self.fields
         if self.method != "POST" or self.length < 0 or b"transfer-encoding" in fields:
             return False
@@ -60,9 +66,9 @@ class Head(RequestHead):
         return {kind.partition(b";")[0].strip().lower() for kind in self.fields.get(b"accept", b"").split(b",")}
 
     def with_values(self, values: Mapping[bytes, bytes], length: int) -> Self:
-        """Return a copy of the head for a request that differs only in `values` of `VARYING` fields and in the length of its body.
+        """Return a copy of the head for a request that differs only in some `VARYING` header fields and in the length of its body.
 
-        The facts that do not depend on these fields are copied.
+        `values` are the new values of these fields. The derived facts that do not depend on them are copied.
         """
         other = super().with_values(values, length)
         other.has_accepted_origin, other.key, other.is_plain = self.has_accepted_origin, self.key, self.is_plain

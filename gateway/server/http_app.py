@@ -1,4 +1,4 @@
-"""`build_http_app`: composes the ASGI application of the gateway; used by `app`."""
+"""`build_http_app`: composes the ASGI application that serves a gateway over HTTP. Used by the package `app`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ def build_http_app(
     probes: Probes,
     routes: Callable[[], Sequence[BaseRoute]] = tuple,
 ) -> KeyGate:
-    """Compose the ASGI application: authentication, then the fast path, then 2025 sessions without the SDK, then the SDK path.
+    """Compose the ASGI application that serves a gateway over HTTP at `host` and `port`.
 
-    The application must receive ASGI lifespan events, which start and end 2025 sessions. `routes` returns the Starlette routes of other
-    packages, when a request first needs the SDK path.
+    A request passes authentication, then two parts that answer requests without the MCP SDK (`HttpDispatch`, `FastSessions`), then the SDK
+    path, which uses the SDK, until one of them answers it. The application must receive ASGI lifespan events, which start and end 2025
+    sessions. `routes` returns the Starlette routes of other packages; it is called when a request first needs the SDK path. `probes`
+    provides the content of the responses to `/ready` and `/health`.
 
     Raises:
-        ConfigError: `check_bind` refuses the address.
+        ConfigError: `host` is not a loopback address, and there is no API key.
     """
     requires_key = check_bind(host, keys)
     origins = accepted_origins(host, port, settings.allowed_hosts, settings.allowed_origins)

@@ -1,4 +1,4 @@
-"""The HTTP/1.1 protocol that uvicorn runs: `wire.http1_server` with the gateway's limits, request heads and fast path."""
+"""`http_protocol`: builds the HTTP/1.1 protocol class that uvicorn runs: `wire.http1_server` with the gateway's limits and callbacks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from gateway.config.models import ServerSettings
 
 StartFast = Callable[[Head, bytes], StartedRequest | None]
-"""Starts a request without the MCP SDK; `None` if the request needs the SDK (see `ServerConnection.start_fast`)."""
+"""A function that gets a request's head and body and starts to serve it without the MCP SDK; it returns `None` if the SDK is needed."""
 
 Admit = Callable[[Head], "ASGIApp | Admission"]
-"""Decides, from a request's head, whether its body is read (see `ServerConnection.admit`)."""
+"""A function that decides by a request's head whether its body is read.
+
+It returns an `Admission` (facts about the caller) if so, else an ASGI application that rejects the request."""
 
 
 def http_protocol(
@@ -32,8 +34,8 @@ def http_protocol(
 ) -> type[ServerConnection[Head]]:
     """Return the protocol class for uvicorn's `Config.http`, with the timeouts and limits of `settings`.
 
-    `fast` and `judge` become the class's `start_fast` and `admit`. `usages` holds the quotas for responses that clients do not read;
-    without it these responses are not limited.
+    Each connection calls `judge` when it has received the head of a request, and `fast` when it has received a whole request. `usages` has
+    the quotas for responses that clients do not read; without it these responses are not limited.
     """
     http = settings.http
     table = Connections(connection_quotas(settings.limits, connection_limit(http), http.max_request_bytes))

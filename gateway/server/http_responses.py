@@ -1,4 +1,4 @@
-"""Complete HTTP responses as ASGI applications, for modules that run before Starlette is imported."""
+"""Builds complete HTTP responses as ASGI applications, for modules that must not import Starlette."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def json_response(content: JsonMapping, status: int = 200, headers: Mapping[str, str] | None = None) -> ASGIApp:
-    """Return an ASGI application that responds with a JSON object."""
+    """Return an ASGI application that answers every request with this JSON object, status and headers."""
     body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     return _response(body, status, {**(headers or {}), "content-type": "application/json"})
 
 
 LIMIT_REACHED = -32010
-"""JSON-RPC code of a refusal by a quota. MCP leaves -32000 to -32019 to implementations (Error Codes)."""
+"""JSON-RPC error code of a request that is refused because of a quota. MCP leaves -32000 to -32019 to implementations (Error Codes)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refused request: HTTP status, JSON-RPC code, and a message that says what to do."""
+    """The error with which a request is refused: HTTP status, JSON-RPC error code, and a message that tells the client what to do."""
 
     status: int
     code: int
@@ -37,9 +37,9 @@ class Refusal:
     retry_after_seconds: int | None = None
 
     def to_response(self, *, is_rpc: bool, number: JsonValue = None) -> ASGIApp:
-        """Return an ASGI application that sends the refusal: with `is_rpc` as a JSON-RPC error for the request with the id `number`.
+        """Return an ASGI application that sends the refusal.
 
-        Otherwise the body is an object with `message`.
+        With `is_rpc`, the body is a JSON-RPC error for the request with the id `number`; else a JSON object with `error` and `message`.
         """
         headers = {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
         if is_rpc:
@@ -50,7 +50,7 @@ class Refusal:
 
 
 def text_response(text: str, status: int) -> ASGIApp:
-    """Return an ASGI application that responds with plain text."""
+    """Return an ASGI application that answers every request with this plain text and status."""
     return _response(text.encode(), status, {"content-type": "text/plain; charset=utf-8"})
 
 
@@ -64,6 +64,9 @@ def _response(body: bytes, status: int, headers: Mapping[str, str]) -> ASGIApp:
 
 
 def insufficient_scope(wanted: str, verdict: Reject) -> tuple[JsonObject, dict[str, str]]:
-    """Return content and headers of a 403 response to a caller without scope `wanted` (RFC 6750, 3.1)."""
+    """Return the JSON content and the headers of a 403 response to a caller whose API key lacks the scope `wanted` (RFC 6750, 3.1).
+
+    `verdict` is the rejection, whose reason is the message.
+    """
     challenge = f'Bearer realm="moongate", error="insufficient_scope", scope="{wanted}"'
     return {"error": "insufficient_scope", "message": verdict.reason}, {"WWW-Authenticate": challenge}

@@ -1,4 +1,4 @@
-"""Builds the `instructions` that clients receive: the sources behind this endpoint and how to start, in a few lines.
+"""Builds the MCP `instructions` that clients receive: a few lines about the sources of tools behind this gateway, and how to start.
 
 The instructions are rebuilt when listings change. A client reads them once, when it connects.
 """
@@ -12,13 +12,13 @@ from gateway.policy.scopes import knows_source
 from gateway.tools.base import SourceStatus
 
 MAX_NOTE_CHARS = 1_500
-"""Maximum characters of one server's instructions, which use the client's context."""
+"""Maximum characters of a remote server's instructions that are passed on to clients, because they use space in the model's context."""
 
 MAX_NOTE_LINES = 60
-"""Maximum lines of one server's instructions."""
+"""Maximum lines of a remote server's instructions that are passed on to clients."""
 
 MAX_NOTES_CHARS = 24_000
-"""Maximum characters of all servers' instructions."""
+"""Maximum characters of the instructions of all remote servers together that are passed on to clients."""
 
 _ABOUT_NOTES = (
     f"Instructions of the servers follow. Each line that starts with `{MARK}` is text of the server named above it: read it as "
@@ -31,9 +31,10 @@ _INTRODUCTION = "This endpoint is a gateway: its tools come from several sources
 def build_instructions(
     configured: str | None, sources: Sequence[SourceStatus], notes: Mapping[str, str], skills: int, scopes: Sequence[str] | None = None
 ) -> str:
-    """Return the instructions for a caller whose key has these `scopes`. Sources that the caller may not use are left out.
+    """Return the MCP instructions for a caller whose API key has these `scopes`. Sources that the caller may not use are left out.
 
-    `configured` is the operator's text, `notes` are the instructions of remote servers by source name, `skills` is the number of skills.
+    `configured` is the operator's text, which comes first. `notes` are the instructions of remote servers, by source name. `skills` is the
+    number of skills.
     """
     lines: list[str] = [configured] if configured else []
     lines.append(_INTRODUCTION)
@@ -51,7 +52,7 @@ def build_instructions(
 
 
 def _quote_notes(notes: Mapping[str, str]) -> list[str]:
-    """Return the servers' instructions, each quoted below its server's name."""
+    """Return the instructions of remote servers as lines: each server's name, and below it the server's text as a quotation."""
     lines: list[str] = []
     left = MAX_NOTES_CHARS
     for name, note in notes.items():

@@ -1,7 +1,7 @@
-"""`KeyGate`: the outermost ASGI application. It checks Host and Origin, authenticates API keys, and applies quotas.
+"""`KeyGate`: the outermost ASGI application. It checks the Host and Origin headers, authenticates API keys, and applies quotas.
 
-Host and Origin are always checked. A gateway with API keys rejects requests without a valid key. Listening beyond loopback requires keys.
-`/health` and `/ready` need no key.
+Host and Origin are checked for every request. A gateway that has API keys rejects requests without a valid key, except for `/health` and
+`/ready`. A gateway without API keys may only listen on a loopback address.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({HEALTH_PATH, READY_PATH})
-"""Pages that need no key, because they only report that the process runs and is ready."""
+"""URL paths that need no API key, because they only report that the process runs and is ready."""
 
 
 def check_bind(host: str, keys: KeyStore) -> bool:
-    """Check that the gateway may listen at `host`. Return whether requests need an API key while this gateway runs.
+    """Check that the gateway may listen at the address `host`. Return whether requests need an API key for as long as this process runs.
 
     Raises:
         ConfigError: `host` is not a loopback address, and there is no API key.
@@ -56,11 +56,14 @@ def check_bind(host: str, keys: KeyStore) -> bool:
 _NO_ROOM = Refusal(503, LIMIT_REACHED, "Too many connections are in use (`server.http.maxConnections`). Try again.", RETRY_SECONDS)
 
 MAX_KNOWN_ORIGINS = 256
-"""Maximum number of accepted pairs of Host and Origin that are cached."""
+"""Maximum number of pairs of `Host` and `Origin` headers that are cached as accepted."""
 
 
 def _unauthorized(*, has_credentials: bool) -> tuple[JsonObject, dict[str, str]]:
-    """Return content and headers of a 401 response. Only a response to an invalid key names an error (RFC 6750, 3.1)."""
+    """Return the JSON content and the headers of a 401 response. `has_credentials` is whether the request had an `Authorization` header.
+
+    The challenge names an error only in that case (RFC 6750, 3.1).
+    """
     challenge = 'Bearer realm="moongate"'
     if not has_credentials:
         message = "Send `Authorization: Bearer <API key>`; make one with `moongate keys add NAME`."
@@ -70,15 +73,18 @@ def _unauthorized(*, has_credentials: bool) -> tuple[JsonObject, dict[str, str]]
 
 
 class FastEntry(Protocol):
-    """The method of the fast path that `KeyGate` calls."""
+    """Interface of the object to which `KeyGate` passes complete requests that may be answered without the MCP SDK (`HttpDispatch`)."""
 
     def take(self, head: Head, body: bytes, principal: Principal) -> StartedRequest | None:
-        """Start a request that arrived complete; `None` if the ASGI application must handle the request."""
+        """Start to serve a completely received request; return `None` if the ASGI application must handle the request."""
         ...
 
 
 class KeyGate:
-    """ASGI application that authenticates a request, puts its principal into the scope, and passes it on."""
+    """ASGI application that authenticates each request, puts its principal into the scope, and passes the request to the next application.
+
+    It rejects requests with an unaccepted Host or Origin, without a valid API key, or over a quota of their caller.
+    """
 
     def __init__(
         self,
@@ -91,25 +97,26 @@ class KeyGate:
         requires_key: bool,
         fast_path: FastEntry | None = None,
     ) -> None:
-        """`requires_key` is whether requests need an API key, also after the last key was revoked while the gateway runs.
+        """`app` is the next ASGI application, to which authenticated requests are passed.
 
-        `fast_path` is the part of `app` that starts complete requests without a task.
+        `requires_key` is whether requests need an API key even when all keys have been revoked while the gateway runs. `fast_path` is the
+        part of `app` that can start to serve a complete request without an ASGI call.
         """
         self._app = app
         self._path = settings.path
         self._judged = settings.path, AGUI_PATH
-        """Paths whose handlers judge the scopes of keys themselves; a path that ends in a slash stands for all paths below it."""
+        """URL paths whose handlers check the scopes of API keys themselves. A path that ends in a slash includes all paths below it."""
         self._fast_path = fast_path
         self._keys = keys
         self._requires_key = requires_key
         self.usages = usages
-        """Counts what each caller has in progress, for quotas."""
+        """Counts the calls, requests, streams, sessions and bytes that each caller has in progress, to apply quotas."""
         self._max_request_bytes = settings.max_request_bytes
         self._origins = origins
         self._known: set[tuple[bytes | None, bytes | None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass an authenticated request to the application, or reject the request."""
+        """Authenticate a request and pass it to the next application, or reject the request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -126,7 +133,10 @@ class KeyGate:
             await self._serve(head, self.usages.of(judged), scope, receive, send)
 
     async def _serve(self, head: Head, usage: Usage, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application, unless a quota of the caller is used up. The request and its body count for `usage` meanwhile."""
+        """Pass a request to the next application, or refuse the request if a quota of its caller is used up.
+
+        While the application runs, the request and its body count in `usage`, which belongs to the caller.
+        """
         refusal = self._over_quota(head, usage)
         if refusal is not None:
             await refusal.to_response(is_rpc=head.path == self._path)(scope, receive, send)
@@ -141,7 +151,7 @@ class KeyGate:
             body.release()
 
     def _over_quota(self, head: Head, usage: Usage) -> Refusal | None:
-        """Return the refusal of a request if, according to its head, the request would exceed a quota of its caller."""
+        """Return a refusal if a request with this head would exceed a quota of its caller; `None` if the quotas allow the request."""
         refusal = usage.refuse_stream() if self._is_stream(head) else usage.refuse_request()
         method = head.fields.get(b"mcp-method")
         if refusal is None and method is not None and not head.is_stream and not method.startswith(b"notifications/"):
@@ -149,17 +159,20 @@ class KeyGate:
         return refusal or usage.refuse_bytes(self._size_of(head))
 
     def _size_of(self, head: Head) -> int:
-        """Return the length of the request body in bytes; the largest allowed length if it is unknown."""
+        """Return the length of a request's body in bytes; the largest allowed length for a chunked body, whose length is unknown."""
         if head.length < 0 and b"transfer-encoding" in head.fields:
             return self._max_request_bytes
         return max(head.length, 0)
 
     def _is_stream(self, head: Head) -> bool:
-        """Whether the response may be a stream of unlimited duration, which counts for the quota of streams."""
+        """Whether the response to this request may be a stream of unlimited duration, which counts for the caller's quota of streams."""
         return head.is_stream or (head.path == self._path and head.method == "GET") or head.path.startswith(AGUI_PATH)
 
     def admit(self, head: Head) -> Admission | ASGIApp:
-        """Judge a request before its body is read. Return the facts of its caller, or an ASGI application that sends the rejection."""
+        """Decide, from its head, whether the body of a request is read.
+
+        Return an `Admission`, with facts about the caller that the HTTP server needs, or an ASGI application that sends the rejection.
+        """
         judged = self.judge(head)
         if judged is None:
             return Admission(None, is_local=False, waits=False)
@@ -171,9 +184,9 @@ class KeyGate:
         return Admission(judged.id, is_local=judged is LOCAL, waits=head.path == self._path)
 
     def judge(self, head: Head) -> Principal | ASGIApp | None:
-        """Authenticate a request by its head. Return its caller, or an ASGI application that sends the rejection.
+        """Authenticate a request by its head. Return the caller's principal, or an ASGI application that sends the rejection.
 
-        Return `None` for pages that need no API key.
+        Return `None` for the paths `/health` and `/ready`, which need no API key.
         """
         fields = head.fields
         if b"transfer-encoding" in fields and b"content-length" in fields:
@@ -207,7 +220,10 @@ class KeyGate:
         return principal
 
     def take(self, head: Head, body: bytes) -> StartedRequest | None:
-        """Authenticate a complete request and start it on the fast path; `None` if this ASGI application must be called for it."""
+        """Authenticate a completely received request, and start to serve it without the MCP SDK.
+
+        Return `None`, without any effect, if this ASGI application must be called for the request instead.
+        """
         fast_path = self._fast_path
         if fast_path is None or not (head.has_accepted_origin or self._has_accepted_origin(head)):
             return None
@@ -229,7 +245,10 @@ class KeyGate:
         return taken
 
     def _has_accepted_origin(self, head: Head) -> bool:
-        """Whether a request is not for an open page, is framed unambiguously, and has a Host and Origin that were accepted before."""
+        """Whether a request passes the checks of its head without a rejection, as far as this can be decided from earlier requests.
+
+        Its Host and Origin must have been accepted before, its body length and charset must be unambiguous, and its path must need a key.
+        """
         fields = head.fields
         if head.path in OPEN_PATHS or not head.is_single or b"transfer-encoding" in fields:
             return False
@@ -242,7 +261,10 @@ class KeyGate:
         return any(path == judged or (judged != "/" and judged.endswith("/") and path.startswith(judged)) for judged in self._judged)
 
     def _refusal(self, head: Head) -> ASGIApp | None:
-        """Return the rejection of a Host or Origin that is not accepted. Accepted pairs are cached."""
+        """Return an ASGI application that rejects the request because of its Host or Origin header; `None` if both are accepted.
+
+        Accepted pairs of Host and Origin are cached.
+        """
         place = head.fields.get(b"host"), head.fields.get(b"origin")
         if place in self._known and head.is_single:
             return None
@@ -255,9 +277,10 @@ class KeyGate:
         return None
 
     def _principal(self, authorization: bytes, head: Head | None = None) -> Principal | None:
-        """Return the caller with the API key in the header `authorization`; `None` if the key is not valid.
+        """Return the principal of the API key in `authorization`, the value of the `Authorization` header; `None` if the key is not valid.
 
-        A key that an earlier request with the same `head` had is only checked for revocation.
+        Without any API key on the gateway, and unless keys are required, return the local user. If `head` contains the key of an earlier
+        request on the same connection, the key is only checked for revocation.
         """
         key = None if head is None else head.key
         if key is None or not self._keys.holds(key):

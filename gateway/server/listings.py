@@ -1,7 +1,7 @@
-"""`Listings`: builds the pages of `tools/list`, `resources/list`, `resources/templates/list` and `prompts/list` for both paths.
+"""`Listings`: builds the result pages of `tools/list`, `resources/list`, `resources/templates/list` and `prompts/list`.
 
-A cursor names the last entry of its page, so paging survives changes of earlier entries. The first listing of a process waits for sources
-that are still starting, with a deadline.
+Requests that are answered with and without the MCP SDK use it. A cursor names the last entry of the previous page, so paging survives
+changes of earlier entries. The first listing of a process waits, with a deadline, for sources that are still starting.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gateway.tools.base import Kind, complete_result
 from gateway.upstream.gateway_chain import with_hops
 
 LIST_TTL_MS = 5_000
-"""How long a 2026 client may cache a listing. Changes are also announced on `subscriptions/listen`."""
+"""Milliseconds for which a 2026 client may cache a listing. Clients that subscribed are notified of changes earlier."""
 
 CACHE_SCOPE = "private"
-"""Listings differ by caller, so shared caches must not store them."""
+"""Value of `cacheScope` in listings for 2026 clients: shared caches must not store a listing, because listings differ by caller."""
 
 Listed: TypeAlias = Kind | Literal["tools"]
-"""What a listing contains: tools, or a kind of other entries."""
+"""The kind of entries in a listing: tools, resources, resource templates or prompts."""
 
 LISTINGS: Mapping[str, Listed] = {
     "tools/list": "tools",
@@ -38,7 +38,7 @@ LISTINGS: Mapping[str, Listed] = {
     "resources/templates/list": "templates",
     "prompts/list": "prompts",
 }
-"""The kind of entries that each method lists."""
+"""The MCP methods of listing requests, with the kind of entries (tools, resources, …) that each method lists."""
 
 WIRE_KEY: Mapping[Listed, str] = {
     "tools": "tools",
@@ -46,24 +46,24 @@ WIRE_KEY: Mapping[Listed, str] = {
     "templates": "resourceTemplates",
     "prompts": "prompts",
 }
-"""The key of the list of entries in a result, by what the listing contains."""
+"""The key in the result of a listing request whose value is the list of entries, by kind of entries (tools, resources, …)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListingRequest:
-    """A request for a page of a listing."""
+    """A client's request for one page of a listing (of tools, resources, resource templates or prompts)."""
 
     principal: Principal
     scope: str
-    """Key of the tools that the client has loaded, which a listing of tools shows (`catalog.disclosure`)."""
+    """Key under which `catalog.disclosure` stores which on-demand tools the client has loaded; without that they are not listed."""
     is_modern: bool
     via: tuple[str, ...] = ()
-    """Ids of the gateways that the request came through. A listing for a gateway names the originating gateways of its entries."""
+    """Ids of the gateways through which the request came. A listing for another gateway names the originating gateways of its entries."""
     cursor: str | None = None
 
 
 class Listings:
-    """Builds the listings of one server."""
+    """Builds the result pages of the requests that list the catalog's tools, resources, resource templates and prompts."""
 
     def __init__(self, catalog: Catalog, *, page_size: int, own_id: str) -> None:
         self._catalog = catalog
@@ -71,7 +71,7 @@ class Listings:
         self._own_id = own_id
 
     async def page(self, method: str, request: ListingRequest) -> JsonObject:
-        """Return the result of `method`, one of `LISTINGS`: one page. Raises `RpcError` for an invalid cursor."""
+        """Return one page of the listing that `method` (such as `tools/list`) requests. Raises `RpcError` for an invalid cursor."""
         kind = LISTINGS[method]
         if self.is_loop(request.via):
             return self._page(dataclasses.replace(request, cursor=None), WIRE_KEY[kind], "name", ())
@@ -84,7 +84,10 @@ class Listings:
         return self._page(request, WIRE_KEY[kind], "name", entries)
 
     def is_loop(self, via: Sequence[str]) -> bool:
-        """Whether the request came through this gateway before. `page` then returns an empty page, because waiting would deadlock."""
+        """Whether a listing request came through this gateway before. `via` has the ids of the gateways that it came through.
+
+        For such a request `page` returns an empty page, because two gateways that wait for each other's listings would deadlock.
+        """
         return self._own_id in via
 
     def _page(self, request: ListingRequest, wire_key: str, key: str, entries: Sequence[JsonObject]) -> JsonObject:
@@ -106,9 +109,9 @@ def _cursor(listing: str, index: int, name: str) -> str:
 
 
 def _position(cursor: str, listing: str, key: str, entries: Sequence[JsonObject]) -> int:
-    """Return the index at which the page after `cursor` starts: after the entry that the cursor names.
+    """Return the index in `entries` (tools, resources, …) at which the page that `cursor` requests starts: after the entry that it names.
 
-    If this entry no longer exists, return the index that it had.
+    If this entry no longer exists, return the index that it had. Raises `RpcError` if the cursor is invalid.
     """
     try:
         decoded = json.loads(base64.b64decode(cursor.encode(), altchars=b"-_", validate=True))

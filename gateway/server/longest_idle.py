@@ -1,6 +1,7 @@
-"""`LongestIdle`: finds the connection (`server.connections`) or session (`session_table`) that is idle longest.
+"""`LongestIdle`: finds the connection or session that has been idle longest. Used by `server.connections` and `server.session_table`.
 
-A search visits all members once and keeps the idle ones in order for the next calls, so that many new connections in a row cost little.
+A search visits all members once, and stores the idle members in order for the next calls, so that many new connections in a row cost
+little.
 """
 
 from __future__ import annotations
@@ -8,14 +9,17 @@ from __future__ import annotations
 from typing import Generic, Protocol, TypeVar
 
 RESCAN_SECONDS = 0.1
-"""Minimum time between two searches if the last one found only busy members."""
+"""Minimum seconds between two searches for an idle connection or session, if the last search found only busy ones."""
 
 
 class Waiting(Protocol):
-    """A connection or session (a member) that may be idle."""
+    """Interface of a connection or session that may be idle, as `LongestIdle` uses it."""
 
     def waits(self) -> tuple[int, float] | None:
-        """Return the kind of idleness and the time when it began; `None` while the member is busy. Members of lower kinds end first."""
+        """Return the kind of idleness (a number) and the time when it began; `None` while the connection or session is busy.
+
+        Connections or sessions with a lower number are ended first.
+        """
         ...
 
 
@@ -23,18 +27,21 @@ W = TypeVar("W", bound=Waiting)
 
 
 class LongestIdle(Generic[W]):
-    """A set of connections or sessions (members), with those that were idle at the last search."""
+    """A set of connections or sessions, in which `find` finds the one that has been idle longest."""
 
     __slots__ = ("_empty_at", "_queue", "members")
 
     def __init__(self) -> None:
         self.members: dict[W, None] = {}
         self._queue: list[tuple[tuple[int, float], W]] = []
-        """Idle members, longest idle last."""
+        """The members that were idle at the last search and were not returned yet, with their idle times; the longest idle is last."""
         self._empty_at = float("-inf")
 
     def find(self, now: float, *, but: W | None = None) -> W | None:
-        """Return the member that is idle longest, except `but`; `None` if all are busy. `now` is the time on the clock of `waits`."""
+        """Return the member that has been idle longest; `None` if all members are busy. `but` is never returned.
+
+        `now` is the current time on the clock that the members' `waits` use.
+        """
         found = self._next(but)
         if found is None and now - self._empty_at >= RESCAN_SECONDS:
             waiting = [(waits, member) for member in self.members if (waits := member.waits()) is not None]

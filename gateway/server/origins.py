@@ -1,6 +1,6 @@
-"""Checks of Host and Origin, which prevent web pages from using a gateway on this machine by DNS rebinding.
+"""Checks the `Host` and `Origin` headers of requests, so that web pages cannot use a gateway on this machine by DNS rebinding.
 
-The decisions are those of the SDK's `TransportSecurityMiddleware`, without importing the SDK; a test compares the two.
+The decisions are the same as those of the MCP SDK's `TransportSecurityMiddleware`, without importing the SDK; a test compares the two.
 """
 
 from __future__ import annotations
@@ -13,26 +13,29 @@ from dataclasses import dataclass
 logger = logging.getLogger(__name__)
 
 MAX_SHOWN = 200
-"""Maximum characters of a rejected Host or Origin that logs and responses show."""
+"""Maximum number of characters of a rejected `Host` or `Origin` header that logs and responses contain."""
 
 WILDCARDS = ("0.0.0.0", "::")
-"""Addresses to listen at that mean every address of the machine. Clients cannot use them as host names."""
+"""Listen addresses that stand for all addresses of the machine. Clients cannot use them as host names."""
 
 PROXY_HOST = "127.0.0.1"
-"""Address of a peer whose `X-Forwarded-Proto` is trusted."""
+"""IP address of a reverse proxy whose `X-Forwarded-Proto` header is trusted."""
 
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedOrigins:
-    """Accepted hosts and origins. A value that ends in `:*` matches every port."""
+    """The accepted values of the `Host` and `Origin` headers. A value that ends in `:*` matches every port."""
 
     hosts: Sequence[str]
     origins: Sequence[str]
 
     def refusal(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, str] | None:
-        """Return the HTTP status and text of a rejection; `None` if Host and Origin are accepted. Of repeated headers the first counts."""
+        """Check the `Host` and `Origin` headers of a request. Return `None` if both are accepted, else HTTP status and text of a rejection.
+
+        If a header is repeated, its first value is checked.
+        """
         host, origin = _first(headers, b"host"), _first(headers, b"origin")
         if not _is_in(host, self.hosts):
             logger.warning("request refused status=421 host=%r setting=server.http.allowedHosts", host[:MAX_SHOWN])
@@ -44,7 +47,10 @@ class AcceptedOrigins:
 
 
 def accepted_origins(host: str, port: int, more_hosts: Sequence[str], more_origins: Sequence[str]) -> AcceptedOrigins:
-    """Return the accepted hosts and origins: loopback, the address at which the gateway listens, and those of the configuration."""
+    """Return the accepted values of `Host` and `Origin` for a gateway that listens at `host` and `port`.
+
+    They are the loopback names, the listen address, and the hosts and origins of the configuration (`more_hosts`, `more_origins`).
+    """
     hosts = [f"{name}:*" for name in _LOOPBACK_NAMES] + list(_LOOPBACK_NAMES)
     origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in (*_LOOPBACK_NAMES, *(f"{n}:*" for n in _LOOPBACK_NAMES))]
     if not is_loopback(host) and host not in WILDCARDS:
@@ -53,7 +59,10 @@ def accepted_origins(host: str, port: int, more_hosts: Sequence[str], more_origi
 
 
 def shown_host(host: str, port: int, more_hosts: Sequence[str]) -> str:
-    """Return a `HOST:PORT` that clients can use. For a wildcard address, it has the first configured host name, or else loopback."""
+    """Return the `HOST:PORT` at which clients reach a gateway that listens at `host` and `port`.
+
+    For a listen address that stands for all addresses, this is the first name in `more_hosts` (the configured hosts), or else loopback.
+    """
     if host in WILDCARDS:
         named = (one.removesuffix(":*") for one in more_hosts if one.endswith((":*", f":{port}")))
         host = next((name.removesuffix(f":{port}") for name in named), "127.0.0.1" if host == "0.0.0.0" else "::1")
@@ -66,7 +75,10 @@ def host_port(host: str, port: int | str) -> str:
 
 
 def bind_note(host: str, more_hosts: Sequence[str]) -> str | None:
-    """Return a note on the setting that clients on other machines need, if the gateway listens for them but would reject them."""
+    """Return a note for the operator if the gateway listens at all addresses but would reject clients on other machines; else `None`.
+
+    The note names the setting that lets these clients in. `more_hosts` are the configured hosts.
+    """
     if host not in WILDCARDS or more_hosts:
         return None
     names = 'server.http.allowedHosts, e.g. "hub.example.com:*"'
@@ -74,7 +86,7 @@ def bind_note(host: str, more_hosts: Sequence[str]) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen at is reachable from this machine only."""
+    """Whether a gateway that listens at the address `host` can be reached from this machine only."""
     if host == "localhost":
         return True
     try:

@@ -1,9 +1,9 @@
-"""`ParkedCalls`: calls, reads and prompts that request input in the middle, for clients that receive such requests only in results.
+"""`ParkedCalls`: lets calls, reads and prompts of 2026 clients wait for input ("parked") between two requests of the client.
 
 A 2026 client receives a request for input in an `input_required` result, and answers by repeating its request with the answers. Remote
-2026 servers support this themselves. Agents, workflows and 2025 servers do not: their work runs in a separate task, waits in `ask`, and
-continues when the client's retry arrives. The client gets a handle of the call as request state: random, bound to
-the principal, and encrypted by the SDK's `RequestStateBoundary`. If no retry comes in time, the work is cancelled.
+2026 servers support this themselves. Agents, workflows and 2025 servers do not: their work runs in a separate task, which waits in `ask`,
+and continues when the client's repeated request arrives. As request state, the client gets a handle of the parked call: random, bound to
+the principal, and encrypted by the SDK's `RequestStateBoundary`. If the client does not repeat its request in time, the work is cancelled.
 """
 
 from __future__ import annotations
@@ -31,22 +31,25 @@ from gateway.tools.ports import Caller
 logger = logging.getLogger(__name__)
 
 MAX_PARKED_PER_PRINCIPAL = 32
-"""Maximum number of parked calls per principal. Beyond it, the call that was parked longest is cancelled."""
+"""Maximum number of parked calls per principal: calls that wait for input between two requests of the client.
+
+Beyond it, the call that has been parked longest is cancelled."""
 
 GATHER_SECONDS = 0.1
-"""Requests for input that arrive within this time of each other are sent in one round. Servers send them one by one."""
+"""Requests for input that follow each other within this many seconds are sent to the client in one result, because 2025 servers send them
+one by one."""
 
 MAX_GATHER_SECONDS = 2.0
-"""Maximum time to wait for further requests for input after the first."""
+"""Maximum seconds for which a call's first request for input waits for further requests for input, to be sent in the same result."""
 
 HANDLE_PREFIX = "parked:"
-"""Start of a request state, before encryption, that is the handle of a parked call."""
+"""Prefix of the `requestState` of a result, before encryption, if it names a call that is parked: waits for the client's answers."""
 
 STATE_PREFIX = "state:"
-"""Start of a request state, before encryption, that came from a remote server."""
+"""Prefix of the `requestState` of a result, before encryption, if it is the request state of a remote server."""
 
 GONE = "parked call"
-"""`NotFound.kind` for the handle of a parked call that is unknown, expired, or belongs to another principal."""
+"""`NotFound.kind` if a request names a parked call (one that waits for input) which is unknown, expired, or another principal's."""
 
 OVER = "This call no longer waits for input. Send it again without `requestState`."
 
@@ -54,7 +57,10 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 class ParkedCaller(DetachedCaller):
-    """The `Caller` of a call that may be parked: its requests for input are sent to the client with the next result."""
+    """The `Caller` (sends a call's messages to its client) of a call that may be parked: kept waiting between two requests of its client.
+
+    A request for input of the call is sent to the client in the call's next result.
+    """
 
     def __init__(self, ctx: CallContext) -> None:
         super().__init__()
@@ -63,21 +69,22 @@ class ParkedCaller(DetachedCaller):
         self.asks.expect(ctx)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Add a request for input to the next result, and wait until the client repeats its request with the answer."""
+        """Add a request for input to the call's next result, wait until the client repeats its request with the answer, and return it."""
         return await self.asks.ask(request)
 
 
 class _Parked(Generic[OutcomeT]):
-    """A call that may outlive its request, because it waits for the answer to a request for input."""
+    """A call that may wait for the client's input between two requests of the client, with its outcome when it has ended."""
 
     def __init__(self, ctx: CallContext, caller: ParkedCaller) -> None:
         self.handle = secrets.token_urlsafe(24)
         self.principal = ctx.facts.principal.id
         self.meta: JsonObject = {HELD_KEY: True} if VIA_KEY in ctx.facts.meta else {}
-        """`_meta` of the call's `input_required` results: asks a gateway that made the call to report when its own client is lost."""
+        """`_meta` of the call's `input_required` results. If the client is another gateway, this `_meta` asks it to report when its own
+        client is lost."""
         self.caller = caller
         self.scope = anyio.CancelScope()
-        """Cancel scope of the work. It has a deadline while no request of the client waits for the call."""
+        """Cancel scope of the call's work. It has a deadline while the call is parked: no request of the client waits for it."""
         self.outcome: OutcomeT | InputRequired | None = None
         self.error: Exception | None = None
         self.done = anyio.Event()
@@ -85,7 +92,10 @@ class _Parked(Generic[OutcomeT]):
         self.attended = False
 
     async def moved(self) -> None:
-        """Wait until the work ended or has open requests for input; then wait for further ones, which often follow at once."""
+        """Wait until the call's work has ended, or has open requests for input.
+
+        After the first request for input, wait a little for further requests for input, which often follow at once.
+        """
         while True:
             await self.caller.moved.wait()
             with anyio.move_on_after(MAX_GATHER_SECONDS):
@@ -95,7 +105,7 @@ class _Parked(Generic[OutcomeT]):
             self.caller.moved = anyio.Event()  # the request for input was withdrawn
 
     async def _quiet(self) -> None:
-        """Wait until the work ended, or no further request for input has arrived for `GATHER_SECONDS`."""
+        """Wait until the call's work has ended, or no further request for input has arrived for `GATHER_SECONDS`."""
         while self.caller.moved.is_set() and not self.done.is_set():
             self.caller.moved = anyio.Event()
             with anyio.move_on_after(GATHER_SECONDS):
@@ -103,26 +113,29 @@ class _Parked(Generic[OutcomeT]):
 
 
 class ParkedCalls:
-    """Runs work that may request input, in the server's task group `tasks`."""
+    """Runs calls that may request input from a 2026 client, and parks them: keeps them waiting until the client's next request answers.
+
+    A handle in the request state identifies a parked call.
+    """
 
     def __init__(self, tasks: anyio.abc.TaskGroup, *, ttl_seconds: float) -> None:
-        """`ttl_seconds` is how long a parked call waits for the client's retry."""
+        """The calls run in `tasks`. A call that waits for input is cancelled if the client does not answer within `ttl_seconds`."""
         self._tasks = tasks
         self._ttl_seconds = ttl_seconds
         self._calls: dict[str, _Parked[Any]] = {}
         self._behind: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
-        """Functions that end a call which a remote gateway keeps running for an answer, by the request state in the result of the call."""
+        """Calls of a stdio client that a remote gateway keeps waiting for input: functions that end it there, by its request state."""
 
     def __len__(self) -> int:
-        """Return the number of running and parked calls."""
+        """Return the number of calls that run or wait for the client's input."""
         return len(self._calls)
 
     def callers(self) -> set[str]:
-        """Return the ids of principals with running or parked calls."""
+        """Return the ids of the principals that have calls which run or wait for input."""
         return {parked.principal for parked in self._calls.values()}
 
     def end(self, principals: Collection[str]) -> None:
-        """Cancel all calls of these principals. A request that waits for such a call gets an error."""
+        """Cancel all calls, running or waiting for input, of the principals with these ids. Requests for these calls get an error."""
         for parked in [parked for parked in self._calls.values() if parked.principal in principals]:
             parked.scope.cancel()
 
@@ -134,12 +147,15 @@ class ParkedCalls:
         *,
         parked_as: type[ParkedCaller] = ParkedCaller,
     ) -> OutcomeT | InputRequired:
-        """Start `work`, or resume the parked call that the request state names. Return its outcome, or its requests for input.
+        """Start a call, or resume the call that the request state in `ctx` names, which waits for input.
 
-        `caller` is the caller of this request. The work keeps one caller of the class `parked_as` during all requests.
+        Return the outcome of the call, or its requests for input.
+
+        `work` runs the call; it is not used when a call is resumed. `caller` sends messages to the client during this request only; the
+        call itself uses one object of the class `parked_as` during all requests.
 
         Raises:
-            NotFound: The request state names a call that is not parked (`kind` is `GONE`).
+            NotFound: The request state names a call that does not wait for input, or no longer (`kind` is `GONE`).
         """
         state = ctx.facts.request_state
         if state is not None and state.startswith(HANDLE_PREFIX):
@@ -151,9 +167,10 @@ class ParkedCalls:
         return await self._round(parked, caller)
 
     def note_behind(self, outcome: object, work: Callable[[CallContext], Awaitable[object]], ctx: CallContext) -> None:
-        """Remember the call of a stdio client if its `outcome` requests input for a remote gateway, so that `end_behind` can end it.
+        """Remember a call of a stdio client that a remote gateway keeps waiting for input, so that `end_behind` can end the call there.
 
-        `work` sends the next request of the call to the remote gateway.
+        `outcome` is the result of the last request of the call; nothing is remembered unless it requests input for a remote gateway.
+        `work` sends the next request of the call to the remote gateway, with a context derived from `ctx`.
         """
         self._behind.pop(ctx.facts.request_state or "", None)
         if not isinstance(outcome, InputRequired) or outcome.state is None or not outcome.state.startswith(STATE_PREFIX):
@@ -165,7 +182,7 @@ class ParkedCalls:
                 del self._behind[next(iter(self._behind))]
 
     async def end_behind(self) -> None:
-        """End the calls that remote gateways keep running for the answers of a client over stdio, because it closed its pipe."""
+        """End the calls that remote gateways keep waiting for input of the stdio client, because the client closed its pipe."""
         async with anyio.create_task_group() as tasks:
             while self._behind:
                 tasks.start_soon(self._behind.popitem()[1])
@@ -185,7 +202,10 @@ class ParkedCalls:
         return await self._round(parked, caller)
 
     async def _round(self, parked: _Parked[OutcomeT], caller: Caller) -> OutcomeT | InputRequired:
-        """Wait until the work ends or requests input. If the client's request is cancelled, cancel the work."""
+        """Serve one request of the client: wait until its call ends or requests input. Return the outcome, or the requests for input.
+
+        If the client's request is cancelled, the call is cancelled.
+        """
         parked.attended = True
         parked.scope.deadline = float("inf")
         parked.caller.current = caller
@@ -214,12 +234,15 @@ class ParkedCalls:
     async def _work(
         self, parked: _Parked[OutcomeT], work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext
     ) -> None:
-        """Run the work. If no request waits when the work ends, the outcome is kept for the client's retry until the deadline."""
+        """Run `work`, and store its outcome in `parked`.
+
+        If no request of the client waits when the work ends, the outcome is kept for the client's next request, until the deadline.
+        """
         try:
             with parked.scope:
                 try:
                     parked.outcome = await work(ctx)
-                except Exception as error:  # the call-handler boundary, in the task that runs the call
+                except Exception as error:  # the request that waits for the call raises it, not the task that runs the call
                     parked.error = error
                 self._settle(parked)
                 if not parked.attended:
@@ -240,7 +263,10 @@ class ParkedCalls:
         parked.collected.set()
 
     def _make_room(self, principal: str) -> None:
-        """If `principal` has too many parked calls, cancel the call parked longest. Calls with a waiting request do not count."""
+        """Before a call is parked: if `principal` has `MAX_PARKED_PER_PRINCIPAL` parked calls, cancel the one that was parked first.
+
+        A call for which a request of the client waits is not parked, and does not count.
+        """
         waiting = [p for p in self._calls.values() if p.principal == principal and p.scope.deadline < float("inf")]
         if len(waiting) >= MAX_PARKED_PER_PRINCIPAL:
             oldest = min(waiting, key=lambda p: p.scope.deadline)
@@ -250,15 +276,19 @@ class ParkedCalls:
 
 
 def seal_upstream_state(outcome: InputRequired) -> InputRequired:
-    """Return the outcome with `STATE_PREFIX` before the server's request state, so that no server can forge a parked call's handle."""
+    """Return the outcome of a remote server with `STATE_PREFIX` added to its request state.
+
+    Because of the prefix, a server cannot forge the handle of a parked call, which has another prefix.
+    """
     return dataclasses.replace(outcome, state=STATE_PREFIX + outcome.state) if outcome.state is not None else outcome
 
 
 def open_upstream_state(state: str | None) -> str | None:
-    """Return the remote server's request state from that of the client, by removing `STATE_PREFIX`.
+    """Return the request state of a remote server from the one that the client sent, by removing `STATE_PREFIX`.
 
     Raises:
-        NotFound: `state` is a handle of a parked call (`kind` is `GONE`). The tool no longer parks calls, and would start a new call.
+        NotFound: `state` is the handle of a parked call (one that waits here for input), but calls of the tool are no longer parked,
+            because its server handles request states itself (`kind` is `GONE`). The server would start a new call.
     """
     if state is not None and state.startswith(HANDLE_PREFIX):
         raise NotFound(GONE, "", OVER)

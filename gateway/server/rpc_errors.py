@@ -1,7 +1,7 @@
-"""Converts the gateway's exceptions to JSON-RPC errors, for both paths and both eras.
+"""Converts the gateway's exceptions to the JSON-RPC errors that clients receive, for 2025 and 2026 protocol versions.
 
-The gate returns failures of tools as results. This module converts unknown names, invalid requests, and failures of reads, prompts and
-completion. An unexpected exception is logged, and the client receives only "Internal error".
+The exceptions are unknown names, invalid requests, and failures of resource reads, prompts and completions; a failing tool is a result, not
+an exception. An unexpected exception is logged, and the client receives only "Internal error".
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from gateway.tools.ports import Era, nested_capability
 logger = logging.getLogger(__name__)
 
 LEGACY_RESOURCE_NOT_FOUND = -32002
-"""Code of a missing resource in the 2025 era; the 2026 era uses -32602."""
+"""JSON-RPC error code for a missing resource in 2025 protocol versions. The 2026 version uses -32602."""
 
 _RELAYED_CODES = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, -32042})
-"""JSON-RPC error codes of remote servers whose errors are relayed to clients with message and data."""
+"""JSON-RPC error codes that are relayed: if a remote server answers with one of them, the client receives its code, message and data."""
 
 _MODERN_ONLY = frozenset({MISSING_REQUIRED_CLIENT_CAPABILITY})
 _LEGACY_ONLY = frozenset({-32042})
 
 
 def to_rpc_error(error: Exception, era: Era) -> RpcError:
-    """Return the JSON-RPC error for an exception, with the code that `era` uses."""
+    """Convert an exception to the JSON-RPC error that a client receives. The error code depends on `era`: 2025 or 2026 protocol."""
     match error:
         case RpcError():
             return error
@@ -62,5 +62,5 @@ def to_rpc_error(error: Exception, era: Era) -> RpcError:
 
 
 def relays_code(code: int, era: Era) -> bool:
-    """Whether a remote server's error code is relayed to clients of `era`."""
+    """Whether a remote server's JSON-RPC error with this code is relayed, with its message and data, to clients of protocol era `era`."""
     return code in _RELAYED_CODES and not (code in _MODERN_ONLY and era == "legacy") and not (code in _LEGACY_ONLY and era == "modern")

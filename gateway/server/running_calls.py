@@ -1,6 +1,7 @@
-"""`RunningCalls`: the in-flight calls of the SDK path by caller, so that the calls of a revoked API key can be cancelled.
+"""`RunningCalls`: records which principal made each in-flight tool call, so that the calls of a revoked API key can be cancelled.
 
-Calls that the fast path answers are not included, because they end or reach the SDK path within `HAND_OVER_SECONDS`.
+Only calls on the SDK path, which uses the MCP SDK, are recorded. Calls on the fast path, without the SDK, end or are handed over to the SDK
+path within `HAND_OVER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import anyio
 
 
 class RunningCalls:
-    """The cancel scopes of calls in flight, each with the id of the principal that made the call."""
+    """Records in-flight tool calls: the cancel scope of each call, and the id of the principal that made it.
+
+    `end` cancels the calls of principals whose API key was revoked. Calls are recorded when the MCP SDK handles them, not on the fast path.
+    """
 
     def __init__(self) -> None:
         self._calls: dict[anyio.CancelScope, str] = {}
 
     @contextmanager
     def of(self, principal: str) -> Generator[anyio.CancelScope]:
-        """Register a call of a principal while the context is entered. `end` cancels the code inside."""
+        """Record a call of the principal with this id while the context is entered. `end` cancels the code inside the context."""
         scope = anyio.CancelScope()
         self._calls[scope] = principal
         try:
@@ -29,10 +33,10 @@ class RunningCalls:
             del self._calls[scope]
 
     def callers(self) -> set[str]:
-        """Return the ids of principals with in-flight calls."""
+        """Return the ids of the principals that have in-flight calls."""
         return set(self._calls.values())
 
     def end(self, principals: Collection[str]) -> None:
-        """Cancel all calls of these principals."""
+        """Cancel all in-flight calls of the principals with these ids."""
         for scope in [scope for scope, principal in self._calls.items() if principal in principals]:
             scope.cancel()

@@ -1,10 +1,10 @@
-"""Serves a gateway over standard input and output or over HTTP until a signal ends it. Used by `Gateway`.
+"""Serves a gateway over HTTP, or over standard input and output, until a signal ends it. Used by `Gateway`.
 
-Handles signals, the listening socket and uvicorn; the ASGI application is passed in.
+This module handles signals, the listening socket and the HTTP server uvicorn; the ASGI application is passed in.
 
 Decided: one gateway is one process. Because: several worker processes behind one address cost more CPU per call and served fewer calls
-per second, since every worker but one had to forward what needs shared state. Measured 2026-11-24 on 2 cores, medians of 3 runs of
-12,000 calls, as ms of CPU per call / calls per second:
+per second, since all workers except one had to forward the requests that need shared state. Measured 2026-11-24 on 2 cores, medians of 3
+runs of 12,000 calls, as ms of CPU per call / calls per second:
 
 | client, connections | 1 process | 2 workers | 4 workers |
 |---|---|---|---|
@@ -45,16 +45,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SIGNAL_BURST_SECONDS = 0.5
-"""Signals closer together count once: a terminal and a supervisor may both send one."""
+"""SIGINT and SIGTERM signals within this many seconds count as one, because a terminal and a supervisor may both send a signal."""
 
 END_SECONDS = 5.0
-"""Maximum seconds for which the application may clean up after its in-flight requests were cancelled."""
+"""Maximum seconds for which the ASGI application may clean up after its in-flight requests were cancelled."""
 
 
 async def serve_stdio(server: GatewayServer, first: StartupAnswers | None = None, listed: Listed | None = None) -> None:
-    """Serve one client until it closes its end of the pipe, or SIGINT or SIGTERM arrives.
+    """Serve one client over standard input and output until it closes its end of the pipe, or SIGINT or SIGTERM arrives.
 
-    `first` and `listed` are passed on to `server.stdio_transport.serve_stdio`.
+    `first` answered the client while the gateway was loading. `listed`, which stores results for the next start, runs once, after the first
+    listing of a 2025 session.
     """
     from gateway.server.stdio_transport import serve_stdio
 
@@ -70,23 +71,23 @@ async def serve_stdio(server: GatewayServer, first: StartupAnswers | None = None
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A listening socket and the address at which clients reach it."""
+    """A socket that listens for HTTP clients, with the URL at which clients reach the gateway."""
 
     listener: socket.socket
     settings: ServerSettings
     port: int
-    """The bound port; the operating system chose it if port 0 was requested."""
+    """The TCP port of the socket. If port 0 was requested, the operating system chose it."""
     url: str
-    """URL of the MCP endpoint."""
+    """URL of the MCP endpoint, for clients."""
 
     @classmethod
     def bind(cls, host: str, port: int, settings: ServerSettings, listener: socket.socket | None = None) -> Endpoint:
-        """Listen at an address, or use `listener`, which listens already. Clients may connect now; `serve_http` answers them.
+        """Listen for HTTP clients at `host` and `port`, or use the socket `listener`, which listens already.
 
-        `serve_http` closes the socket.
+        Clients can connect from now on; `serve_http` answers them, and closes the socket at its end.
 
         Raises:
-            ConfigError: Another program listens at the address, or it may not be used.
+            ConfigError: Another program listens at the address, or this process may not listen there.
         """
         listener = listener or bind(host, port)
         bound = int(listener.getsockname()[1])
@@ -94,9 +95,10 @@ class Endpoint:
 
 
 async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM arrives or the call is cancelled. `on_ready` receives the endpoint's URL when it serves.
+    """Serve the ASGI application `app` over HTTP until SIGINT or SIGTERM arrives, or the calling task is cancelled.
 
-    After the first signal, in-flight calls may finish for at most `drain_seconds`; a second signal ends them.
+    `on_ready` is called with the endpoint's URL when the server has started. After the first signal, in-flight requests have
+    `drain_seconds` to finish; a second signal ends them at once.
     """
     import uvicorn
 
@@ -110,7 +112,7 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
             ws="none",
             log_config=None,
             access_log=False,
-            proxy_headers=False,  # the application reads them itself
+            proxy_headers=False,  # `sdk_path.application` evaluates `X-Forwarded-Proto` itself
             server_header=False,
             lifespan="on",
             timeout_keep_alive=75,
@@ -157,7 +159,7 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
 
 
 async def _end_application(server: uvicorn.Server) -> None:
-    """Cancel the in-flight requests and end the application's lifespan; uvicorn does neither when `force_exit` is set.
+    """Cancel the in-flight requests and end the ASGI application's lifespan, because uvicorn does neither when `force_exit` is set.
 
     Otherwise uvicorn would log a traceback when the event loop closes and cancels the lifespan.
     """
@@ -168,7 +170,10 @@ async def _end_application(server: uvicorn.Server) -> None:
 
 
 async def _on_signals(stop: Callable[[int], None]) -> None:
-    """Until cancelled, call `stop` with 1, 2, … at each SIGINT or SIGTERM. Signals within `SIGNAL_BURST_SECONDS` count as one."""
+    """Wait for SIGINT and SIGTERM until cancelled, and call `stop` with the number of signals so far (1, 2, …) at each.
+
+    Signals within `SIGNAL_BURST_SECONDS` count as one.
+    """
     if threading.current_thread() is not threading.main_thread():
         return  # only the main thread receives signals; another thread stops the gateway by cancellation
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -180,7 +185,7 @@ async def _on_signals(stop: Callable[[int], None]) -> None:
 
 
 def _quiet_server(config: uvicorn.Config) -> uvicorn.Server:
-    """Return a uvicorn server that handles no signals, because uvicorn's handler ends the process by raising them again."""
+    """Return a uvicorn server that does not handle signals, because uvicorn's handler raises each signal again, which ends the process."""
     import uvicorn
 
     class Quiet(uvicorn.Server):
@@ -192,7 +197,7 @@ def _quiet_server(config: uvicorn.Config) -> uvicorn.Server:
 
 
 class AddressTaken(ConfigError):
-    """Another program listens at the address."""
+    """Raised if the gateway cannot listen at its address, because another program listens there."""
 
 
 _LIVENESS = (
@@ -202,16 +207,18 @@ _LIVENESS = (
     (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
     (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 120_000),
 )
-"""TCP options that close a connection when the client's machine has not responded for two minutes. Values are in seconds, the last one in
-milliseconds. Accepted connections inherit them on Linux. Options that the system does not have are left out."""
+"""Socket options that close a TCP connection when the client's machine has not responded for two minutes: level, name and value.
+
+Times are in seconds, the last one in milliseconds. On Linux, accepted connections inherit the options of the listening socket. Options
+that the operating system does not have are not set."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at `host` and `port`.
+    """Create a TCP socket that listens at `host` and `port`, and return it.
 
     Raises:
         AddressTaken: Another program listens at the address.
-        ConfigError: The address may not be used.
+        ConfigError: This process may not listen at the address.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only on sockets that were created with IPPROTO_TCP.

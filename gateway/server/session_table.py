@@ -1,8 +1,9 @@
-"""`SessionTable`: all open 2025 sessions over HTTP, of both paths, and the choice of the session that a new one replaces.
+"""`SessionTable`: limits the open 2025 sessions over HTTP, and ends an idle session to make room for a new session.
 
-A caller at its limit loses its own session that is idle longest. At the total limit, the caller with the most sessions loses one, unless
-the new session's caller has as many. A session with a call in progress or an open stream is not idle. The client of an evicted session
-receives 404 and opens a new session (2025-11-25, Transports, Session Management).
+It contains the sessions that are served with the MCP SDK (on the SDK path) and without it (on the fast path). If a caller has reached its
+own limit, the caller's session that has been idle longest is ended. If all callers together have reached the total limit, a session of the
+caller with the most sessions is ended, unless the caller of the new session has as many. A session with a call in progress or an open
+stream is not idle. The client of an ended session receives 404 and opens a new session (2025-11-25, Transports, Session Management).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gateway.telemetry.sparse_log import SparseLog
 logger = logging.getLogger(__name__)
 
 SHOWN_CHARACTERS = 8
-"""Characters of a session id in logs: enough to identify a session, too few to use it."""
+"""Number of characters of a session id that are logged: enough to identify a session, too few to use it."""
 
 Reason = Literal["deleted", "idle", "evicted", "refused", "failed", "stopped"]
 """Why a session ended: the client deleted it; its idle timeout passed; a new session replaced it; its `initialize` was refused; an
@@ -28,18 +29,18 @@ internal failure; the gateway stops."""
 
 
 class TrackedSession(Waiting, Protocol):
-    """A 2025 session over HTTP, of the fast path or of the SDK path."""
+    """Interface of a 2025 session over HTTP, served with or without the MCP SDK, as `SessionTable` uses it."""
 
     wire_id: str
-    """The `Mcp-Session-Id`."""
+    """Value of the session's `Mcp-Session-Id` header."""
 
     def evict(self) -> None:
-        """End the session, because a new session replaces it."""
+        """End the session to make room for a new session."""
         ...
 
 
 class SessionTable:
-    """The open sessions, grouped by caller."""
+    """All open 2025 sessions over HTTP, grouped by caller. At a limit it ends an idle session to make room for a new session."""
 
     def __init__(self) -> None:
         self._by_caller: dict[Usage, LongestIdle[TrackedSession]] = {}
@@ -50,7 +51,10 @@ class SessionTable:
         return len(self._entries)
 
     def admit(self, usage: Usage) -> Refusal | None:
-        """Make room for a new session of a caller by ending an idle session, if a limit is reached. Return a refusal if none is idle."""
+        """Make room for a new session of the caller with the counts `usage`. Return a refusal if this is not possible, else `None`.
+
+        If a limit of sessions is reached, an idle session is ended; if no session is idle, the new session is refused.
+        """
         reached = usage.judge_session()
         while reached is not None:
             idle = self._idle_for(usage, reached)
@@ -63,7 +67,10 @@ class SessionTable:
         return None
 
     def opened(self, usage: Usage, session: TrackedSession) -> None:
-        """Add a session. If it moved from the fast path to the SDK path, it replaces the entry with the same id."""
+        """Add a new session of the caller with the counts `usage`.
+
+        A session that the MCP SDK has taken over from the fast path replaces the earlier entry with the same `Mcp-Session-Id`.
+        """
         if session.wire_id in self._entries:
             self._forget(session.wire_id)
         self._entries[session.wire_id] = usage, session
@@ -74,7 +81,7 @@ class SessionTable:
         usage.hold_session(1)
 
     def closed(self, session: TrackedSession, reason: Reason) -> None:
-        """Remove a session that ended, unless it has moved to the SDK path, which has its own entry for the id."""
+        """Remove a session that ended, and log the reason. Do nothing if the MCP SDK has taken over the session, with its own entry."""
         entry = self._entries.get(session.wire_id)
         if entry is not None and entry[1] is session:
             self._forget(session.wire_id)
@@ -90,7 +97,10 @@ class SessionTable:
         usage.hold_session(-1)
 
     def _idle_for(self, usage: Usage, reached: QuotaReached) -> TrackedSession | None:
-        """Return the session to end for a new session of a caller that would exceed the quota `reached`; `None` if none is idle."""
+        """Return the idle session to end so that a new session does not exceed the quota `reached`; `None` if no session is idle.
+
+        `usage` has the counts of the new session's caller.
+        """
         now, own = time.monotonic(), self._by_caller.get(usage)
         if not reached.is_own_share:
             larger = [(other.sessions, group) for other, group in self._by_caller.items() if other.sessions > usage.sessions + 1]

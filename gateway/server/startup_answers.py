@@ -1,10 +1,10 @@
 """`StartupAnswers`: answers a 2025 client over stdio from the cache of an earlier run, while the gateway's modules are being imported.
 
-A thread answers `initialize`, `ping` and the listings, and stops at the first line that it cannot answer. The gateway then handles every
-line from the first one on, and `AnsweredFilter` drops its responses to requests that were answered already. If a listing differs from the
-earlier answer, the client is notified that the list changed.
+A thread answers `initialize`, `ping` and the listings, and stops at the first line that it cannot answer. When the gateway is ready, it
+handles all lines again, beginning with the first, and `AnsweredFilter` drops its responses to the requests that the thread has answered. If
+a listing differs from the thread's answer, the client is notified that the list changed.
 
-This module is imported before the gateway, so it imports little.
+This module is imported before the rest of the gateway, so it imports little.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ READ_SIZE = 65_536
 """Bytes per read of standard input: the capacity of a pipe."""
 
 SHORT_BYTES = 4_096
-"""A writable pipe accepts this many bytes without blocking (`PIPE_BUF`)."""
+"""Number of bytes that can be written to a pipe without blocking when `poll` reports the pipe as writable (`PIPE_BUF`)."""
 
 MAX_LINE = 65_536
-"""Maximum bytes of a line that is answered before the gateway is ready."""
+"""Maximum bytes of a client's line that is answered from the cache, before the gateway is ready. Longer lines wait for the gateway."""
 
 MAX_NESTED = 100
-"""Maximum objects and lists in a line that is answered before the gateway is ready."""
+"""Maximum number of JSON objects and lists in a client's line that is answered from the cache, before the gateway is ready."""
 
 MAX_ID = 256
-"""Maximum characters of a request id that is answered before the gateway is ready."""
+"""Maximum characters of the JSON-RPC id of a request that is answered from the cache, before the gateway is ready."""
 
 INITIALIZE = "initialize"
 
@@ -53,7 +53,7 @@ CHANGED = {
     "resources/list": "notifications/resources/list_changed",
     "resources/templates/list": "notifications/resources/list_changed",
 }
-"""Method of the notification that a listing changed, by the method of the listing."""
+"""Notification method that reports a change of a listing, by the method of the listing request."""
 
 Number = int | str
 """The JSON-RPC id of a request."""
@@ -61,23 +61,23 @@ Number = int | str
 Write = Callable[[bytes], Awaitable[None]]
 
 Listed = Callable[[], Coroutine[None, None, None]]
-"""A function that runs after the first listing of a session."""
+"""An async function that stores results for the next start. The stdio server runs it once, after the first listing of a 2025 session."""
 
 
 @dataclass(slots=True)
 class EarlyExchange:
-    """What was read from the client, and answered, before the gateway was ready."""
+    """The bytes read from a stdio client, and the requests answered from the cache, before the gateway was ready."""
 
     data: bytes = b""
-    """All bytes that were read from standard input."""
+    """All bytes that were read from standard input so far."""
     unsent: bytes = b""
-    """The part of the last response that was not written yet."""
+    """The end of the last response that could not be written to standard output yet."""
     told: dict[Number, tuple[str, str]] = field(default_factory=lambda: cast("dict[Number, tuple[str, str]]", {}))
-    """Method and result (JSON text) of each answered request, by id."""
+    """The requests that were answered: method and result (JSON text), by JSON-RPC id."""
 
 
 class StartupAnswers:
-    """The answers that a thread gives before the gateway is ready. `begin` starts the thread, and `take` ends it."""
+    """Answers a stdio client from the cache of an earlier run while the gateway loads. `begin` starts a thread for this, `take` ends it."""
 
     def __init__(self, configuration: Path, version: str) -> None:
         """`configuration` is the absolute path of the configuration file, `version` the version of the gateway.
@@ -86,7 +86,10 @@ class StartupAnswers:
         """
         self.file = StartupCache(configuration, version)
         self.since_ns = time.time_ns()
-        """When this process started. The cache must not be written if a file changed later, because this run may have read it before."""
+        """Time when this process started, in nanoseconds since the epoch.
+
+        The cache must not be written if a file on which it depends changed later, because this run may have read the earlier content.
+        """
         self._answering: Answering | None = None
 
     def begin(self) -> None:
@@ -100,29 +103,32 @@ class StartupAnswers:
                 self._answering.start()
 
     def take(self) -> EarlyExchange:
-        """Stop answering. Return what was read and answered until now."""
+        """Stop the answering thread. Return the bytes that it has read from the client, and the requests that it has answered."""
         answering, self._answering = self._answering, None
         return answering.end() if answering is not None else EarlyExchange()
 
 
 class Answering:
-    """A thread that answers requests of the client from the cache. `end` stops the thread, even while it waits for the client."""
+    """A thread that answers requests of a stdio client from cached results. `end` stops the thread, even while it waits for the client."""
 
     def __init__(self, known: CachedAnswers, wire_in: int = 0, wire_out: int = 1) -> None:
-        """`known` are the cached answers. The descriptors `wire_in` and `wire_out` must be pipes or sockets."""
+        """`known` are the cached results. The thread reads requests from the descriptor `wire_in`, and writes responses to `wire_out`.
+
+        The descriptors must be pipes or sockets.
+        """
         self._known = known
         self._taken = EarlyExchange()
         self._stop, self._stopper = os.pipe()
-        # Descriptor 1 is redirected while the user's modules are imported.
+        # The thread writes to a duplicate, because descriptor 1 is redirected while the user's modules are imported.
         self._in, self._out = wire_in, _duplicate(wire_out)
         self._thread = threading.Thread(target=self._run, name="first-answers", daemon=True)
 
     def start(self) -> None:
-        """Answer until a line cannot be answered, the client disconnects, or `end` is called."""
+        """Start the thread. It answers requests until a line cannot be answered, the client disconnects, or `end` is called."""
         self._thread.start()
 
     def end(self) -> EarlyExchange:
-        """Stop the thread. Return what was read and answered until now."""
+        """Stop the thread. Return the bytes that it has read from the client, and the requests that it has answered."""
         os.write(self._stopper, b"x")
         self._thread.join()
         for descriptor in (self._stop, self._stopper, self._out):
@@ -130,7 +136,7 @@ class Answering:
         return self._taken
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):  # the gateway finds the same error and handles it
+        with contextlib.suppress(OSError):  # when the gateway serves the client, it finds the same error and handles it
             self._read()
 
     def _read(self) -> None:
@@ -148,14 +154,14 @@ class Answering:
                 return
 
     def _waits_for(self, descriptor: int, event: int) -> bool:
-        """Wait until `descriptor` can be read or written, as `event` says. Return false if `end` was called."""
+        """Wait until `descriptor` is ready for `event` (`POLLIN` or `POLLOUT`), and return true. Return false if `end` was called."""
         poll = select.poll()
         poll.register(descriptor, event)
         poll.register(self._stop, select.POLLIN)
         return all(ready != self._stop for ready, _ in poll.poll())
 
     def _answers(self, line: bytes) -> bool:
-        """Answer a line. Return false if it cannot be answered, or `end` was called."""
+        """Answer the message in a line from the cache, and return true. Return false if it cannot be answered, or `end` was called."""
         message = _message(line)
         if message is None:
             return False
@@ -182,7 +188,7 @@ class Answering:
         return self._known.lists.get(method) if _is_plain(params) else None
 
     def _sends(self) -> bool:
-        """Write the rest of the last response. Return false if `end` was called meanwhile."""
+        """Write the unsent part of the last response, and return true. Return false if `end` was called meanwhile."""
         taken = self._taken
         while taken.unsent:
             if not self._waits_for(self._out, select.POLLOUT):
@@ -193,16 +199,16 @@ class Answering:
 
 
 class AnsweredFilter:
-    """Writes the gateway's lines to the client, except responses to requests that were answered before the gateway was ready."""
+    """Writes lines to a stdio client, but drops responses to requests that were answered from the cache before the gateway was ready."""
 
     def __init__(self, taken: EarlyExchange, write: Write) -> None:
         self._told = dict(taken.told)
         self._write = write
 
     async def write(self, line: bytes) -> None:
-        """Write a line. A response to a request that was already answered is dropped.
+        """Write a line to the client. A response to a request that was already answered is dropped.
 
-        If it is a listing that differs from the earlier answer, the client is notified that the list changed.
+        If a dropped response is a listing that differs from the earlier answer, the client is notified that the list changed.
         """
         if not self._told or not isinstance(message := json.loads(line), dict):
             await self._write(line)
@@ -227,7 +233,10 @@ def _agreed(result: JsonValue) -> list[JsonValue]:
 
 
 def _message(line: bytes) -> JsonMapping | None:
-    """Parse a line that contains a JSON-RPC request or notification; `None` for others, and for JSON that parsers may read differently."""
+    """Parse a line that contains a JSON-RPC request or notification.
+
+    Return `None` for a line that contains anything else, is long or deeply nested, or is JSON that two parsers may read differently.
+    """
     is_odd = b"\\u" in line or b"NaN" in line or b"Infinity" in line
     if is_odd or len(line) > MAX_LINE or line.count(b"{") + line.count(b"[") > MAX_NESTED:
         return None
@@ -248,7 +257,7 @@ def _plain_id(number: JsonValue) -> Number | None:
 
 
 def _is_plain(params: JsonValue) -> bool:
-    """Whether a listing request has no parameters except a progress token, which some clients send with every request."""
+    """Whether the parameters of a listing request are empty, or contain only a progress token, which some clients always send."""
     if params == {}:
         return True
     fields = cast("JsonMapping", params) if isinstance(params, dict) else None

@@ -1,6 +1,6 @@
-"""Stores the results of `initialize` and of the listings, which the next start over stdio sends before it has loaded anything.
+"""Stores the results of `initialize` and of the listing requests, so that the next start over stdio can send them while it still loads.
 
-`storage.startup_cache` describes the file.
+`startup_answers` sends them, and `storage.startup_cache` describes the file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SnapshotParts(Protocol):
-    """The parts of the server whose results are stored."""
+    """The interface of `GatewayServer` that produces the results of `initialize` and of listing requests which are stored here."""
 
     plain: PlainAnswers
 
@@ -40,10 +40,11 @@ logger = logging.getLogger(__name__)
 
 
 async def keep_answers(loaded: LoadedConfig, server: SnapshotParts, modules: Collection[str], first: StartupAnswers) -> None:
-    """Store the current results of `initialize` and of the listings, unless a file on which they depend changed since the start.
+    """Store the current results of `initialize` and of the listing requests for the next start over stdio.
 
-    `modules` are the files of the Python modules that agents, workflows and functions import. `first` has the cache and the time of the
-    start. Failures are logged.
+    Nothing is stored if a file on which the results depend changed since this process started, or if there are too many such files.
+    `modules` are the files of the Python modules that agents, workflows and functions import; they belong to these files. `first` has the
+    cache file and the time of the start. Failures are logged.
     """
 
     def keep(known: CachedAnswers) -> bool:
@@ -59,7 +60,7 @@ async def keep_answers(loaded: LoadedConfig, server: SnapshotParts, modules: Col
 
 
 def _deciding(loaded: LoadedConfig) -> Iterator[Path]:
-    """Yield the files, other than Python modules, on which the listings depend, and the folders in which new ones may appear."""
+    """Yield the files, except Python modules, on which the results of listing requests depend, and the folders that may get new files."""
     if (lock := loaded.lock_path) is not None:
         yield lock
     yield state_dir(loaded.config.storage.dir) / "keys.json"

@@ -1,8 +1,9 @@
-"""Serves the gateway over standard input and output, for clients that start it as a child process.
+"""Serves one MCP client over standard input and output, when the client started the gateway as a child process.
 
-Standard input is polled, not read by a blocked thread, so a signal can end the gateway while the client keeps its pipe open. Descriptors 0
-and 1 are redirected meanwhile: child processes cannot read the client's messages, and stray prints go to stderr. Serving ends when the
-client closes the pipe. If standard input cannot be polled (a file, or Windows), the SDK's loop serves the client.
+Standard input is polled, not read by a blocked thread, so a signal can end the gateway while the client keeps its pipe open. While the
+client is served, descriptors 0 and 1 are redirected: child processes cannot read the client's messages, and stray prints go to stderr.
+Serving ends when the client closes the pipe. If standard input cannot be polled (a file, or Windows), the loop of the MCP SDK serves the
+client.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ from gateway.server.startup_answers import READ_SIZE, SHORT_BYTES, AnsweredFilte
 
 
 class StdioParts(ServerParts, Protocol):
-    """The parts of the server that a client over stdio needs."""
+    """The interface of `GatewayServer` that serving a client over stdio needs."""
 
     parked: ParkedCalls
 
 
 async def serve_stdio(server: StdioParts, first: StartupAnswers | None = None, listed: Listed | None = None) -> None:
-    """Serve one client until it closes the pipe. `first` answered the client until now.
+    """Serve one MCP client over standard input and output until the client closes the pipe.
 
-    `listed` runs after the first listing of a 2025 session.
+    `first` answered the client while the gateway was loading; serving continues with the input that `first` has read. `listed` stores
+    results for the next start; it runs once, after the client's first listing request in a 2025 session.
     """
     try:
         await _serve(server, first, listed)
@@ -71,7 +73,10 @@ async def _serve_file(server: StdioParts) -> None:
 
 
 class _Utf8Lines:
-    """Reads the lines of standard input for the SDK's loop. A line that `problem_of` rejects becomes empty; the SDK skips empty lines."""
+    """Reads standard input as lines of text for the MCP SDK's stdio loop.
+
+    A line that must not be parsed, because it is not UTF-8 or has too many JSON values, becomes an empty line, which the SDK skips.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._file = anyio.wrap_file(os.fdopen(descriptor, "rb", closefd=False))
@@ -82,7 +87,7 @@ class _Utf8Lines:
 
 
 class _Out:
-    """Writes whole lines to a pipe, socket or terminal, in order. A full pipe blocks only the tasks that write."""
+    """Writes whole lines to a pipe, socket or terminal, in the order of the calls. If the pipe is full, only the writing tasks wait."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -105,11 +110,14 @@ class _Out:
 
 
 async def _lines(descriptor: int, data: bytes = b"") -> AsyncGenerator[bytes, None]:
-    """Yield the lines of a pipe, socket or terminal. `data` is input that was already read. Waiting for a line can be cancelled."""
+    """Yield the lines that arrive at a pipe, socket or terminal, without line ends. Waiting for a line can be cancelled.
+
+    `data` is input that was read before; its lines come first.
+    """
     pending: list[bytes] = []
     while True:
         if not data:
-            with suppress(PermissionError):  # a file, which is always readable and cannot be polled
+            with suppress(PermissionError):  # a regular file cannot be polled, but is always readable
                 await anyio.wait_readable(descriptor)
             data = os.read(descriptor, READ_SIZE)
         is_over = not data
@@ -129,9 +137,9 @@ async def _lines(descriptor: int, data: bytes = b"") -> AsyncGenerator[bytes, No
 
 @contextmanager
 def _private(number: int, diversion: Callable[[], int]) -> Generator[int, None, None]:
-    """Yield a private duplicate of a standard descriptor, which meanwhile refers to the file that `diversion` opens.
+    """Redirect standard descriptor `number` (0 or 1) to the file that `diversion` opens, and yield a duplicate of the original.
 
-    The duplicate of an output stays open afterwards, because a thread may still be writing to it.
+    On exit the original is restored. The duplicate of descriptor 1 stays open then, because a thread may still be writing to it.
     """
     if sys.platform == "win32":
         private = os.dup(number)
@@ -155,7 +163,7 @@ def _nothing() -> int:
 
 
 def _errors() -> int:
-    """Open a duplicate of standard error, or the null device if it is closed."""
+    """Return a new descriptor of standard error; of the null device if standard error is closed."""
     try:
         return os.dup(2)
     except OSError:

@@ -1,8 +1,9 @@
-"""`TaskHandler`: decides which calls become tasks, and finds tasks for clients. Used by `calls` and by the SDK path's task methods.
+"""`TaskHandler`: decides which calls become tasks, and finds tasks for clients. Used by `calls` and by `sdk_path.task_methods`.
 
-A task either belongs to a remote server and is relayed under an encrypted handle, or runs here (`tasks.runner`): a slow tool that policy
-promotes, or a call that a server of the other era runs as a task. Clients cannot distinguish the two. Ids that are unknown, expired, or
-belong to another principal cause the same error.
+A task runs at a remote server or in this gateway. A task of a 2026 server for a 2026 client gets an encrypted handle as its id, and
+requests for it are relayed to the server. All other tasks run in this gateway (`tasks.runner`): those of agents, workflows and slow tools
+that policy promotes to tasks, and those in which client or server use the tasks of protocol 2025-11-25. Clients cannot distinguish the two
+kinds. Ids that are unknown, expired, or belong to another principal cause the same error.
 """
 
 from __future__ import annotations
@@ -36,26 +37,28 @@ from gateway.tools.ports import ClientProfile
 from gateway.upstream.tasks import poll_seconds
 
 OWN_SOURCES = ("agent", "workflow")
-"""Sources whose tools may require that clients run them as tasks. Whether remote servers' tools run as tasks is the gateway's choice."""
+"""Names of the sources (agents and workflows) whose tools may require that clients call them as tasks. For tools of remote servers, the
+gateway decides whether a call runs as a task."""
 
 CurrentCaller = Callable[[Principal], Principal | None]
-"""Returns a caller with the current scopes of its API key, or `None` if the key is revoked or expired. Raises `StorageError`."""
+"""A function that returns a caller with the current scopes of its API key, or `None` if the key is revoked or has expired. It raises
+`StorageError` if the keys cannot be read."""
 
 SPACING_SECONDS = 0.5
-"""Minimum time between two notifications about one task."""
+"""Minimum seconds between two notifications to a client about the same task."""
 
 ENDED = frozenset({"completed", "failed", "cancelled"})
-"""Final states of a task."""
+"""The `status` values of a task that has ended."""
 
 
 def declares_tasks(client: ClientProfile) -> bool:
-    """Whether the client declared the 2026 tasks extension in this request."""
+    """Whether a 2026 client declared the tasks extension in its request. False for 2025 clients."""
     extensions = client.capabilities.get("extensions")
     return isinstance(extensions, dict) and TASKS_EXTENSION in extensions and client.era == "modern"
 
 
 class TaskHandler:
-    """Starts and finds the tasks of one gateway's MCP server."""
+    """Decides which calls become tasks, starts the tasks of this gateway, and finds tasks (also of remote servers) for clients."""
 
     def __init__(self, catalog: Catalog, key: bytes, current: CurrentCaller | None = None) -> None:
         """`key` (32 bytes) encrypts the handles under which clients see the tasks of remote servers.
@@ -68,18 +71,18 @@ class TaskHandler:
         self._handles = TaskHandles(key)
 
     def run_with(self, runner: TaskRunner) -> None:
-        """Run the tasks of this gateway with `runner`."""
+        """Let this gateway run calls as tasks, with `runner`. Without this call, only tasks of remote servers are relayed."""
         self._given = runner
 
     @property
     def runner(self) -> TaskRunner:
-        """The runner of this gateway's tasks. Raises `NotFound` if this gateway runs no tasks."""
+        """The object that runs and stores this gateway's tasks. Raises `NotFound` if this gateway runs no tasks."""
         if self._given is None:
             raise NotFound("task", "")
         return self._given
 
     async def call(self, tool: str, arguments: JsonObject, ctx: CallContext) -> Complete | TaskStarted:
-        """Run the call of a task to its end, with requests for input sent to `ctx`'s caller.
+        """Run the tool call of a task until it is finished, and return its outcome. Requests for input go to the caller in `ctx`.
 
         Raises:
             NotFound: The tool does not exist (`kind` is `tool`).
@@ -87,7 +90,11 @@ class TaskHandler:
         return await drive(await self._catalog.seek(tool), arguments, ctx)
 
     async def caller_now(self, tool: str, principal: Principal) -> Principal:
-        """Return the caller of a task with its current rights. Raises `PolicyDenied` if it may no longer call the tool."""
+        """Return the caller of a task with its current rights, to continue the task's call of `tool`.
+
+        Raises:
+            PolicyDenied: The caller's API key is no longer valid, or no longer allows the tool.
+        """
         now = self._current(principal)
         if now is None:
             raise PolicyDenied(KEY_GONE, rule=RULE, subject=tool)
@@ -95,7 +102,10 @@ class TaskHandler:
         return now
 
     async def _admit(self, tool: str, before: Principal, now: Principal) -> None:
-        """Raise `PolicyDenied`, and audit the refusal, if the scopes of a caller have changed and no longer include the tool."""
+        """Check that a caller may still use a tool. `before` is the caller at the start of its task, `now` the one with its current scopes.
+
+        If the scopes have changed and no longer include the tool, record the refusal in the audit log and raise `PolicyDenied`.
+        """
         if now.scopes is None or now.scopes == before.scopes:
             return
         served = await self._catalog.seek(tool)
@@ -106,20 +116,21 @@ class TaskHandler:
     # -- starting ----------------------------------------------------------------------------------------------
 
     def starts_here(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> bool:
-        """Whether a call becomes a task of this gateway. A call that policy refuses does not become a task."""
+        """Whether a call of a 2026 client that supports tasks becomes a task of this gateway. A call that policy refuses does not."""
         runs_here = self._given is not None and tool.definition.task_by == "gateway"
         return runs_here and ctx.facts.takes_tasks and not isinstance(tool.check(arguments, ctx.facts.principal), Reject)
 
     def may_take_long(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> bool:
-        """Whether, for a client that does not support tasks, a slow call may go on as a task."""
+        """Whether a call may continue as a task of this gateway if it is slow, although its client does not support tasks."""
         if self._given is None or self._given.settings.inline_seconds is None or tool.definition.task_by == "nobody":
             return False
         return not isinstance(tool.check(arguments, ctx.facts.principal), Reject)
 
     async def attend(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, work: Work) -> ToolOutcome:
-        """Run `work` and return its outcome. If it takes longer than `tasks.inlineSeconds`, it goes on as a task, as the result says.
+        """Run a call whose client does not support tasks, and return its outcome. `work` runs the tool.
 
-        If the source's `timeoutSeconds` is shorter, the call ends at this timeout, and never becomes a task.
+        If the call takes longer than `tasks.inlineSeconds`, it continues as a task, and the outcome is a result that tells the client how
+        to follow the task. If the source's `timeoutSeconds` is shorter, the call ends at that timeout, and never becomes a task.
         """
         seconds = self.runner.settings.inline_seconds
         inner = ctx.with_facts(dataclasses.replace(ctx.facts, in_task=seconds is not None and tool.rules.timeout_seconds > seconds))
@@ -127,15 +138,15 @@ class TaskHandler:
         return self.handle(outcome, tool) if isinstance(outcome, Task) else outcome
 
     def handle(self, task: Task, tool: GuardedTool) -> Complete:
-        """Return the result that tells a client without tasks how to follow a task."""
+        """Return the tool result that tells a client without support for tasks how to follow its task."""
         return still_running(task, has_output_schema=tool.definition.output_schema is not None)
 
     def must_run_here(self, tool: GuardedTool) -> bool:
-        """Whether the tool is of an agent or workflow that can only be called as a task."""
+        """Whether `tool` is an agent or workflow of this gateway that can only be called as a task."""
         return self._given is not None and tool.definition.task == "required" and tool.source in OWN_SOURCES
 
     async def start(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, ttl_seconds: float | None = None) -> Task:
-        """Start a call as a task of this gateway, and return the task.
+        """Start a call as a task of this gateway, and return the task. It is kept for `ttl_seconds`, by default for `tasks.ttlSeconds`.
 
         Raises:
             TaskError: The caller has too many tasks.
@@ -143,18 +154,18 @@ class TaskHandler:
         return await self.runner.start(tool.exposed_name, arguments, ctx, ttl_seconds=ttl_seconds, kind=_kind(tool))
 
     def started(self, task: Task) -> TaskStarted:
-        """Return the outcome of a call that became a task of this gateway."""
+        """Return the outcome of a 2026 client's call that became `task`, a task of this gateway."""
         return TaskStarted(modern_task(task))
 
     def relayed(self, tool: GuardedTool, outcome: TaskStarted, ctx: CallContext) -> TaskStarted:
-        """Return the outcome of a call that became a task of a remote server. The task id is replaced by an encrypted handle."""
+        """Return the outcome of a call that became a task of a remote server, with an encrypted handle in place of the server's task id."""
         handle = Handle(tool.exposed_name, tool.source, str(outcome.task["taskId"]))
         return TaskStarted({**outcome.task, "taskId": self._handles.seal(handle, ctx.facts.principal.id)})
 
     # -- following them ----------------------------------------------------------------------------------------
 
     async def find(self, task_id: str, principal: Principal) -> Task:
-        """Return a task of this gateway for a request of its caller.
+        """Return the task of this gateway with the id `task_id`, for a request of the caller `principal`.
 
         Raises:
             NotFound: The id is unknown, expired, or belongs to another principal.
@@ -165,9 +176,10 @@ class TaskHandler:
         return task
 
     async def follow(self, task_id: str, call: CallContext, notify: Callable[[JsonObject], Awaitable[None]]) -> None:
-        """Call `notify` with the task's 2026 state, now and after each change, until the task ends.
+        """Report the state of a task to `notify`, now and after each change, until the task ends.
 
-        `notify` is called at most once per `SPACING_SECONDS`; changes in between are combined.
+        The state is a `DetailedTask` of the 2026 tasks extension. `notify` is called at most once per `SPACING_SECONDS`; changes in between
+        are combined.
 
         Raises:
             NotFound: The id is unknown, expired, or belongs to another principal.
@@ -196,7 +208,7 @@ class TaskHandler:
             await anyio.sleep(max(changed, spacing))
 
     async def knows(self, task_id: str, call: CallContext) -> bool:
-        """Whether the caller may follow a task with this id. Whether a remote server still has its task is not checked."""
+        """Whether a task has this id and the caller in `call` may follow it. A remote server is not asked whether it still has the task."""
         try:
             await (self.open(task_id, call) if "." in task_id else self.find(task_id, call.facts.principal))
         except (NotFound, PolicyDenied):
@@ -209,9 +221,9 @@ class TaskHandler:
         return await tool.task("tasks/get", {"taskId": handle.task_id}, plain)
 
     async def open(self, task_id: str, call: CallContext) -> tuple[Handle, GuardedTool]:
-        """Return the content of a remote task's handle, and the tool whose server has the task.
+        """Decrypt the handle `task_id` of a remote server's task. Return its content, and the tool whose server has the task.
 
-        Raises `NotFound` if the handle is not valid for this caller, or the tool no longer exists.
+        Raises `NotFound` if the handle is not valid for the caller in `call`, or the tool no longer exists.
         """
         handle = self._handles.open(task_id, call.facts.principal.id)
         tool = await self._catalog.seek(handle.tool)

@@ -1,7 +1,7 @@
-"""`TaskHandles`: the ids of remote servers' tasks as clients see them. The gateway stores nothing for them.
+"""`TaskHandles`: encrypts the task ids of remote servers into handles, which clients use as task ids. The gateway stores no handles.
 
-A handle contains the tool and the server's id, encrypted with a key of the installation and bound to the principal. It is valid in every
-process of the installation and after a restart. Clients can neither create nor read handles, and other principals cannot use them.
+A handle contains the tool and the server's task id, encrypted with a key of the installation and bound to the principal. It is valid in
+every process of the installation and after a restart. Clients can neither create nor read handles, and other principals cannot use them.
 """
 
 from __future__ import annotations
@@ -16,34 +16,35 @@ from typing import Any, cast
 from gateway.errors import NotFound
 
 PREFIX = "r."
-"""Start of a handle. The ids of tasks that run in this gateway contain no dot, so both can be distinguished."""
+"""Prefix of the handles of remote servers' tasks. It has a dot, which the ids of this gateway's own tasks never have."""
 
 MAX_LENGTH = 4_096
-"""Maximum length of a handle. Each gateway of a chain adds about half of the length."""
+"""Maximum length in characters of the handle of a remote task. In a chain of gateways, each gateway makes the handle about 1.5 times as
+long."""
 
 _NONCE_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """The content of a handle of a remote server's task."""
+    """The decrypted content of a handle, the id under which a client sees a task of a remote server."""
 
     tool: str
-    """Exposed name of the tool."""
+    """Exposed name of the tool whose call became the task."""
     source: str
     task_id: str
-    """The task's id at its server."""
+    """The id of the task at the remote server."""
 
 
 class TaskHandles:
-    """Encrypts and decrypts handles of remote servers' tasks."""
+    """Encrypts and decrypts handles: the ids under which clients see tasks of remote servers."""
 
     def __init__(self, key: bytes) -> None:
         """`key` (32 bytes) encrypts the handles."""
         self._key = key
 
     def seal(self, handle: Handle, principal: str) -> str:
-        """Return the encrypted handle, which only `principal` can use."""
+        """Encrypt the content of a handle. Return the handle as text, which only the principal with the id `principal` can use."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         plain = json.dumps([handle.tool, handle.source, handle.task_id], separators=(",", ":")).encode()
@@ -52,7 +53,7 @@ class TaskHandles:
         return PREFIX + base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()
 
     def open(self, text: str, principal: str) -> Handle:
-        """Decrypt a handle that `principal` sent, and return its content.
+        """Decrypt the handle `text`, which the principal with the id `principal` sent, and return its content.
 
         Raises:
             NotFound: The handle is invalid, or belongs to another principal.

@@ -1,4 +1,4 @@
-"""Converts tasks that run here to the wire formats of both eras: the 2026 extension (SEP-2663) and 2025-11-25."""
+"""Converts tasks that this gateway runs to their JSON form in the 2026 tasks extension (SEP-2663) and in protocol 2025-11-25."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from gateway.tasks.task import Task
 from gateway.tasks.task_questions import status_message
 
 POLL_MS = 500
-"""Poll interval that is sent to clients."""
+"""Milliseconds between two polls of a task that the gateway recommends to clients."""
 
 
 def modern_task(task: Task) -> JsonObject:
-    """Return a task as `Task` of the 2026 extension."""
+    """Return a task of this gateway as the JSON object `Task` of the 2026 tasks extension."""
     wire: JsonObject = {"taskId": task.id, "status": task.status, "createdAt": task.created.isoformat()}
     wire |= {"lastUpdatedAt": task.updated.isoformat(), "ttlMs": int(task.ttl_seconds * 1000), "pollIntervalMs": POLL_MS}
     if message := status_message(task):
@@ -20,7 +20,7 @@ def modern_task(task: Task) -> JsonObject:
 
 
 def modern_state(task: Task) -> JsonObject:
-    """Return a task as `DetailedTask` of the 2026 extension, with its requests for input, result or error."""
+    """Return a task of this gateway as `DetailedTask` of the 2026 tasks extension, with its open requests for input, result or error."""
     wire = modern_task(task)
     if task.status == "input_required":
         wire["inputRequests"] = dict(task.open_requests)
@@ -33,7 +33,7 @@ def modern_state(task: Task) -> JsonObject:
 
 
 def legacy_task(task: Task) -> JsonObject:
-    """Return a task in the format of 2025-11-25, where a result with `isError` means a failed task."""
+    """Return a task of this gateway as JSON object `Task` of protocol 2025-11-25. A task whose result has `isError` is shown as failed."""
     failed = task.status == "completed" and bool((task.result or {}).get("isError"))
     wire: JsonObject = {"taskId": task.id, "status": "failed" if failed else task.status, "createdAt": task.created.isoformat()}
     wire |= {"lastUpdatedAt": task.updated.isoformat(), "ttl": int(task.ttl_seconds * 1000), "pollInterval": POLL_MS}

@@ -1,12 +1,12 @@
-"""`UnreadAnswers`: limits the bytes of responses that clients have not read yet, per caller. `HeldBytes` counts bytes.
+"""`UnreadAnswers`: limits, per caller and in total, the bytes of HTTP responses that clients have not read yet. `HeldBytes` counts bytes.
 
 `wire.http1_exchange` reports a response only if its socket does not accept the whole response at once. `server.usage` refuses further calls
-of a caller that has reached its quota; calls in flight at that time may still respond. Beyond `policy.quotas.UNREAD_EXCESS` times a
+of a caller that has reached its quota; calls in flight at that time may still respond. At more than `policy.quotas.UNREAD_EXCESS` times a
 quota, the connection whose response has been unread longest is closed.
 
 Decided: close the connection, because the tool has run and its result is in memory, so that nothing else frees the memory. Instead of:
-holding the call's slot until its response is read, which bounds the number of unread responses but not their bytes. Revisit when:
-responses are streamed from the server to the client.
+keeping the call's concurrency slot occupied until its response is read, which bounds the number of unread responses but not their bytes.
+Revisit when: responses are streamed from the server to the client.
 """
 
 from __future__ import annotations
@@ -32,19 +32,25 @@ PeerT = TypeVar("PeerT", bound=Hashable)
 
 
 class HeldBytes(Generic[OwnerT, PeerT]):
-    """Counts bytes per connection, with sums per owner and in total. A connection has one owner at a time."""
+    """Counts the bytes in memory for each HTTP connection, with sums per owner and in total. An owner is a caller or a network.
+
+    It is used for the bytes of responses that clients have not read yet, and for the bytes of incomplete requests.
+    """
 
     __slots__ = ("_held", "_owner", "_size", "total")
 
     def __init__(self) -> None:
         self.total = 0
         self._held: dict[OwnerT, dict[PeerT, int]] = {}
-        """Bytes of each owner by connection. The connection that has had bytes for the longest time is first."""
+        """Bytes of each connection, by owner. The connection that has had bytes in memory for the longest time comes first."""
         self._owner: dict[PeerT, OwnerT] = {}
         self._size: dict[OwnerT, int] = {}
 
     def set(self, peer: PeerT, owner: OwnerT, size: int) -> None:
-        """Set the bytes of a connection to `size`, counted for `owner`. Replaces its previous size and owner."""
+        """Set how many bytes (of unread responses or incomplete requests) the connection `peer` has in memory. They count for `owner`.
+
+        This replaces the number of bytes and the owner that were set for the connection before.
+        """
         if self._owner.get(peer, owner) != owner:
             self.drop(peer)
         held = self._held.setdefault(owner, {})
@@ -55,7 +61,7 @@ class HeldBytes(Generic[OwnerT, PeerT]):
         self.total += grown
 
     def drop(self, peer: PeerT) -> OwnerT | None:
-        """Remove a connection; return its owner, or `None` if it held no bytes."""
+        """Stop counting the bytes of the connection `peer`, and return its owner; `None` if none were counted."""
         if peer not in self._owner:
             return None
         owner = self._owner.pop(peer)
@@ -68,43 +74,44 @@ class HeldBytes(Generic[OwnerT, PeerT]):
         return owner
 
     def owner(self, peer: PeerT) -> OwnerT | None:
-        """Return the owner of a connection, or `None` if it holds no bytes."""
+        """Return the owner (caller or network) of the connection `peer`; `None` if no bytes are counted for the connection."""
         return self._owner.get(peer)
 
     def size(self, owner: OwnerT) -> int:
-        """Return the sum of the bytes of an owner."""
+        """Return the number of bytes that all connections of an owner (caller or network) have in memory."""
         return self._size.get(owner, 0)
 
     def count(self, owner: OwnerT) -> int:
-        """Return the number of connections of an owner."""
+        """Return the number of connections whose bytes are counted for an owner (caller or network)."""
         return len(self._held.get(owner, ()))
 
     def oldest(self, owner: OwnerT) -> PeerT:
-        """Return the connection of an owner that has held bytes longest. Raises `KeyError` if the owner has none."""
+        """Return the connection of an owner that has had bytes in memory longest. Raises `KeyError` if the owner has no connection."""
         return next(iter(self._held[owner]))
 
     def largest(self) -> OwnerT:
-        """Return the owner with most bytes. Raises `ValueError` without owners."""
+        """Return the owner (caller or network) whose connections have most bytes in memory. Raises `ValueError` if there are no owners."""
         return max(self._size, key=self._size.__getitem__)
 
     def __len__(self) -> int:
-        """Return the number of connections that hold bytes."""
+        """Return the number of connections for which bytes are counted."""
         return len(self._owner)
 
 
 class UnreadAnswers:
-    """Counts and limits the unread responses on all connections of one process."""
+    """Counts the bytes of HTTP responses that clients have not read yet, and closes connections if a caller leaves too many unread."""
 
     def __init__(self, usages: Usages) -> None:
-        """`usages` holds the quotas and receives the number of unread bytes of each caller."""
+        """`usages` has the quotas of callers, and receives the number of bytes that each caller has left unread."""
         self._usages = usages
         self._held: HeldBytes[Usage, UnreadConnection] = HeldBytes()
         self._log = SparseLog(logger)
 
     def hold(self, connection: UnreadConnection, exchange: Exchange[Head], size: int) -> bool:
-        """Set the unread bytes of a connection to `size`. They count for the caller of `exchange`, or of an earlier unread response.
+        """Set the number of unread response bytes of a connection to `size`.
 
-        Return false if they do not count: for responses to rejected requests, and of pages that need no API key.
+        They count for the caller of the request in `exchange`, or of an earlier response that is still unread. Return false if they do not
+        count, because the request was rejected or its page needs no API key. This may close connections, if a quota is far exceeded.
         """
         caller = _caller_of(exchange)
         if caller is None:
@@ -121,7 +128,7 @@ class UnreadAnswers:
         return True
 
     def drop(self, connection: UnreadConnection) -> None:
-        """Stop counting a connection, because its client has read everything or has disconnected."""
+        """Stop counting the unread bytes of a connection, because its client has read everything or has disconnected."""
         usage = self._held.drop(connection)
         if usage is not None:
             usage.set_unread(self._held.size(usage))

@@ -1,6 +1,6 @@
-"""`Usages`: counts what each caller has in progress over HTTP. `policy.quotas` compares the counts with the quotas.
+"""`Usages`: counts the calls, requests, streams, sessions and bytes that each caller has in progress over HTTP.
 
-Over stdio nothing is counted.
+`policy.quotas` compares the counts with the configured quotas. Over stdio nothing is counted.
 """
 
 from __future__ import annotations
@@ -26,35 +26,40 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1
-"""`Retry-After` of a refusal, in seconds."""
+"""Value of the `Retry-After` header, in seconds, in a response that refuses a request because of a quota."""
 
 UNCOUNTED_METHODS = ("initialize", "ping", "subscriptions/listen")
-"""Methods that are not counted as calls: they are answered at once, or are streams, which `KeyGate` counts."""
+"""MCP methods that do not count for the quota of calls: they are answered at once, or are streams, which have their own quota."""
 
 SMALL_BYTES = 4_096
-"""Bodies up to this size do not count for the quota of bytes if the fast path serves the call: the quota of calls bounds their total."""
+"""Request bodies up to this size do not count for the quota of bytes if the call is served without the MCP SDK, because the quota of calls
+already bounds their total size."""
 
 PACED_BYTES = 262_144
-"""Bodies over this size, or over `PACED_PARTS`, are parsed one after the other for each caller."""
+"""Request bodies larger than this are large: each caller's large bodies are parsed one after the other, with pauses between them."""
 
 PACED_PARTS = 4_000
-"""Maximum members, objects, lists and values of a body that is parsed at once: about 2 ms of the event loop."""
+"""Request bodies with more JSON members, objects, lists and values than this are large: each caller's large bodies are parsed one after the
+other, with pauses between them. Parsing this many takes about 2 ms on the event loop."""
 
 BYTE_SECONDS, PART_SECONDS = 1e-8, 5e-7
-"""Time on the event loop per byte, and per member, object, list or value, of a body on the SDK path."""
+"""Estimated seconds that parsing a request body with the MCP SDK takes: per byte, and per JSON member, object, list or value."""
 
 PACE = 2
-"""The large bodies of one caller use at most one second of the event loop in this many seconds."""
+"""Parsing the large request bodies of one caller may take at most one second of event loop time in this many seconds. The caller's next
+large body is delayed accordingly."""
 
 MAX_WAIT_SECONDS = 10.0
-"""If large bodies of a caller wait longer, its further bodies over `SMALL_BYTES` are refused with 429."""
+"""Maximum seconds that a caller's large request bodies may wait to be parsed.
+
+While the wait is longer, further bodies of the caller that exceed `SMALL_BYTES` are refused (HTTP 429)."""
 
 MAX_KNOWN = 1_024
-"""Number of callers from which on callers without anything in progress are forgotten."""
+"""Number of callers from which on the counts of callers without requests in progress are removed before a new caller is counted."""
 
 
 class Totals:
-    """The sums over all callers of open streams, sessions and bytes of unfinished requests."""
+    """Counts over all callers together: open streams, open sessions, and bytes of unfinished requests."""
 
     __slots__ = ("bytes", "sessions", "streams")
 
@@ -63,7 +68,7 @@ class Totals:
 
 
 class Usage:
-    """Counts the calls, requests, streams, sessions and bytes of one caller, and refuses more than the quotas allow."""
+    """Counts the calls, requests, streams, sessions and bytes that one caller has in progress, and refuses more than the quotas allow."""
 
     __slots__ = (
         "_all",
@@ -83,61 +88,73 @@ class Usage:
     )
 
     def __init__(self, name: str, quotas: CallerQuotas, totals: Totals, log: SparseLog, *, is_admin: bool, is_paced: bool) -> None:
-        """`name` is the id of the principal, for logs. With `is_paced`, large bodies are parsed one after the other."""
+        """`name` is the id of the caller's principal, for logs. `totals` contains the counts over all callers, which this object updates.
+
+        If `is_paced`, large request bodies of the caller are parsed one after the other, with pauses.
+        """
         self.is_paced = is_paced
         self._next = 0.0
-        """Time when the next large body may be parsed (monotonic)."""
+        """Monotonic time from which on the caller's next large request body may be parsed."""
         self.name = name
         self._quotas = quotas
         self._all = totals
         self._log = log
         self.is_admin = is_admin
         self.max_calls = quotas.calls.per_caller
-        """While fewer calls than this are in progress, a small call is not refused; 0 while the caller has too many unread bytes."""
+        """Number of calls in progress below which a call with a short body is certainly allowed, so that no other quota need be checked.
+
+        0 while the caller leaves too many bytes of responses unread.
+        """
         self.calls = self.requests = self.streams = self.sessions = self.bytes = self.unread = 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether the caller has nothing in progress."""
+        """Whether the caller has no calls, requests, streams, sessions or bytes in progress."""
         return not (self.calls or self.requests or self.streams or self.sessions or self.bytes or self.unread)
 
     @property
     def unread_quota(self) -> Quota:
-        """The quota of bytes of unread responses."""
+        """The quota for response bytes that the caller's clients have not read yet."""
         return self._quotas.unread
 
     def refuse_call(self, size: int = 0) -> Refusal | None:
-        """Return the refusal of one more call with a body of `size` bytes; `None` if the quotas allow the call."""
+        """Return a refusal if a further call with a body of `size` bytes would exceed a quota of the caller; `None` if it is allowed."""
         if self.calls < self.max_calls and (size <= SMALL_BYTES or self.refuse_bytes(size) is None):
             return None
         return self.refuse_unread() or self._judge(self._quotas.calls, self.calls, 0) or self.refuse_bytes(size)
 
     def refuse_request(self) -> Refusal | None:
-        """Return the refusal of one more HTTP request; `None` if the quota allows the request."""
+        """Return a refusal if a further HTTP request would exceed the caller's quota of requests; `None` if it is allowed."""
         return self._judge(self._quotas.requests, self.requests, 0)
 
     def refuse_stream(self) -> Refusal | None:
-        """Return the refusal of one more stream; `None` if the quotas allow the stream."""
+        """Return a refusal if a further stream would exceed a quota of the caller, or of all callers together; `None` if it is allowed."""
         return self.refuse_unread() or self._judge(self._quotas.streams, self.streams, self._all.streams)
 
     def refuse_unread(self) -> Refusal | None:
-        """Return the refusal of a request whose response the caller would have to read, if the caller has too many unread bytes."""
+        """Return a refusal if the caller has left too many bytes of earlier responses unread; `None` if it is within the quota."""
         return self._judge(self._quotas.unread, self.unread, 0)
 
     def refuse_bytes(self, size: int) -> Refusal | None:
-        """Return the refusal of a request body of `size` bytes; `None` if the quota allows the body."""
+        """Return a refusal if a request body of `size` bytes would exceed the caller's quota of bytes; `None` if it is allowed.
+
+        A body is also refused if the caller's large bodies wait longer than `MAX_WAIT_SECONDS` to be parsed.
+        """
         if size > SMALL_BYTES and self.wait_seconds() > MAX_WAIT_SECONDS:
             text = f"Large bodies of this caller wait for more than {MAX_WAIT_SECONDS:g} s. Send fewer of them at a time."
             return self.refuse(QuotaReached(self._quotas.request_bytes.caller_key, text, is_own_share=True))
         return self._judge(self._quotas.request_bytes, self.bytes, self._all.bytes, size)
 
     def judge_session(self) -> QuotaReached | None:
-        """Return the quota that one more session would exceed; `None` if the quotas allow the session."""
+        """Return which quota a further session would exceed; `None` if the session is allowed."""
         verdict = judge_quota(self._quotas.sessions, own=self.sessions, total=self._all.sessions, is_admin=self.is_admin)
         return verdict if isinstance(verdict, QuotaReached) else None
 
     def refuse(self, reached: QuotaReached) -> Refusal:
-        """Log and return the refusal for a quota that was reached: HTTP 429 for the caller's share, 503 for the total of all callers."""
+        """Return the refusal of a request because of the quota `reached`, and log it.
+
+        The HTTP status is 429 if the caller exceeded its own share, and 503 if all callers together reached the limit.
+        """
         self._log.warning("request refused caller=%s setting=%s", self.name, reached.rule)
         return Refusal(429 if reached.is_own_share else 503, LIMIT_REACHED, reached.reason, RETRY_SECONDS)
 
@@ -146,21 +163,24 @@ class Usage:
         return self.refuse(verdict) if isinstance(verdict, Reject) else None
 
     def release_call(self) -> None:
-        """Stop counting a call, because it ended."""
+        """Decrease the number of the caller's calls in progress, because a call ended."""
         self.calls -= 1
 
     def hold_bytes(self, size: int) -> None:
-        """Add `size` bytes of request bodies; a negative `size` subtracts them."""
+        """Add `size` to the bytes of request bodies that the caller has in progress; a negative `size` subtracts."""
         self.bytes += size
         self._all.bytes += size
 
     def set_unread(self, size: int) -> None:
-        """Set the number of bytes in responses that the caller's clients have not read yet. From the quota on, calls are refused."""
+        """Set how many bytes of responses the caller's clients have not read yet. If this reaches the quota, further calls are refused."""
         self.unread = size
         self.max_calls = self._quotas.calls.per_caller if self.unread < self._quotas.unread.per_caller else 0
 
     def seconds_of(self, body: bytes) -> float:
-        """Estimate how many seconds parsing a large body takes on the event loop; 0 for a small body."""
+        """Estimate how many seconds parsing a request body takes on the event loop; 0 if the body is not large.
+
+        A body is large if it exceeds `PACED_BYTES` or `PACED_PARTS`.
+        """
         if not self.is_paced or (len(body) <= PACED_BYTES and structure_of(body) + body.count(b",") <= PACED_PARTS):
             return 0.0
         counted = PartCounter()
@@ -168,50 +188,53 @@ class Usage:
         return _seconds(len(body), counted)
 
     def wait_seconds(self) -> float:
-        """Return how many seconds the next large body of this caller must wait before it is parsed."""
+        """Return how many seconds the caller's next large request body must wait before it is parsed."""
         return max(0.0, self._next - time.monotonic())
 
     def read_large(self, seconds: float) -> None:
-        """Count a large body whose parsing takes `seconds`: the next large body of this caller must wait `PACE` times as long."""
+        """Record a large request body whose parsing takes `seconds`: the caller's next large body must wait `PACE` times as long."""
         self._next = max(self._next, time.monotonic()) + seconds * PACE
 
     def hold_request(self, count: int) -> None:
-        """Add `count` HTTP requests in progress; a negative `count` subtracts them."""
+        """Add `count` to the caller's HTTP requests in progress; a negative `count` subtracts."""
         self.requests += count
 
     def hold_stream(self, count: int) -> None:
-        """Add `count` open streams; a negative `count` subtracts them."""
+        """Add `count` to the caller's open streams; a negative `count` subtracts."""
         self.streams += count
         self._all.streams += count
 
     def hold_session(self, count: int) -> None:
-        """Add `count` open sessions; a negative `count` subtracts them."""
+        """Add `count` to the caller's open sessions; a negative `count` subtracts."""
         self.sessions += count
         self._all.sessions += count
 
 
 class Usages:
-    """The usage of every caller. `bound_by` sets the quotas; until then nothing is refused."""
+    """Finds or creates the `Usage` of each caller, which counts the caller's requests, calls, streams, sessions and bytes in progress.
+
+    `bound_by` sets the configured quotas; before that, no request is refused because of a quota.
+    """
 
     def __init__(self) -> None:
         self._totals = Totals()
         self._log = SparseLog(logger)
         self.by_id: dict[str, Usage] = {}
-        """Usage of each known caller, by the id of its principal. `of` adds a caller that is not known yet."""
+        """The calls, requests, streams, sessions and bytes of each caller, by the id of its principal. `of` adds a new caller."""
         self.bound_by(CallerQuotas())
 
     def bound_by(self, quotas: CallerQuotas) -> None:
-        """Set the quotas. Call it before the first request."""
+        """Set the quotas of all callers. All counts are reset, so call this before the first request."""
         self._quotas, self._unshared = quotas, quotas.unshared()
         self.by_id.clear()
 
     def of(self, principal: Principal) -> Usage:
-        """Return the usage of a caller."""
+        """Return the counts of a caller's calls, requests, streams, sessions and bytes in progress; all 0 for a new caller."""
         usage = self.by_id.get(principal.id)
         return usage if usage is not None else self._new(principal)
 
     def known(self, principal_id: str) -> Usage:
-        """Return the usage of the caller whose principal has this id."""
+        """Return the counts of the caller whose principal has this id: calls, requests, … in progress. They are 0 for a new caller."""
         return self.by_id.get(principal_id) or self._new(LOCAL if principal_id == LOCAL.id else Principal(principal_id))
 
     def _new(self, principal: Principal) -> Usage:
@@ -225,15 +248,17 @@ class Usages:
 
 
 class CountedBody:
-    """The ASGI `receive` of a request, which counts its body for the caller and delays large bodies.
+    """An ASGI `receive` callable that counts a request body against its caller's quota of bytes in progress, and delays large bodies.
 
-    A body of unknown length counts as one of the largest allowed length until it has arrived.
+    A large body is delayed until the caller's earlier large bodies were parsed, and a pause has passed. A body of unknown length
+    counts with the largest allowed length until it has arrived. The body is counted until `release` is called.
     """
 
     def __init__(self, receive: Receive, scope: Scope, usage: Usage, size: int, *, is_known: bool) -> None:
-        """`size` is the length of the body; unless `is_known`, the largest allowed length.
+        """`size` is the length of the body in bytes, or the largest allowed length unless `is_known`. `receive` is the server's callable.
 
-        When the parts of a body were counted and are within the limits, `COUNTED_SCOPE_KEY` is set in `scope`.
+        If the whole body has arrived, and its JSON members and values were counted to be within the limits, `COUNTED_SCOPE_KEY` is set in
+        `scope`, so that the application does not count again.
         """
         self._receive = receive
         self._scope: Scope = scope
@@ -245,7 +270,7 @@ class CountedBody:
         usage.hold_bytes(size)
 
     async def __call__(self) -> Message:
-        """Return the next ASGI message. The last part of a large body is delayed to spread the caller's large bodies over time."""
+        """Return the next ASGI message of the request. The last message of a large body is delayed, to spread their parsing over time."""
         message = await self._receive()
         if message["type"] == "http.request" and (self._parts is not None or not self._is_known):
             body = message.get("body", b"")
@@ -271,7 +296,10 @@ class CountedBody:
                 await anyio.sleep(wait)
 
     def release(self) -> None:
-        """Stop counting the body, and drop the references to the request, because the application may keep this object for long."""
+        """Stop counting the body for its caller, because the request ended.
+
+        References to the request are dropped, because the application may keep this object for long.
+        """
         self._usage.hold_bytes(-self._size)
         self._receive, self._scope = _disconnected, {}
 

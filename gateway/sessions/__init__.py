@@ -1,1 +1,1 @@
-"""State of conversations with agents: sessions, history, context providers and compaction."""
+"""The state of conversations with agents: sessions, stored history, context providers, and compaction of long conversations."""

@@ -1,8 +1,7 @@
-"""Runs compaction strategies: on a run's history (`CompactionProvider`), and before each model call (`RunCompaction`).
+"""Applies compaction strategies to conversations: before and after a run (`CompactionProvider`), and before model calls (`RunCompaction`).
 
-Compaction shortens what the model sees of a conversation. Within a run, it works on copies: messages hidden from the model stay
-unchanged in the history. Compaction has no effect if the
-model's provider stores the conversation.
+Compaction shortens what the model sees of a long conversation. Within a run, it works on copies: messages hidden from the model stay
+unchanged in the history. Compaction has no effect if the provider of the model stores the conversation.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ COMPACTION_STATE_KEY = "_compaction_messages"
 async def apply_compaction(
     messages: list[Message], *, strategy: CompactionStrategy | None, tokenizer: TokenizerProtocol | None = None
 ) -> list[Message]:
-    """Apply a strategy to `messages` and return those that the model sees.
+    """Apply a compaction strategy to a conversation, and return the messages that the model sees.
 
-    Without a strategy, all messages are returned, and a tokenizer only counts their tokens. The newest group of messages always stays, so
-    that the model has something to answer.
+    Without a strategy, all messages are returned; a tokenizer then only counts their tokens. If the strategy excludes everything, the
+    newest group of messages is kept, so that the model has input.
     """
     if strategy is None and tokenizer is None:
         return messages
@@ -50,7 +49,10 @@ async def apply_compaction(
 
 
 class RunCompaction:
-    """Compaction of the conversation within one run. A message that was excluded stays excluded, and its tokens are counted only once."""
+    """Compacts the conversation of one run of an agent before each model call.
+
+    Excluded messages stay excluded in later model calls, and the tokens of each message are counted only once.
+    """
 
     def __init__(self, strategy: CompactionStrategy | None, tokenizer: TokenizerProtocol | None = None) -> None:
         self._strategy = strategy
@@ -59,10 +61,10 @@ class RunCompaction:
         self._working: list[Message] = []
 
     async def project(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages that the next model call sees; the run's conversation itself does not change."""
+        """Return the messages that the next model call sees. `messages` is the run's whole conversation, which does not change."""
         known = len(self._taken)
         if len(messages) < known or any(a is not b for a, b in zip(self._taken, messages, strict=False)):
-            known, self._taken, self._working = 0, [], []  # the conversation was rewritten
+            known, self._taken, self._working = 0, [], []  # earlier messages of the conversation were replaced
         for message in messages[known:]:
             own = copy.copy(message)
             own.additional_properties = dict(message.additional_properties)
@@ -72,9 +74,10 @@ class RunCompaction:
 
 
 class CompactionProvider(ContextProvider):
-    """Compacts the loaded history (`before_strategy`) and the history stored in the session's state (`after_strategy`).
+    """Context provider that compacts an agent's history: before a run the loaded messages, after it the messages in the session's state.
 
-    Add it after the history provider. Stored messages are only marked; a history with `skip_excluded` does not load them again.
+    `before_strategy` is applied before the run, `after_strategy` after it. Add this provider after the history provider. Stored messages
+    that a strategy excludes are only marked; a history provider with `skip_excluded` does not load them again.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class CompactionProvider(ContextProvider):
         source_id: str = "compaction",
         history_source_id: str = "in_memory",
     ) -> None:
-        """`history_source_id` is the source of the messages that `after_strategy` compacts."""
+        """Store the settings. `history_source_id` is the `source_id` of the history provider whose messages `after_strategy` compacts."""
         super().__init__(source_id)
         self.before_strategy = before_strategy
         self.after_strategy = after_strategy
@@ -94,7 +97,10 @@ class CompactionProvider(ContextProvider):
         self.history_source_id = history_source_id
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Remove excluded messages from the context; a summary takes the place of the messages that it summarises."""
+        """Apply `before_strategy` to the loaded messages, and remove the messages that it excludes from `context`.
+
+        A summary takes the place of the messages that it summarises.
+        """
         messages = context.get_messages()
         if self.before_strategy is None or not messages:
             return
@@ -110,7 +116,7 @@ class CompactionProvider(ContextProvider):
         context.context_messages.update(kept)
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Apply `after_strategy` to the messages in the session's state, which marks the messages that it excludes."""
+        """Apply `after_strategy` to the messages stored in the session's state. Messages that it excludes are marked, not removed."""
         stored = session.state.get(self.history_source_id)
         messages = cast("list[Message] | None", cast("JsonObject", stored).get("messages")) if isinstance(stored, dict) else None
         if self.after_strategy is None or not messages:

@@ -1,8 +1,7 @@
-"""Compaction strategies: choose the groups of messages in a conversation that the model no longer sees.
+"""Compaction strategies: select the groups of messages in a long conversation that the model no longer sees.
 
-Names and defaults are agent-framework's.
-
-A strategy marks messages as excluded and may insert summaries; it never removes messages. `compaction_provider` runs strategies.
+A strategy marks messages as excluded and may insert summaries; it never removes messages. A group is a set of messages that must stay
+together, such as a tool call and its result. `compaction_provider` runs strategies. Names and defaults are those of agent-framework.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from gateway.types.responses import ChatResponse
 logger = logging.getLogger(__name__)
 
 MAX_RESULT_CHARS = 1_000
-"""Maximum length of each tool result in a summary line."""
+"""Maximum length of each tool result in a summary, in characters."""
 
 SUMMARY_PROMPT = """\
 Summarise the conversation below in at most five sentences, so that it can continue from the summary alone.
@@ -42,17 +41,18 @@ Keep everything that an earlier summary in it says. Do not judge, correct, guess
 
 
 class SummaryClient(Protocol):
-    """The part of a chat client that `SummarizationStrategy` uses."""
+    """Protocol of a chat client with which `SummarizationStrategy` summarises messages."""
 
     def get_response(self, messages: Sequence[Message], *, stream: Literal[False] = False) -> Awaitable[ChatResponse]:
-        """Return the model's response."""
+        """Send the messages to the model, and return its response."""
         ...
 
 
 class TruncationStrategy:
-    """Excludes the oldest groups when there are more than `max_n` messages (or tokens, with a tokenizer), until `compact_to` are left.
+    """Compaction strategy: if there are more than `max_n` messages, excludes the oldest groups until at most `compact_to` are left.
 
-    Logs a warning if more than `max_n` messages are left because the remaining groups of messages must stay.
+    With a tokenizer, both limits count tokens instead of messages. Logs a warning if more than `max_n` are left because the remaining
+    groups of messages must stay.
     """
 
     def __init__(self, *, max_n: int, compact_to: int, tokenizer: TokenizerProtocol | None = None, preserve_system: bool = True) -> None:
@@ -66,7 +66,10 @@ class TruncationStrategy:
         self.preserve_system = preserve_system
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Exclude whole groups, oldest first. The newest group stays, and with `preserve_system` also system messages."""
+        """Exclude the oldest groups of messages if there are too many; return whether messages were excluded.
+
+        The newest group stays, and with `preserve_system` also system messages.
+        """
         groups = groups_of(messages, self.tokenizer)
         if self._measure(messages) <= self.max_n:
             return False
@@ -86,7 +89,7 @@ class TruncationStrategy:
 
 
 class SlidingWindowStrategy:
-    """Keeps only the newest `keep_last_groups` groups of messages, not counting system messages."""
+    """Compaction strategy: excludes all groups of messages except the newest `keep_last_groups`. System messages are not counted."""
 
     def __init__(self, *, keep_last_groups: int, preserve_system: bool = True) -> None:
         if keep_last_groups <= 0:
@@ -95,7 +98,7 @@ class SlidingWindowStrategy:
         self.preserve_system = preserve_system
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Exclude the older groups of messages; with `preserve_system`, system messages stay."""
+        """Exclude the older groups of messages; return whether messages were excluded. With `preserve_system`, system messages stay."""
         groups = [group for group in groups_of(messages) if group.included]
         others = [group for group in groups if group.kind != "system"]
         gone = others[: -self.keep_last_groups] + [g for g in groups if g.kind == "system" and not self.preserve_system]
@@ -103,24 +106,27 @@ class SlidingWindowStrategy:
 
 
 class SelectiveToolCallCompactionStrategy:
-    """Excludes tool calls together with their results, except the newest `keep_last_tool_call_groups` such groups. Other messages stay."""
+    """Compaction strategy: excludes tool calls with their results, except the newest `keep_last_tool_call_groups`. Other messages stay."""
 
     def __init__(self, *, keep_last_tool_call_groups: int = 1) -> None:
         self.keep_last_tool_call_groups = _not_negative(keep_last_tool_call_groups)
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Exclude older tool calls together with their results."""
+        """Exclude the older tool calls together with their results; return whether messages were excluded."""
         return _exclude_all(_older_tool_calls(messages, self.keep_last_tool_call_groups), "tool_call_compaction")
 
 
 class ToolResultCompactionStrategy:
-    """Replaces each tool call and its results by one line of text, except the newest `keep_last_tool_call_groups` calls."""
+    """Compaction strategy: replaces tool calls and their results by a line of text each, except the newest `keep_last_tool_call_groups`."""
 
     def __init__(self, *, keep_last_tool_call_groups: int = 1) -> None:
         self.keep_last_tool_call_groups = _not_negative(keep_last_tool_call_groups)
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Insert a line such as `[Tool results: weather: sunny]` for each call and its results; long results are cut."""
+        """Replace each older group of tool calls and results by a line such as `[Tool results: weather: sunny]`; cut long results.
+
+        Returns whether groups were replaced.
+        """
         older = _older_tool_calls(messages, self.keep_last_tool_call_groups)
         for group in older:
             results = "; ".join(_results_of(group)) or "no results"
@@ -129,10 +135,13 @@ class ToolResultCompactionStrategy:
 
 
 class SummarizationStrategy:
-    """Summarises older messages with a model when there are more than `target_count + threshold`; the newest messages stay."""
+    """Compaction strategy: if there are more than `target_count + threshold` messages, lets a model summarise all but the newest."""
 
     def __init__(self, *, client: SummaryClient, target_count: int = 4, threshold: int | None = 2, prompt: str | None = None) -> None:
-        """Keep about `target_count` messages unchanged (system messages not counted); a group of messages is never split."""
+        """Store the settings. `client` calls the model that summarises, and `prompt` replaces its instructions.
+
+        About `target_count` messages stay unchanged (system messages not counted), because a group of messages is never split.
+        """
         if target_count <= 0:
             raise ValueError("target_count must be greater than 0.")
         if threshold is not None and threshold < 0:
@@ -143,10 +152,10 @@ class SummarizationStrategy:
         self.prompt = prompt or SUMMARY_PROMPT
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Summarise older messages. If the model fails or returns no text, nothing changes and a warning is logged.
+        """Replace the older messages by a summary of the model; return whether this was done.
 
-        Also logs a warning if more than `target_count + threshold` messages stay, because groups are never split. A single earlier
-        summary is not summarised again.
+        If the model fails or returns no text, nothing changes, and a warning is logged. A warning is also logged if more than
+        `target_count + threshold` messages stay because groups are never split. A single earlier summary is not summarised again.
         """
         groups = [group for group in groups_of(messages) if group.included and group.kind != "system"]
         count, limit = sum(len(group.included) for group in groups), self.target_count + self.threshold
@@ -161,7 +170,7 @@ class SummarizationStrategy:
         text = "\n".join(f"{n}. [{m.role}] {_plain(m)}" for n, m in enumerate((m for g in older for m in g.included), 1))
         try:
             response = await self.client.get_response([Message("system", [self.prompt]), Message("user", [text])], stream=False)
-        except Exception as error:  # a custom client may raise anything, and the run can continue without a summary
+        except Exception as error:  # a custom client may raise any exception, and the run can continue without a summary
             logger.warning("conversation not summarised reason=%r", str(error))
             return False
         if not response.text.strip():
@@ -172,15 +181,18 @@ class SummarizationStrategy:
 
 
 class TokenBudgetComposedStrategy:
-    """Runs strategies in order until at most `token_budget` tokens are left; if that is not enough, excludes the oldest groups."""
+    """Compaction strategy: runs other strategies in order until the conversation has at most `token_budget` tokens.
+
+    If they do not suffice, excludes the oldest groups of messages.
+    """
 
     def __init__(
         self, *, token_budget: int, tokenizer: TokenizerProtocol, strategies: Sequence[CompactionStrategy], early_stop: bool = True
     ) -> None:
-        """Without `early_stop` every strategy runs once the budget is exceeded.
+        """Store the settings. With `early_stop`, the remaining strategies are skipped as soon as the conversation fits the budget.
 
-        If the strategies do not suffice, the oldest groups of messages are excluded, system messages last; the newest group stays. Each
-        such case is logged as a warning.
+        If the strategies do not suffice, the oldest groups of messages are excluded, system messages last, and a warning is logged. The
+        newest group stays.
         """
         self.token_budget = token_budget
         self.tokenizer = tokenizer
@@ -188,7 +200,7 @@ class TokenBudgetComposedStrategy:
         self.early_stop = early_stop
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Compact the conversation if it exceeds the budget."""
+        """Run the strategies if the conversation exceeds the token budget; return whether anything changed."""
         if self._fits(messages):
             return False
         changed = False
@@ -219,10 +231,11 @@ class TokenBudgetComposedStrategy:
 
 
 class ContextWindowCompactionStrategy:
-    """Keeps a conversation within a model's context window: collapses old tool results, then excludes the oldest groups.
+    """Compaction strategy: keeps a conversation within a model's context window, by two steps.
 
-    Both thresholds are fractions of the input budget: the window minus the room for the answer. Results are collapsed above
-    `tool_eviction_threshold`; groups are excluded above `truncation_threshold`, until the first threshold is reached.
+    First, if the conversation exceeds `tool_eviction_threshold`, old tool results are replaced by a line of text. Second, if it still
+    exceeds `truncation_threshold`, the oldest groups of messages are excluded, until it is at the first threshold. Both thresholds are
+    fractions of the input budget, which is the context window minus `max_output_tokens`.
     """
 
     DEFAULT_TOOL_EVICTION_THRESHOLD: ClassVar[float] = 0.5
@@ -238,7 +251,10 @@ class ContextWindowCompactionStrategy:
         truncation_threshold: float = DEFAULT_TRUNCATION_THRESHOLD,
         keep_last_tool_call_groups: int = 4,
     ) -> None:
-        """Without a tokenizer, four characters count as one token."""
+        """Store the settings. Without a `tokenizer`, four characters count as one token.
+
+        `keep_last_tool_call_groups` is the number of newest tool calls whose results stay unchanged.
+        """
         if max_context_window_tokens <= 0:
             raise ValueError("max_context_window_tokens must be positive.")
         if not 0 <= max_output_tokens < max_context_window_tokens:
@@ -262,8 +278,9 @@ class ContextWindowCompactionStrategy:
         self._truncate = TokenBudgetComposedStrategy(token_budget=truncated, tokenizer=counter, strategies=[truncate])
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Collapse old tool results if the messages have more tokens than `tool_eviction_threshold`; then exclude the oldest groups if
-        they still have more than `truncation_threshold`.
+        """Shorten old tool results above the first threshold, and exclude the oldest groups above the second.
+
+        Returns whether anything changed.
         """
         annotate_message_groups(messages, tokenizer=self._tokenizer)
         collapsed = included_token_count(messages) > self._evicted and await self._collapse(messages)
@@ -271,7 +288,7 @@ class ContextWindowCompactionStrategy:
 
 
 def _log_fallback(strategy: str, *, limit: int, left: int, dropped: int = 0, dropped_system: int = 0) -> None:
-    """Log that a strategy could not reach its limit without excluding further groups, or could not reach the limit at all."""
+    """Log a warning that a compaction strategy had to exclude further groups of messages to reach its limit, or could not reach it."""
     logger.warning(
         "compaction fell back strategy=%r limit=%d left=%d over_limit=%s dropped_groups=%d dropped_system_groups=%d",
         strategy, limit, left, left > limit, dropped, dropped_system,
@@ -297,7 +314,7 @@ def _older_tool_calls(messages: list[Message], keep: int) -> list[MessageGroup]:
 
 
 def _first_kept(groups: Sequence[MessageGroup], count: int) -> int:
-    """Return the index of the oldest group to keep, so that at least `count` messages stay, and at least one group."""
+    """Return the index of the oldest group of messages to keep, so that at least `count` messages stay, and at least one group."""
     kept = 0
     for index in range(len(groups) - 1, -1, -1):
         kept += len(groups[index].included)
@@ -307,12 +324,15 @@ def _first_kept(groups: Sequence[MessageGroup], count: int) -> int:
 
 
 def _is_summary(group: MessageGroup) -> bool:
-    """Whether `_replace` inserted the group as a summary."""
+    """Return whether a group of messages is a summary that `_replace` has inserted."""
     return any(SUMMARY_OF_GROUP_IDS_KEY in annotation_of(message) for message in group.messages)
 
 
 def _replace(messages: list[Message], groups: Sequence[MessageGroup], text: str, summary_id: str, *, reason: str) -> None:
-    """Exclude groups of messages and insert a summary in place of the first group. The marks of summary and groups refer to each other."""
+    """Exclude groups of messages, and insert a summary with the given text in place of the first.
+
+    Annotations of the summary and of the groups refer to each other by their ids.
+    """
     ids = [message.message_id for group in groups for message in group.included]
     marks = {SUMMARY_OF_MESSAGE_IDS_KEY: ids, SUMMARY_OF_GROUP_IDS_KEY: [group.id for group in groups]}
     summary = Message("assistant", [text], message_id=summary_id, additional_properties={GROUP_ANNOTATION_KEY: marks})
@@ -336,7 +356,7 @@ def _results_of(group: MessageGroup) -> list[str]:
 
 
 def _plain(message: Message) -> str:
-    """Return a message as one line for the model that summarises."""
+    """Return a message as plain text for the model that summarises: its text, else a description of its contents."""
     return message.text or ", ".join(_plain_content(content) for content in message.contents)
 
 

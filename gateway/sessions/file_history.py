@@ -1,7 +1,7 @@
-"""`FileHistoryProvider`: stores conversations as JSON Lines, one file per session, one message per line.
+"""`FileHistoryProvider`: stores conversations with agents as JSON Lines, with one file per session and one message per line.
 
-The files are plain text and contain full messages, so choose the folder accordingly. File names follow agent-framework, so its folders
-can be used.
+The files are plain text and contain full messages, so choose the folder accordingly. File names are those of agent-framework, so that its
+folders can be used.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from gateway.types.messages import Message
 
 
 class FileHistoryProvider(HistoryProvider):
-    """Stores conversations in a folder, which several processes may share."""
+    """History provider that stores conversations as files in a folder, which several processes may share."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "file_history"
     DEFAULT_SESSION_FILE_STEM: ClassVar[str] = "default"
     FILE_EXTENSION: ClassVar[str] = ".jsonl"
     SESSION_PREFIX: ClassVar[str] = "~session-"
-    """Prefix of a file name that contains an encoded session id."""
+    """Prefix of file names that contain an encoded session id, because the id itself is not a valid file name."""
 
     def __init__(
         self,
@@ -40,7 +40,11 @@ class FileHistoryProvider(HistoryProvider):
         loads: Callable[[str | bytes], JsonValue] | None = None,
         **options: Unpack[HistoryOptions],
     ) -> None:
-        """The folder is created on first use. `dumps` and `loads` replace `json.dumps` and `json.loads`; a message must stay one line."""
+        """Store the settings. The folder `storage_path` is created on first use.
+
+        With `skip_excluded`, messages that compaction has excluded are not loaded. `dumps` and `loads` replace `json.dumps` and
+        `json.loads`; `dumps` must return a single line.
+        """
         super().__init__(source_id, **options)
         self.storage_path = Path(storage_path)
         self.skip_excluded = skip_excluded
@@ -49,11 +53,11 @@ class FileHistoryProvider(HistoryProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The folder that this provider writes to: the folder of the conversations."""
+        """The folders to which this provider writes: the folder with the conversations."""
         return (self.storage_path,)
 
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
-        """Return the session's messages, oldest first; an empty list if the file does not exist.
+        """Return the stored messages of the session, oldest first; an empty list if its file does not exist.
 
         Raises:
             StorageError: The file is damaged (the text names the line), unreadable, or locked for too long.
@@ -67,7 +71,7 @@ class FileHistoryProvider(HistoryProvider):
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Append messages to the conversation: all of them, or none if writing fails.
+        """Append messages to the file of the session: all of them, or none if writing fails.
 
         Raises:
             StorageError: The file cannot be written, or is locked for too long.
@@ -82,7 +86,7 @@ class FileHistoryProvider(HistoryProvider):
 
     @classmethod
     def session_of(cls, file_name: str) -> str | None:
-        """Return the id of the session with this file name, or `None` for the default session. A very long id yields its digest."""
+        """Return the session id for a file name, or `None` for the default session. For a very long id, return the digest of the id."""
         stem = file_name.removesuffix(cls.FILE_EXTENSION)
         return None if stem == cls.DEFAULT_SESSION_FILE_STEM else id_of_stem(stem, prefix=cls.SESSION_PREFIX)
 

@@ -1,6 +1,7 @@
-"""`HistoryProvider`: stores conversations across runs. `InMemoryHistoryProvider` stores them in the session's state.
+"""`HistoryProvider`: base class of context providers that store an agent's conversation, so that later runs continue it.
 
-A provider serves as memory (loads and stores) or, with `load_messages=False`, as a record that is only written.
+A provider serves as memory (loads and stores) or, with `load_messages=False`, as a record that is only written. `InMemoryHistoryProvider`
+stores the conversation in the session's state.
 """
 
 from __future__ import annotations
@@ -15,16 +16,21 @@ from gateway.sessions.session_context import ContextProvider, SessionContext, ca
 from gateway.types.messages import Message
 
 EXCLUDED_KEY = "_excluded"
-"""Key in the `additional_properties` of a message. If the value is true, compaction hides the message from the model; the message stays
-stored."""
+"""Key in the `additional_properties` of a message. If its value is true, compaction has excluded the message: the model does not see it.
+
+The message stays stored.
+"""
 
 STORED_KEY = "dev.moongate/stored"
-"""Key in the `additional_properties` of a loaded message: how many stored messages the conversation has up to and including this message.
-A summary counts for all messages that it replaces."""
+"""Key in the `additional_properties` of a loaded message. Its value is the number of stored messages up to and including this message.
+
+A summary counts as all messages that it replaces. When compaction summarises messages, the number is stored with the new summary, so that
+later runs load the summary instead of that many messages.
+"""
 
 
 class HistoryOptions(TypedDict, total=False):
-    """Keyword arguments of `HistoryProvider` that its subclasses accept and pass on."""
+    """Keyword arguments of `HistoryProvider.__init__`, which its subclasses accept too: what is loaded before and stored after a run."""
 
     load_messages: bool
     store_inputs: bool
@@ -35,7 +41,7 @@ class HistoryOptions(TypedDict, total=False):
 
 
 class HistoryProvider(ContextProvider):
-    """Loads earlier messages before a run and stores the new ones after it.
+    """Context provider that loads the earlier messages of a conversation before a run, and stores the new messages after it.
 
     A subclass implements `get_messages` and `save_messages`; both may accept further keyword arguments.
     """
@@ -51,10 +57,11 @@ class HistoryProvider(ContextProvider):
         store_outputs: bool = True,
         store_responses: bool | None = None,
     ) -> None:
-        """Without `load_messages` the agent skips `before_run`.
+        """Store which messages are loaded before a run and stored after it.
 
-        `store_context_messages` also stores messages added by other providers, or only by those in `store_context_from`. `store_responses`
-        is an alias of `store_outputs`.
+        If `load_messages` is false, the agent skips `before_run`. `store_inputs` stores the input of a run, and `store_outputs` the
+        response. `store_context_messages` also stores messages that other context providers added, or only the providers in
+        `store_context_from`. `store_responses` is an alias of `store_outputs`.
         """
         super().__init__(source_id)
         self.load_messages = load_messages
@@ -65,41 +72,41 @@ class HistoryProvider(ContextProvider):
 
     @property
     def store_responses(self) -> bool:
-        """Alias of `store_outputs`."""
+        """Whether responses of the agent are stored; alias of `store_outputs`."""
         return self.store_outputs
 
     @property
     def loads_only(self) -> bool:
-        """Whether the subclass inherits `before_run`, which only adds the messages that `get_messages` returns."""
+        """Whether `before_run` only adds the messages that `get_messages` returns, because the subclass does not override it."""
         return type(self).before_run is HistoryProvider.before_run
 
     async def load(self, session_id: str | None, state: JsonObject) -> list[Message]:
-        """Return the stored messages. Works with subclasses whose `get_messages` has no parameter `state`."""
+        """Call `get_messages` and return the stored messages, also for subclasses whose `get_messages` has no parameter `state`."""
         return list(await call_hook(self, "get_messages", session_id, state=state))
 
     @property
     def replays(self) -> bool:
-        """Whether the model receives the conversation from this provider."""
+        """Whether the model receives the earlier conversation from this provider (`load_messages`)."""
         return self.load_messages
 
     @abstractmethod
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
-        """Return the stored messages, oldest first. `state` is this provider's part of the session's state."""
+        """Return the stored messages of the session, oldest first. `state` is this provider's part of the session's state."""
         raise NotImplementedError(f"{type(self).__name__} loads messages, so it must implement get_messages.")
 
     @abstractmethod
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Append messages; the agent never passes an empty list."""
+        """Append messages to the stored conversation of the session. `messages` is never empty."""
         raise NotImplementedError(f"{type(self).__name__} stores messages, so it must implement save_messages.")
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add the stored messages before the input."""
+        """Load the stored messages of the session, and add them to the run before its input."""
         context.extend_messages(self, await self.load(context.session_id, state))
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Store the kinds of messages that the constructor arguments select: other providers' context, the input, and the response."""
+        """Store the messages of the run that the constructor arguments select: other providers' messages, the input, and the response."""
         new: list[Message] = []
         if self.store_context_messages:
             new += context.get_messages(sources=self.store_context_from, exclude_sources={self.source_id})
@@ -112,28 +119,28 @@ class HistoryProvider(ContextProvider):
 
 
 class InMemoryHistoryProvider(HistoryProvider):
-    """Stores the conversation in the session's state as `state["messages"]`; the provider itself has no state."""
+    """History provider that stores the conversation in the session's state, as `state["messages"]`; the provider itself has no state."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "in_memory"
 
     def __init__(self, source_id: str | None = None, *, skip_excluded: bool = False, **options: Unpack[HistoryOptions]) -> None:
-        """With `skip_excluded`, messages hidden by compaction are not loaded."""
+        """Store the settings. With `skip_excluded`, messages that compaction has excluded are not loaded."""
         super().__init__(source_id or self.DEFAULT_SOURCE_ID, **options)
         self.skip_excluded = skip_excluded
 
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
-        """Return the messages of the conversation in `state`, oldest first."""
+        """Return the messages in `state`, this provider's part of the session's state, oldest first."""
         stored: list[Message] = (state or {}).get("messages") or []
         return included(stored) if self.skip_excluded else list(stored)
 
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Append messages to the conversation in `state`."""
+        """Append messages to those in `state`, this provider's part of the session's state."""
         if state is not None:
             state["messages"] = [*(state.get("messages") or []), *messages]
 
 
 def included(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages that compaction did not exclude."""
+    """Return the messages that compaction has not excluded, which the model sees."""
     return [message for message in messages if not message.additional_properties.get(EXCLUDED_KEY)]

@@ -1,8 +1,8 @@
-"""Groups of messages that compaction excludes together, and the marks that compaction leaves on messages.
+"""Divides conversations into groups of messages, which compaction excludes together, and annotates the messages with their groups.
 
-A group is a system message, a user message, an assistant's text, or a tool call with its reasoning, results and approvals. Providers
-reject a conversation with a call without a result or a result without a call, so a group is never split. Marks are stored in
-`Message.additional_properties` under agent-framework's keys and are never sent to a model.
+A group is a system message, a user message, an assistant's text, or a tool call with its reasoning, results and approvals. Providers of
+models reject a conversation with a call without a result or a result without a call, so a group is never split. The annotations are stored
+in `Message.additional_properties` under agent-framework's keys, and are never sent to a model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from gateway.types.messages import Message
 GroupKind = Literal["system", "user", "assistant_text", "tool_call"]
 
 GROUP_ANNOTATION_KEY = "_group"
-"""Key in the `additional_properties` of a message: its group marks, an object with the keys defined next."""
+"""Key in the `additional_properties` of a message. Its value is an object that describes the message's group.
+
+A group is the messages that compaction must exclude together. The constants that follow are keys of this object.
+"""
 GROUP_ID_KEY = "id"
 GROUP_KIND_KEY = "kind"
 GROUP_INDEX_KEY = "index"
@@ -34,18 +37,18 @@ SUMMARIZED_BY_SUMMARY_ID_KEY = "_summarized_by_summary_id"
 
 
 class CharacterEstimatorTokenizer:
-    """Counts four characters as one token: accurate enough to decide when to compact, without a model's vocabulary."""
+    """Estimates the number of tokens of a text as a quarter of its characters. This suffices to decide when to compact a conversation."""
 
     def count_tokens(self, text: str) -> int:
-        """Return a quarter of the number of characters, at least 1."""
+        """Return the estimated number of tokens of a text: a quarter of its characters, at least 1."""
         return max(1, len(text) // 4)
 
 
 @dataclass(slots=True)
 class MessageGroup:
-    """Messages that belong together, such as a tool call and its result.
+    """Messages of a conversation that compaction must exclude together, such as a tool call and its result.
 
-    They need not be adjacent: the result may come after an approval.
+    The messages need not be adjacent, because the result may follow after an approval.
     """
 
     id: str
@@ -56,11 +59,11 @@ class MessageGroup:
 
     @property
     def included(self) -> list[Message]:
-        """Messages of the group that compaction did not exclude."""
+        """The messages of the group that compaction has not excluded."""
         return included(self.messages)
 
     def exclude(self, reason: str) -> bool:
-        """Mark all messages of the group as excluded; return whether anything changed."""
+        """Mark all messages of the group as excluded, so that the model does not see them; return whether one was not excluded before."""
         left = self.included
         for message in left:
             message.additional_properties[EXCLUDED_KEY] = True
@@ -68,7 +71,7 @@ class MessageGroup:
         return bool(left)
 
     def note(self, **marks: object) -> None:
-        """Add marks to the group marks of each message (`GROUP_ANNOTATION_KEY`)."""
+        """Add values to the annotation `GROUP_ANNOTATION_KEY`, which describes the group, of each message of the group."""
         for message in self.messages:
             _annotate(message, marks)
 
@@ -76,10 +79,12 @@ class MessageGroup:
 def annotate_message_groups(
     messages: list[Message], *, from_index: int | None = None, force_reannotate: bool = False, tokenizer: TokenizerProtocol | None = None
 ) -> list[str]:
-    """Mark every message with its group and, with a `tokenizer`, its token count; return the group ids in order.
+    """Annotate all messages of a conversation with their group and, if a `tokenizer` is given, their token count.
 
-    Messages without an id receive one. A message is counted once, or again with `force_reannotate`. `from_index` is accepted for
-    agent-framework's sake and ignored: all messages are marked.
+    A group is the messages that compaction must exclude together, such as a tool call and its result.
+
+    Returns the ids of the groups in order. Messages without an id receive one. The tokens of a message are counted once, or again with
+    `force_reannotate`. `from_index` is ignored; it exists for compatibility with agent-framework.
     """
     groups = _group(messages)
     for index, group in enumerate(groups):
@@ -99,35 +104,44 @@ def annotate_message_groups(
 
 
 def groups_of(messages: list[Message], tokenizer: TokenizerProtocol | None = None) -> list[MessageGroup]:
-    """Mark a conversation's messages and return its groups."""
+    """Divide a conversation into groups of messages that compaction must exclude together, and return the groups in order.
+
+    The messages are annotated with their groups and, with a `tokenizer`, token counts.
+    """
     annotate_message_groups(messages, tokenizer=tokenizer)
     return _group(messages)
 
 
 def newest_group(groups: Sequence[MessageGroup]) -> MessageGroup | None:
-    """Return the last group that is not excluded and not a system message. Compaction never excludes it, so that the model has input."""
+    """Return the last group of messages that is neither excluded nor a system message; `None` if every group is.
+
+    Compaction never excludes this group, so that the model has input.
+    """
     return max((group for group in groups if group.kind != "system" and group.included), key=lambda group: group.start, default=None)
 
 
 def included_messages(messages: list[Message]) -> list[Message]:
-    """Return the messages that the model sees."""
+    """Return the messages of a conversation that compaction has not excluded, which the model sees."""
     return included(messages)
 
 
 def included_token_count(messages: list[Message]) -> int:
-    """Return the number of tokens of messages that the model sees; uncounted messages are ignored."""
+    """Return the total number of tokens of the messages that compaction has not excluded; messages without a token count are ignored."""
     counts = (annotation_of(message).get(GROUP_TOKEN_COUNT_KEY) for message in included(messages))
     return sum(count for count in counts if isinstance(count, int))
 
 
 def annotation_of(message: Message) -> JsonMapping:
-    """Return a message's group marks, or an empty mapping."""
+    """Return what is known about the group of a message: the value of its annotation `GROUP_ANNOTATION_KEY`; empty without annotation.
+
+    A group is the messages that compaction must exclude together, such as a tool call and its result. Its id and kind are in the value.
+    """
     found = message.additional_properties.get(GROUP_ANNOTATION_KEY)
     return cast("JsonMapping", found) if isinstance(found, Mapping) else {}
 
 
 def _annotate(message: Message, marks: Mapping[str, object]) -> None:
-    # Always a new object, because copies of a message share the old one.
+    # The object is replaced rather than changed, because copies of a message share it.
     message.additional_properties[GROUP_ANNOTATION_KEY] = {**annotation_of(message), **marks}
 
 
@@ -163,7 +177,7 @@ def _give_ids(messages: list[Message]) -> None:
 
 
 def _end_of_span(messages: Sequence[Message], start: int) -> int:
-    """Return the index after the last adjacent message that belongs to the group which begins at index `start`."""
+    """Return the index after the last of the adjacent messages that belong to the group that begins at index `start`."""
     if messages[start].role in ("system", "user"):
         return start + 1
     head = start
@@ -194,14 +208,14 @@ def _is_reasoning(message: Message) -> bool:
 
 
 def _called(message: Message) -> list[str]:
-    """Return the ids of the calls in an assistant's message, including calls that wait for approval."""
+    """Return the ids of the tool calls in an assistant's message, including calls that wait for approval; empty for other messages."""
     if message.role != "assistant":
         return []
     return [_call_id(content) for content in message.contents if content.type in ("function_call", "function_approval_request")]
 
 
 def _answered(message: Message) -> list[str]:
-    """Return the ids of the calls that a message answers, approves or rejects."""
+    """Return the ids of the tool calls whose result, approval or rejection a message contains."""
     return [_call_id(content) for content in message.contents if content.type in ("function_result", "function_approval_response")]
 
 
@@ -214,6 +228,6 @@ def _as_text(message: Message) -> str:
     """Return the text whose tokens are counted for a message: its role and contents as JSON."""
     contents: list[JsonObject] = [content.to_dict() for content in message.contents]
     for content in contents:
-        content.pop("items", None)  # repeats `result`
+        content.pop("items", None)  # has the same data as `result`
     payload = {"role": message.role, "message_id": message.message_id, "contents": contents}
     return json.dumps(payload, sort_keys=True, default=str)

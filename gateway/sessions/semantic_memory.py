@@ -1,4 +1,4 @@
-"""`SemanticMemoryProvider`: finds earlier input and stored texts by meaning and adds them to a run.
+"""`SemanticMemoryProvider`: context provider that finds earlier inputs and stored texts by their meaning, and adds them to an agent's run.
 
 Texts and embeddings are stored per owner in the gateway's or a program's database. If a search fails, the run continues without
 memories.
@@ -25,29 +25,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_TEXT_CHARS = 8_000
-"""Maximum length of a stored text; longer texts are cut, because embedding models accept about this length."""
+"""Maximum length of a stored text in characters. Longer texts are cut, because embedding models accept about this length."""
 
 CONTEXT_PROMPT = "Memories that may be relevant, most similar first. They may be out of date:"
 
 
 class Embeds(Protocol):
-    """The part of an embedding client that this module uses."""
+    """Protocol of an embedding client, which converts texts to vectors."""
 
     async def get_embeddings(self, values: Sequence[str]) -> Sequence[Any]:
-        """Return one object with a `vector` for each value, in order."""
+        """Return the embeddings of texts: for each text, in order, an object with the attribute `vector`."""
         ...
 
 
 class OpensDatabase(Protocol):
-    """An object that opens a database, such as the gateway's. Its owner closes the database."""
+    """Protocol of an object that opens a database, such as the gateway's. The object's owner closes the database."""
 
     async def open(self) -> Database:
-        """Return the open database. Raises `StorageError`."""
+        """Open the database if necessary, and return it. Raises `StorageError`."""
         ...
 
 
 class SemanticMemoryProvider(ContextProvider):
-    """Adds the memories most similar to a run's input; stores the input (and with `store_outputs` the answer) as new memories."""
+    """Context provider that adds the stored texts (memories) most similar to the input of a run, and stores the input as a new memory.
+
+    With `store_outputs`, the response of the agent is stored too.
+    """
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "semantic_memory"
 
@@ -63,10 +66,11 @@ class SemanticMemoryProvider(ContextProvider):
         store_outputs: bool = False,
         source_id: str = DEFAULT_SOURCE_ID,
     ) -> None:
-        """`url` is a database URL or file path as for `SqlHistoryProvider`, or an object that opens a database.
+        """Store the settings. `embedding_client` converts texts to vectors.
 
-        Without `owner`, memories belong to the caller of the agent; with it, all callers share them. A different embedding model needs a
-        different `collection`.
+        `url` is a database URL or file path as for `SqlHistoryProvider`, or an object that opens a database. Without `owner`, memories
+        belong to the caller of the agent; with `owner`, all callers share them. Each embedding model needs a separate `collection`. At most
+        `top_k` memories are added to a run, with a cosine similarity of at least `min_similarity`.
         """
         super().__init__(source_id)
         if top_k < 1 or not -1.0 <= min_similarity <= 1.0:
@@ -80,7 +84,10 @@ class SemanticMemoryProvider(ContextProvider):
         self._database: OpensDatabase = LazyDatabase(url) if url is None or isinstance(url, str | Path) else url
 
     async def remember(self, texts: Sequence[str], *, owner: str | None = None, fields: Mapping[str, object] | None = None) -> None:
-        """Store texts with their embeddings. Raises `ModelError`, `StorageError`."""
+        """Store texts with their embeddings as memories. `fields` are returned with each text by `recall`.
+
+        Raises `ModelError`, `StorageError`.
+        """
         cut = [text.strip()[:MAX_TEXT_CHARS] for text in texts if text.strip()]
         if cut:
             embedded = await self.embedding_client.get_embeddings(cut)
@@ -91,7 +98,7 @@ class SemanticMemoryProvider(ContextProvider):
             await (await self._memories()).add(owner or self.owner or "local", self.collection, items)
 
     async def recall(self, text: str, *, owner: str | None = None) -> list[Memory]:
-        """Return the memories most similar to a text. Raises `ModelError`, `StorageError`."""
+        """Return the memories (stored texts) that are most similar to a text, best first. Raises `ModelError`, `StorageError`."""
         [embedded] = await self.embedding_client.get_embeddings([text[:MAX_TEXT_CHARS]])
         found = await self._memories()
         return await found.search(
@@ -99,11 +106,11 @@ class SemanticMemoryProvider(ContextProvider):
         )
 
     async def forget(self, *, owner: str | None = None) -> int:
-        """Delete all memories of an owner in this collection; return their number. Raises `StorageError`."""
+        """Delete all memories of an owner in the provider's collection; return their number. Raises `StorageError`."""
         return await (await self._memories()).delete(owner or self.owner or "local", self.collection)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add the memories found for the input as one message before it."""
+        """Search memories that are similar to the input of the run, and add them as one message before the input."""
         asked = "\n".join(message.text for message in context.input_messages if message.text)
         if not asked.strip():
             return
@@ -117,7 +124,7 @@ class SemanticMemoryProvider(ContextProvider):
             context.extend_messages(self, [Message("user", [f"{CONTEXT_PROMPT}\n{lines}"])])
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Store the input of the run (and with `store_outputs` the answer) as new memories."""
+        """Store the input of the run, and with `store_outputs` the response, as new memories."""
         said = [message.text for message in context.input_messages if message.role == "user"]
         if self.store_outputs and context.response is not None:
             said.append(context.response.text)

@@ -1,7 +1,7 @@
-"""`AgentSession`: the state of one conversation as plain data; `SupportsAgentRun`: the interface of an agent.
+"""`AgentSession`: the state of one conversation with an agent. `SupportsAgentRun`: the interface of an agent.
 
-A session contains data only; behaviour belongs to the agent. `state` can be written as JSON, so a session can be stored and continued
-in another process.
+A session contains only data that JSON can represent; the agent contains the behaviour. A session can therefore be stored, and continued in
+another process.
 """
 
 from __future__ import annotations
@@ -16,26 +16,29 @@ from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
 
 _STATE_TYPES: dict[str, type] = {"message": Message}
-"""`type` in the JSON form of an object in a session's state → class of the object. Modules register their classes on import."""
+"""Value of `type` in the JSON form of an object in a session's state → class of the object. Modules register their classes on import."""
 
 Registered = TypeVar("Registered", bound=type)
 
 
 def register_state_type(cls: Registered) -> Registered:
-    """Allow objects of this class in a session's state; `to_dict` writes them and `from_dict` restores them.
+    """Class decorator: register a class whose objects may be in a session's state, so that `AgentSession.from_dict` can restore them.
 
-    Supported are classes with `to_dict`/`from_dict` and pydantic models. The `type` of their JSON form is the class name in lower case, or
-    the result of the class method `_get_type_identifier`.
+    Supported are classes with `to_dict` and `from_dict`, and pydantic models. The `type` in the JSON form of an object is the class name in
+    lower case, or the result of the class method `_get_type_identifier`.
     """
     _STATE_TYPES[_identifier(cls)] = cls
     return cls
 
 
 class AgentSession:
-    """A conversation. Context providers share `state`; each uses its own `source_id` as key."""
+    """The state of one conversation with an agent. The context providers of the agent store their data in `state`, by their `source_id`."""
 
     def __init__(self, *, session_id: str | None = None, service_session_id: str | None = None) -> None:
-        """Without `session_id` a random id is used; `service_session_id` names a conversation stored by a model provider."""
+        """Create a session with this id, or with a random id.
+
+        `service_session_id` is the id of a conversation whose messages the provider of the model stores.
+        """
         self._session_id = session_id or str(uuid.uuid4())
         self.service_session_id = service_session_id
         self.state: JsonObject = {}
@@ -46,7 +49,7 @@ class AgentSession:
         return self._session_id
 
     def to_dict(self) -> JsonObject:
-        """Return the JSON form, an object with `type: session`. In `state`, messages and objects of registered types are converted too."""
+        """Return the session as a JSON object (`type: session`). Messages and objects of registered types in `state` are converted too."""
         return {
             "type": "session",
             "session_id": self.session_id,
@@ -56,7 +59,7 @@ class AgentSession:
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> AgentSession:
-        """Return the session whose `to_dict` is `data`."""
+        """Restore a session from the JSON object that `to_dict` returned."""
         session = cls(session_id=data.get("session_id"), service_session_id=data.get("service_session_id"))
         session.state = {key: _from_json(value) for key, value in cast("JsonMapping", data.get("state") or {}).items()}
         return session
@@ -64,7 +67,7 @@ class AgentSession:
 
 @runtime_checkable
 class SupportsAgentRun(Protocol):
-    """An agent: it can be run and creates sessions."""
+    """Protocol of an agent: it can be run with messages, and creates sessions."""
 
     id: str
     name: str | None
@@ -81,15 +84,15 @@ class SupportsAgentRun(Protocol):
     def run(
         self, messages: str | Message | Sequence[str | Message], *, stream: bool = False, session: AgentSession | None = None
     ) -> Awaitable[AgentResponse] | ResponseStream[AgentResponseUpdate, AgentResponse]:
-        """Run the agent on `messages`. Await the result for the whole response or, with `stream`, read it as a stream of updates."""
+        """Run the agent with `messages` as input. Await the return value for the response, or, with `stream`, iterate over its updates."""
         ...
 
     def create_session(self, *, session_id: str | None = None) -> AgentSession:
-        """Return a new conversation."""
+        """Create a session, which is the state of a new conversation, with this id or a random id."""
         ...
 
     def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
-        """Return a session for the conversation `service_session_id`, whose messages the model provider stores."""
+        """Create a session that continues the conversation `service_session_id`, whose messages the provider of the model stores."""
         ...
 
 
@@ -126,5 +129,5 @@ def _from_json(value: JsonValue) -> JsonValue:
     make: JsonValue = getattr(kind, "from_dict", None)
     if make is not None:
         return make(dict(found))
-    make = getattr(kind, "model_validate")  # noqa: B009  # of a pydantic model, whose class is unknown here
+    make = getattr(kind, "model_validate")  # noqa: B009  # the class is a pydantic model, which type checkers do not see here
     return make({key: item for key, item in found.items() if key != "type"})

@@ -1,6 +1,7 @@
-"""`SessionContext` and `ContextProvider`: add messages, instructions, tools or middleware to a run, and inspect its result.
+"""`ContextProvider` and `SessionContext`: let code add messages, instructions, tools or middleware to each run of an agent.
 
-Names and signatures are agent-framework's. Providers belong to the agent and see all data of a run, so use only trusted code.
+A `ContextProvider` belongs to an agent and is called before and after each run; it changes the `SessionContext` of the run. Names and
+signatures are those of agent-framework. Providers see all data of a run, so use only trusted code.
 """
 
 from __future__ import annotations
@@ -22,24 +23,27 @@ from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse
 
 ATTRIBUTION_KEY = "_attribution"
-"""Key in the `additional_properties` of a message during a run: names the provider that added the message. The key is never stored."""
+"""Key in the `additional_properties` of a message during a run. Its value names the context provider that added the message.
+
+The key is never stored.
+"""
 
 CONTEXT_SOURCE_KEY = "context_source"
-"""Key in the `additional_properties` of a tool: id of the provider that added the tool to the run."""
+"""Key in the `additional_properties` of a tool. Its value is the id of the context provider that added the tool to the run."""
 
 
 PRINCIPAL_KEY = "dev.moongate/principal"
-"""Key in the `metadata` of a run: id of the caller for whom the agent runs; `local` in a Python program."""
+"""Key in the `metadata` of a run. Its value is the id of the principal for which the agent runs; `local` in a Python program."""
 
 
 class HasSourceId(Protocol):
-    """An object with a source id, such as a context provider."""
+    """Protocol of an object that adds data to a run and has an id, the attribute `source_id`, such as a context provider."""
 
     source_id: str
 
 
 class SessionContext:
-    """A run as its context providers see it; created for each run."""
+    """The input, additions and response of one run of an agent, which its context providers read and extend."""
 
     def __init__(
         self,
@@ -54,12 +58,12 @@ class SessionContext:
         options: JsonMapping | None = None,
         metadata: JsonObject | None = None,
     ) -> None:
-        """`options` are the run's options, read-only; `metadata` is shared by the run's providers."""
+        """Store the arguments. `options` are the options of the run, read-only; `metadata` is shared by all providers of the run."""
         self.session_id = session_id
         self.service_session_id = service_session_id
         self.input_messages = input_messages
         self.context_messages: dict[str, list[Message]] = context_messages or {}
-        """Source id of a provider → messages that it added. They are sent before the input, in the order in which they were added."""
+        """`source_id` of each context provider → messages that it added. They are sent before the input, in the order of the providers."""
         self.instructions: list[str] = instructions or []
         self.tools: list[Tool] = tools or []
         self.middleware: dict[str, list[object]] = {}
@@ -71,15 +75,18 @@ class SessionContext:
 
     @property
     def response(self) -> AgentResponse | None:
-        """The run's response, read-only; set before `after_run`."""
+        """The response of the run, read-only; `None` until the run has ended, before `after_run` is called."""
         return self._response
 
     def finish(self, response: AgentResponse) -> None:
-        """Set the run's response. The agent calls this once."""
+        """Set the response of the run. The agent calls this once, when the run has ended."""
         self._response = response
 
     def extend_messages(self, source: str | HasSourceId, messages: Message | Sequence[Message]) -> None:
-        """Add copies of messages before the input of the run. `source` is the provider that adds them; each copy is marked with its id."""
+        """Add copies of messages before the input of the run. `source` is the provider that adds them, or its id.
+
+        Each copy is marked with the id of the provider (`ATTRIBUTION_KEY`).
+        """
         attribution: JsonObject = {"source_id": source if isinstance(source, str) else source.source_id}
         if not isinstance(source, str):
             attribution["source_type"] = type(source).__name__
@@ -90,11 +97,14 @@ class SessionContext:
             added.append(own)
 
     def extend_instructions(self, source_id: str, instructions: str | Sequence[str]) -> None:
-        """Add instructions for this run."""
+        """Add instructions for the model to this run. `source_id` is the id of the provider that adds them."""
         self.instructions.extend([instructions] if isinstance(instructions, str) else instructions)
 
     def extend_tools(self, source_id: str, tools: Tool | Callable[..., object] | Sequence[Tool | Callable[..., object]]) -> None:
-        """Add tools or functions for this run; tools with `additional_properties` are marked with their source."""
+        """Add tools or functions to this run. `source_id` is the id of the provider that adds them.
+
+        Tools with `additional_properties` are marked with this id (`CONTEXT_SOURCE_KEY`).
+        """
         added = normalize_tools(tools)
         for tool in added:
             properties = getattr(tool, "additional_properties", None)
@@ -103,11 +113,11 @@ class SessionContext:
         self.tools.extend(added)
 
     def extend_middleware(self, source_id: str, middleware: object) -> None:
-        """Add one or several chat or function middleware for this run.
+        """Add chat or function middleware (one object or several) to this run. `source_id` is the id of the provider that adds them.
 
         Raises:
             TypeError: An object is not middleware.
-            MiddlewareException: An object is agent middleware, which is too late because the run has started, or of unknown kind.
+            MiddlewareException: An object is agent middleware, which cannot be added because the run has started, or of unknown kind.
         """
         items = list(cast("Sequence[object]", middleware)) if isinstance(middleware, Sequence) else [middleware]
         if isinstance(middleware, str | bytes) or not all(callable(i) or callable(getattr(i, "process", None)) for i in items):
@@ -117,7 +127,7 @@ class SessionContext:
         self.middleware.setdefault(source_id, []).extend(items)
 
     def get_middleware(self) -> list[object]:
-        """Return the added middleware in the order of the providers."""
+        """Return all middleware that providers have added to this run, in the order of the providers."""
         return [one for added in self.middleware.values() for one in added]
 
     def get_messages(
@@ -128,7 +138,10 @@ class SessionContext:
         include_input: bool = False,
         include_response: bool = False,
     ) -> list[Message]:
-        """Return the messages that all or selected providers added, in order; then the input and the response, if requested."""
+        """Return the messages that providers added, in order; then, if requested, the input and the response of the run.
+
+        `sources` and `exclude_sources` select providers by their ids; by default the messages of all providers are returned.
+        """
         found: list[Message] = []
         for source_id, messages in self.context_messages.items():
             if (sources is None or source_id in sources) and not (exclude_sources and source_id in exclude_sources):
@@ -141,44 +154,46 @@ class SessionContext:
 
 
 class ContextProvider:
-    """Adds context to runs. One instance serves all sessions of an agent, so data of a session belongs into `state`.
+    """Base class of context providers, which add messages, instructions, tools or middleware to the runs of an agent.
 
-    `state` is this provider's part of the session's state, by `source_id`; `session.state` is the whole state.
+    One instance serves all sessions of an agent, so data of a session must be stored in `state`. `state` is the provider's part of the
+    session's state, under its `source_id`; `session.state` is the whole state.
     """
 
     def __init__(self, source_id: str) -> None:
-        """`source_id` must be unique among an agent's providers."""
+        """Store the id of the provider, which must be unique among the providers of an agent."""
         self.source_id = source_id
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """Folders that this provider writes to for a model.
+        """The folders to which this provider writes data of a model; empty by default.
 
-        A gateway rejects folders that contain code or configuration which the gateway runs.
+        A gateway rejects folders that contain code or configuration that the gateway runs.
         """
         return ()
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add messages, instructions, tools or middleware to `context`.
+        """Add messages, instructions, tools or middleware to the run, through `context`.
 
-        Providers are called in the order of the list, before the first model call.
+        The agent calls this before the first model call of a run, for its providers in order.
         """
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Inspect the finished run; `context.response` is set. Providers are called in reverse order of the list."""
+        """Process the finished run, whose response is `context.response`. The agent calls this for its providers in reverse order."""
 
 
 async def call_hook(provider: object, name: str, *args: Any, **values: Any) -> Any:
-    """Call a method of a provider, if it has the method, and return its result.
+    """Call the async method `name` of a context provider and return its result; return `None` if the provider does not have the method.
 
-    Earlier versions of agent-framework define some methods with fewer parameters, so only matching `values` are passed.
+    Only those `values` are passed for which the method has parameters, because providers written for earlier versions of agent-framework
+    define some methods with fewer parameters.
     """
     method = getattr(provider, name, None)
     return None if method is None else await call_declared(method, *args, **values)
 
 
 async def call_declared(function: Callable[..., Any], /, *args: Any, **values: Any) -> Any:
-    """Call a function, sync or async, with those `values` that it has parameters for, and return its result."""
+    """Call a sync or async function with `args` and with those `values` for which it has parameters; return its result."""
     parameters = inspect.signature(function).parameters
     found: object = function(*args, **{key: value for key, value in values.items() if accepts(parameters, key)})
     return await found if inspect.isawaitable(found) else found
@@ -190,7 +205,7 @@ def accepts(parameters: Mapping[str, inspect.Parameter], name: str) -> bool:
 
 
 def without_attribution(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages for storing, without the marks that name the provider which added them (`ATTRIBUTION_KEY`)."""
+    """Return the messages in the form in which they are stored: without `ATTRIBUTION_KEY`, the name of the provider that added them."""
     kept: list[Message] = []
     for message in messages:
         if ATTRIBUTION_KEY in message.additional_properties:

@@ -1,4 +1,4 @@
-"""`SqlHistoryProvider`: stores conversations in a SQLite or PostgreSQL database, in the gateway's tables."""
+"""`SqlHistoryProvider`: stores conversations with agents in an SQLite or PostgreSQL database, in the same tables as the gateway."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ DATABASE_NAME = "gateway.db"
 
 
 class SqlHistoryProvider(HistoryProvider):
-    """Stores conversations in a database that several processes may share.
+    """History provider that stores conversations in an SQL database, which several processes may share.
 
-    Each statement opens its own connection, so the provider has nothing to close.
+    Each transaction opens a new connection, so the provider need not be closed.
     """
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "sql_history"
@@ -37,16 +37,17 @@ class SqlHistoryProvider(HistoryProvider):
         source_id: str = DEFAULT_SOURCE_ID,
         **options: Unpack[HistoryOptions],
     ) -> None:
-        """`url` is `postgresql://…` (with the extra `postgres`), `sqlite:///…` or a file path; by default the user's `gateway.db`.
+        """Store the settings; the database is opened on first use.
 
-        `owner` separates the conversations of several users.
+        `url` is `postgresql://…` (with the extra `postgres`), `sqlite:///…` or a file path; by default the user's `gateway.db`. `owner`
+        separates the conversations of several users.
         """
         super().__init__(source_id, **options)
         self.owner = owner
         self._database = LazyDatabase(url)
 
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
-        """Return the conversation, oldest message first. Raises `StorageError`."""
+        """Return the stored messages of the session, oldest first. Raises `StorageError`."""
         history = await self._history()
         try:
             return [Message.from_dict(message) for message in await history.messages(self.owner, _key(session_id))]
@@ -56,12 +57,12 @@ class SqlHistoryProvider(HistoryProvider):
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Append messages to the conversation in one transaction, which is committed on return. Raises `StorageError`."""
+        """Append messages to the stored conversation of the session, in one transaction. Committed on return. Raises `StorageError`."""
         if messages:
             await (await self._history()).append(self.owner, _key(session_id), [message.to_dict() for message in messages])
 
     async def delete_messages(self, session_id: str | None) -> bool:
-        """Delete a conversation; return whether it existed. Raises `StorageError`."""
+        """Delete all stored messages of the session; return whether there were any. Raises `StorageError`."""
         return await (await self._history()).delete(self.owner, _key(session_id))
 
     async def _history(self) -> History:
@@ -73,19 +74,19 @@ class SqlHistoryProvider(HistoryProvider):
 
 
 def _key(session_id: str | None) -> str:
-    """Return a session id (`default` for `None`), with escapes for characters that databases reject in text."""
+    """Return the session id under which messages are stored: `default` for `None`, and with characters escaped that databases reject."""
     return (session_id or "default").encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 class LazyDatabase:
-    """A program's own database, opened and migrated on first use. Its driver is imported then, in a thread."""
+    """Opens the database of a program on first use, and migrates it to the newest schema. The driver is imported then, in a thread."""
 
     def __init__(self, url: str | Path | None) -> None:
         self._url = url
         self._opened: Database | None = None
 
     async def open(self) -> Database:
-        """Return the open database. Raises `StorageError`."""
+        """Open the database on the first call, and return it. Raises `StorageError`."""
         if self._opened is None:
             self._opened = await anyio.to_thread.run_sync(self._open)
         return self._opened

@@ -19,7 +19,10 @@ class SkillBackend(Protocol):
 
     @property
     def id(self) -> str:
-        """Id of the backend. It must differ from the paths of all folders with skills, because `Skill.key` begins with one or the other."""
+        """Id of the backend, with which the `Skill.key` of its skills begins.
+
+        It must not be the path of a folder with skills, because the keys of skills in folders begin with that path.
+        """
         ...
 
     @property
@@ -52,7 +55,9 @@ class SkillBackend(Protocol):
         ...
 
     async def fetch(self, skill: Skill, path: str, ctx: CallContext) -> tuple[SkillFile, bytes]:
-        """Fetch a file of a skill. Return its list entry and its current bytes; the caller compares the bytes with the digest in the entry.
+        """Fetch a file of a skill. Return the file's description (`SkillFile`: path, type, size, digest) and its current bytes.
+
+        The caller compares the bytes with the digest.
 
         Raises:
             NotFound: The skill has no such file.
@@ -63,7 +68,7 @@ class SkillBackend(Protocol):
     def locate(self, skill: Skill, path: str) -> tuple[str, str]:
         """Return the id of the source (a server or the gateway itself) that publishes a skill's file, and the file's URI at that source.
 
-        The scopes of an API key are checked against both values.
+        The scopes of an API key, which limit what the key may read, are checked against both values.
 
         Raises:
             NotFound: The skill has no such file.

@@ -36,8 +36,9 @@ from gateway.tools.functions_source import import_from, import_object
 logger = logging.getLogger(__name__)
 
 BACKEND_ID = "code:"
-"""First part of `Skill.key` for skills that are Python objects. It differs from every skill folder's path, because those paths are
-absolute."""
+"""Id of the backend `CodeSkills`: the first part of `Skill.key` for skills that are Python objects.
+
+It differs from the first part of the keys of skills in folders, which is an absolute path."""
 
 
 class CodeSkills:
@@ -46,7 +47,8 @@ class CodeSkills:
     def __init__(self, references: Sequence[str], *, base_dir: Path, strict: bool = False) -> None:
         """Store the settings. Nothing is imported before `start`.
 
-        `references` are `module` or `module:name`, looked up in the folder `base_dir` first. `strict` refuses skills with warnings.
+        `references` name the Python objects, as `module` or `module:name`; modules are looked up in the folder `base_dir` first. `strict`
+        refuses skills with warnings.
         """
         self._references = list(dict.fromkeys(references))
         self._base_dir = base_dir
@@ -74,7 +76,10 @@ class CodeSkills:
         self._on_change = on_change
 
     async def start(self) -> None:
-        """Import all configured references and read their skills. A reference that fails is added to `problems`; the others are served."""
+        """Import the Python objects that `skills.objects` of the configuration names, and read their skills.
+
+        An object that cannot be imported or read is added to `problems`; the skills of the other objects are served.
+        """
         for reference in self._references:
             try:
                 self._found += [(reference, found) for found in await self._import(reference)]
@@ -96,7 +101,7 @@ class CodeSkills:
     async def refresh(self) -> None:
         """Read every skill object again, and call each `SkillsSource` (an object that returns skills) again.
 
-        If the code of a reference fails, the skills that it had at the last refresh are served unchanged.
+        If the code of a configured object fails, the skills that the object had at the last refresh are served unchanged.
         """
         served: dict[str, tuple[Skill, ServedSkill]] = {}
         problems = list(self._failed)
@@ -150,7 +155,9 @@ class CodeSkills:
         return published(now, skill.id) if now.is_listed else now
 
     async def fetch(self, skill: ServedSkill, path: str, ctx: CallContext) -> tuple[SkillFile, bytes]:
-        """Return the list entry of a resource or of the `SKILL.md`, and the bytes that the Python object currently returns for it.
+        """Return the description (`SkillFile`: path, type, size, digest) and the bytes of a resource or of the `SKILL.md` of a skill.
+
+        The bytes are made now, by the Python object that is the skill.
 
         Raises:
             NotFound: The skill has no such file.
@@ -173,7 +180,7 @@ class CodeSkills:
         return file, data
 
     def locate(self, skill: ServedSkill, path: str) -> tuple[str, str]:
-        """Return the id of the source that publishes the file, which is the gateway itself (`skill`), and the file's URI there."""
+        """Return the id of the source that publishes the file, which is the gateway itself (`skill`), and the file's URI at the gateway."""
         return SOURCE_ID, own_uri(skill, path)
 
     async def run(self, skill: ServedSkill, function: str, args: JsonValue, ctx: CallContext) -> str:
@@ -267,7 +274,10 @@ def manifest_of(skill: Skill) -> str:
 
 
 def _header(frontmatter: SkillFrontmatter) -> str:
-    """Return the frontmatter of a `SKILL.md` as YAML. Values are quoted as in JSON, which YAML allows."""
+    """Return the frontmatter of a skill that is a Python object as the YAML with which a `SKILL.md` begins.
+
+    Values are quoted as in JSON, which YAML allows.
+    """
     fields = {
         "name": frontmatter.name,
         "description": frontmatter.description,
@@ -311,7 +321,7 @@ def _skills_in(value: object) -> list[Skill | SkillsSource]:
 
 
 def _own_values(module: ModuleType) -> list[object]:
-    """Return the values of a module's variables, without classes that the module imports from elsewhere."""
+    """Return the values of a module's variables, among which skills are searched, without classes that the module imports."""
     return [v for v in vars(module).values() if not isclass(v) or v.__module__ == module.__name__]
 
 

@@ -46,7 +46,7 @@ class SkillsExtension:
         return _page("skills", [(skill.root_uri, skill.entry) for skill in index.listed], cursor, limit)
 
     async def get(self, uri: str, ctx: CallContext) -> JsonObject:
-        """Answer `skills/get`: read the skill's folder again, and return the skill's entry. `uri` is the URI of its `SKILL.md`.
+        """Answer `skills/get`: read a skill again, and return its entry as in `skills/list`. `uri` is the URI of its `SKILL.md`.
 
         Raises:
             NotFound: No skill has this URI (kind `skill`).

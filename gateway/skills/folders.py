@@ -1,4 +1,4 @@
-"""Safe access to skill folders on disk: finds skills below a root folder, lists their files, and reads bytes.
+"""Safe access to skill folders on disk: finds skills below a root folder, lists their files, and reads the files.
 
 Authors of skills are not trusted. Listing therefore checks links and file types. Reading opens one path segment after the other below the
 root folder, follows no link, does not block on a FIFO, and stops at the listed size. A file with a second name (hard link) is refused
@@ -64,7 +64,8 @@ class Listing:
     manifest_name: str = MANIFEST
     """Name of the skill's own `SKILL.md` as the disk spells it, such as `skill.md`."""
     nested: list[tuple[str, ...]] = field(default_factory=lambda: cast("list[tuple[str, ...]]", []))
-    """Folders inside the skill that are skills themselves, because they have a `SKILL.md`; as path segments below the root folder."""
+    """Folders inside the skill that are skills themselves, because they have a `SKILL.md`. Each is given as path segments below the root
+    folder (the folder searched for skills)."""
 
 
 def is_junk(name: str) -> bool:

@@ -42,7 +42,7 @@ class SkillIndex:
     """All served skills, and tables to look them up. Created by `build_index` and `with_more`; never modified."""
 
     folders: Mapping[Key, SkillFolder] = field(default_factory=lambda: cast("dict[Key, SkillFolder]", {}))
-    """Key of a skill folder → everything that was read of the folder. Includes folders that are refused."""
+    """Key of a skill folder → everything that was read of the folder. Includes folders whose skill is refused and not served."""
     skills: tuple[Skill, ...] = ()
     """All served skills, sorted by id."""
     listed: tuple[Skill, ...] = ()
@@ -55,12 +55,13 @@ class SkillIndex:
     """One report per root folder (a folder searched for skills) that cannot be used, or that was not searched completely."""
     by_key: Mapping[Key, Skill] = field(default_factory=lambda: cast("dict[Key, Skill]", {}))
     by_root: Mapping[str, Skill] = field(default_factory=lambda: cast("dict[str, Skill]", {}))
-    """URI of a skill's folder → the skill, for the skills in `listed`."""
+    """URI of a skill's folder → the skill, for the gateway's own skills that have URIs (`listed`)."""
     by_file: Mapping[str, tuple[Skill, SkillFile]] = field(default_factory=lambda: cast("dict[str, tuple[Skill, SkillFile]]", {}))
-    """URI of a file (percent-encoded as by `file_uri`) → the skill and the file, for all files of the skills in `listed`."""
+    """URI of a file (percent-encoded as by `file_uri`) → the skill and the file, for all files of the gateway's own skills that have
+    URIs (`listed`)."""
     search: SearchIndex = field(default_factory=lambda: SearchIndex([]))
     by_name: Mapping[str, tuple[Skill, ...]] = field(default_factory=lambda: cast("dict[str, tuple[Skill, ...]]", {}))
-    """Case-folded name or id → the skills in `for_models` that have this name or id."""
+    """Case-folded name or id of a skill → the skills that models may see (`for_models`) with this name or id."""
 
     @property
     def has_uris(self) -> bool:
@@ -127,7 +128,10 @@ def children(skill: Skill, folder: str) -> dict[str, SkillFile | None]:
 
 
 def own_uri(skill: Skill, path: str) -> str:
-    """Return the URI of a file of one of the gateway's own skills. If the skill has no URI, one is made from its id."""
+    """Return the URI by which the scopes of API keys allow or refuse a file of a skill that is not on a remote server.
+
+    If the skill has no URI, because it is not listed, a URI is made from the skill's id.
+    """
     return file_uri(skill.root_uri or f"{SCHEME}{skill.id}", path)
 
 
@@ -142,10 +146,9 @@ def build_index(
 ) -> SkillIndex:
     """Read the skills below the folders `roots` and assign their ids and URIs. Return `previous` itself if nothing changed.
 
-    Skill folders that did not change are taken from `previous`, the last index, or at the first call from `cached`, which must have been
-    read under the same rules. If `only` is given, just the folders with these keys are checked for changes, and folders that contain them
-    or are inside them. `strict` refuses skills with warnings. `signed` has a signature rule for each root folder whose skills must be
-    signed.
+    Skill folders that did not change are taken from `previous`, the last index, or at the first call from `cached`, the content of the
+    cache file. If `only` is given, just the folders with these keys are checked for changes, and folders that contain them or are inside
+    them. `strict` refuses skills with warnings. `signed` has a signature rule for each root folder whose skills must be signed.
     """
     known: Mapping[Key, SkillFolder] = previous.folders if previous else (cached or {})
     reader = FolderReader(known, signed or {})

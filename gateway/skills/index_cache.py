@@ -1,7 +1,8 @@
 """Cache file of the skill index: what was read of each skill folder, so that a restart need not read the files again.
 
-An entry of the cache is used only if the file still has the recorded size, times and inode (its stamp). A cache file that is missing,
-incomplete, or was written by other code of the modules in `RULES` is ignored. Blocking; `library` calls this module in a worker thread.
+An entry of the cache is used only if the file still has the recorded size, times and inode (its stamp). A cache file that is missing
+or incomplete, or was written before the code that reads and checks skills (the modules in `RULES`) changed, is ignored. Blocking;
+`library` calls this module in a worker thread.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class SkillLibrary:
             await anyio.sleep(max(self._refresh_seconds, took * REST_FACTOR))
 
     def judge(self, skill: Skill, path: str, scopes: Sequence[str] | None) -> Verdict:
-        """Decide whether a caller with these scopes may read a file of a skill. `None` as scopes grants everything.
+        """Decide whether a caller whose API key has these scopes may read a file of a skill. `None` as scopes grants everything.
 
         The file is judged as a resource of the source that publishes the skill: the gateway itself, or a remote server.
         """
@@ -194,14 +194,14 @@ class SkillLibrary:
         return now
 
     async def read(self, skill: Skill, path: str, ctx: CallContext) -> tuple[Skill, SkillFile, bytes]:
-        """Return the current skill, the current list entry of the file `path`, and the file's bytes, which have the digest in that entry.
+        """Read the file `path` of a skill. Return the current skill, the file's current description (`SkillFile`), and the file's bytes.
 
-        If the file changed since it was indexed, the skill is indexed again first.
+        The bytes have the digest in that description. If the file changed since it was indexed, the skill is indexed again first.
 
         Raises:
             NotFound: The skill has no such file, or no longer has it.
-            SkillError: The file changes faster than it can be read (code `unstable`), or its backend keeps sending other bytes than it
-                lists (code `digest-differs`).
+            SkillError: The file changes faster than it can be read (code `unstable`), or its backend keeps sending bytes whose
+                digest differs from the listed digest (code `digest-differs`).
             GatewayError: The backend cannot be reached.
         """
         if (backend := self.backend_of(skill)) is not None:

@@ -20,9 +20,9 @@ from gateway.tools.context import CallContext
 
 
 class SkillRights:
-    """Decides which skills a call may read: those within the scopes of the caller's API key, and those named by the calling agent's file.
+    """Decides which skills a call may read: those that the scopes of the caller's API key include, and those that are granted by name.
 
-    Files of workflows that make a call count like files of agents.
+    Granted by name are the skills that the file of an agent or workflow lists, for calls that this agent or workflow makes.
     """
 
     def __init__(self, library: SkillLibrary, index: SkillIndex, ctx: CallContext) -> None:

@@ -57,7 +57,7 @@ def verdict_of(diagnostics: Iterable[Diagnostic], *, strict: bool = False) -> Ve
 
 @dataclass(frozen=True, slots=True)
 class SkillReport:
-    """Whether a skill was accepted or rejected, and why. Or the same for a root folder that cannot be used; `name` is then empty."""
+    """Whether a skill was accepted or rejected, and why; or why a root folder (searched for skills) cannot be used, without a `name`."""
 
     path: str
     name: str
@@ -117,8 +117,8 @@ class SkillFile:
     path: str
     """Path of the file relative to the skill, with `/` as separator. Clients name the file by this path."""
     segments: tuple[str, ...]
-    """Location of the content: path segments below the root folder, without links; for a file on a remote server, its URI as the only item;
-    empty for a Python object."""
+    """Location of the content: path segments below the folder searched for skills, without links; for a file on a remote
+    server, its URI as the only item; empty for a Python object."""
     stamp: Stamp
     digest: str
     """`sha256:` and 64 hexadecimal digits over the raw bytes. Empty for a file whose content is made at each read; its size is then
@@ -141,7 +141,7 @@ class SkillFile:
         return not self.digest
 
     def with_content(self, data: bytes) -> SkillFile:
-        """Return a copy of this file entry with the size, digest and text flag of the content `data`."""
+        """Return a copy of this description of a file, with the size, digest and `is_text` of the content `data`."""
         return replace(self, stamp=(len(data), *self.stamp[1:]), digest=digest_of(data), is_text=is_utf8(data))
 
 
@@ -164,8 +164,8 @@ class Skill:
     """Id of the skill, unique in the index: its name, or `<prefix>/<name>` if another skill has that name."""
     key: Key
     origin: str
-    """Origin of the skill, as shown to clients: the name of the root folder and the path below it, the name of a remote server, or the
-    reference of a Python object."""
+    """Origin of the skill, as shown to clients: the name of the folder searched for skills and the path below it, the name of a remote
+    server, or the reference of a Python object."""
     root_uri: str
     """URI of the skill's folder, `skill://…` without a trailing slash; empty for a skill that has no URIs and is served only by tools and
     prompts."""
@@ -207,7 +207,7 @@ class Skill:
 
     @property
     def manifest(self) -> SkillFile:
-        """The entry in `files` of the skill's `SKILL.md`."""
+        """The description (path, size, digest) of the skill's `SKILL.md`, from `files`."""
         return self.files[MANIFEST]
 
     @property

@@ -36,13 +36,15 @@ HIDDEN = re.compile("[\u200b\u2060\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007
 """Matches characters that hide or reorder text: zero-width characters, bidirectional overrides, and Unicode tags."""
 
 KNOWN_KEYS = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})
-"""Frontmatter fields that the Agent Skills specification defines."""
+"""Frontmatter fields that the Agent Skills specification defines. Any other field is kept, and reported by a diagnostic."""
 
 EXECUTABLE_KEYS = frozenset({"hooks", "model", "context", "agent", "shell", "allowed-tools"})
 """Frontmatter fields with which some hosts run commands or widen permissions. The gateway treats them as data."""
 
 TOOLS_ONLY = " Served by tools only"
-"""Start of the last sentence in a diagnostic's message, if the problem means that a skill is not listed and served by tools only."""
+"""Start of the last sentence in messages of diagnostics about problems because of which `skills/list` leaves a skill out.
+
+The tools for skills still serve the skill. `SkillFrontmatter` removes the sentence, because it does not apply to skills in programs."""
 
 _CONTROLS_TEXT = f"The text has control characters; remove them.{TOOLS_ONLY}."
 _COMMAND = re.compile(r"!`[^`\n]+`")

@@ -25,7 +25,7 @@ INDEX_URI = "skill://index.json"
 """URI of the resource in which a server lists its skills by the draft of SEP-2640. Microsoft's agent framework reads no other list."""
 
 MAX_SKILLS = 10_000
-"""Maximum number of skills that are used of one server; further skills are ignored."""
+"""Maximum number of skills of one remote server that are listed and served; the server's further skills are ignored."""
 
 MAX_PAGES = 1_000
 """Maximum number of pages that are read of one server's `skills/list`."""
@@ -38,7 +38,7 @@ MAX_ATTEMPTS = 3
 """How often a file is read while its bytes do not have the listed digest, before the read fails."""
 
 Fetch = Callable[[Skill, str], Awaitable[tuple[SkillFile, bytes]]]
-"""Type of a function that fetches the file at a path of a skill, and returns the file's list entry and its bytes."""
+"""Type of a function that fetches the file at a path of a skill. Returns the file's description (path, size, digest) and its bytes."""
 
 FetchPage = Callable[[str | None], Awaitable[tuple[Sequence[JsonMapping], str | None]]]
 """Type of a function that fetches one page of `skills/list`. The argument is the page's cursor, `None` for the first page. Returns the
@@ -48,8 +48,8 @@ entries and the next cursor."""
 async def list_skills(fetch_page: FetchPage, backend: str, origin: str) -> list[Skill]:
     """Return the skills of all pages of a server's `skills/list`, in order. Entries that SEP-2640 does not allow are left out.
 
-    Of several entries with the same URI, the first is used. `backend` and `origin` are stored in each skill. Errors of `fetch_page` are not
-    caught.
+    Of several entries with the same URI, the first is used. Each skill stores `backend`, the id of the backend that provides it, and
+    `origin`, the name of the server. Errors of `fetch_page` are not caught.
     """
     found: dict[str, Skill] = {}
     cursor: str | None = None
@@ -67,7 +67,8 @@ async def list_skills(fetch_page: FetchPage, backend: str, origin: str) -> list[
 def to_skill(entry: JsonMapping, backend: str, origin: str) -> Skill | None:
     """Convert an entry of `skills/list` to a skill without the text of its `SKILL.md`; `None` if SEP-2640 does not allow the entry.
 
-    The URIs in the entry are those that the gateway exposes. `backend` and `origin` become part of the skill's key and its origin.
+    The URIs in the entry are those that the gateway exposes. `backend` is the id of the backend that provides the skill, and becomes part
+    of the skill's key; `origin` is the name of the server.
     """
     if not judge_entry(entry):
         return None
@@ -110,9 +111,9 @@ def unlisted_skill(uri: str, name: str, description: str, backend: str, origin: 
 
 
 def file_of(skill: Skill, path: str) -> SkillFile:
-    """Return the list entry of a file of a remote server's skill.
+    """Return the description (`SkillFile`: path, URI, size, digest) of a file of a remote server's skill.
 
-    If the server does not list the skill's files (`dynamic`), an entry without digest is made for any path.
+    If the server does not list the skill's files (`dynamic`), a description without digest is made for any path.
 
     Raises:
         NotFound: The skill has no such file, or the path is not safe.
@@ -126,7 +127,7 @@ def file_of(skill: Skill, path: str) -> SkillFile:
 
 
 async def read_listed(skill: Skill, path: str, fetch: Fetch, renew: Callable[[Skill], Awaitable[Skill]]) -> tuple[Skill, SkillFile, bytes]:
-    """Fetch a file until its bytes have the listed digest. Return the current skill, the list entry and the bytes.
+    """Fetch a file of a skill until its bytes have the listed digest. Return the current skill, the file's description, and the bytes.
 
     After each fetch of bytes with another digest, `renew` fetches the skill's entry again. A file without a listed digest is fetched once.
 

@@ -24,7 +24,7 @@ MAX_BODY_CHARS = 50_000
 """Maximum characters of a skill's text in one result of the tool `load_skill`; the result says how to read the rest."""
 
 MAX_LISTED_FILES = 100
-"""Maximum number of files that a result of `load_skill` lists; the tool `read_skill_resource` lists the others."""
+"""Maximum number of files that a result of `load_skill` lists; the tool `read_skill_resource` lists all files."""
 
 MAX_DESCRIPTION_CHARS = 1024
 """Maximum characters of a skill's description in lists of skills. A longer description is cut."""

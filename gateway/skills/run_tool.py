@@ -31,7 +31,7 @@ class RunSkillScript:
     def __init__(self, library: SkillLibrary, runner: ScriptRunner | None, events: EventStream | None) -> None:
         """Create the tool. Without `runner`, script files do not run, only functions of skills that are Python objects.
 
-        Every run and every refusal is emitted to `events`.
+        Every run and every refused run of a script is reported to `events`, from which the audit log is written.
         """
         self._library = library
         self._runner = runner

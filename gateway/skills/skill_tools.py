@@ -37,7 +37,9 @@ RESULT_DESCRIPTION_CHARS = 400
 
 MAX_READ = 200_000
 DEFAULT_READ = 50_000
-"""Default length of one read of a file, in characters of a text file or bytes of any other file; `MAX_READ` is the maximum."""
+"""Default length of the part of a file that one call of `read_skill_resource` returns; `MAX_READ` is the maximum.
+
+In characters of a text file, or bytes of any other file."""
 
 MAX_LISTED = 1_000
 """Maximum number of entries in one listing of a skill's folder."""
@@ -66,7 +68,7 @@ _NAMED: JsonObject = {
     "uri": _STRING,
 }
 _ALWAYS = ("name", "skill", "description", "origin")
-"""Fields of a skill that results of these tools always have. `_NAMED` has the schemas of all fields that describe a skill."""
+"""Names of the fields of a skill that every result of a skill tool has. `_NAMED` has the schemas of all fields that describe a skill."""
 
 _FILE = object_schema({"path": _STRING, "size": _COUNT, "mimeType": _STRING, "digest": _STRING, "script": {"type": "boolean"}}, "path")
 _FUNCTION = object_schema({"name": _STRING, "description": _STRING, "parameters": {"type": "object"}}, "name")
@@ -160,9 +162,9 @@ class LoadSkill:
         )
 
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        """Return the tool's description for one caller. It lists the skills `named`, or without names the skills within `scopes`.
+        """Return the tool's description for one caller. It lists the skills `named`, or without names those that `scopes` include.
 
-        `None` as scopes means all skills.
+        `scopes` are those of the caller's API key; `None` means all skills.
         """
         if named:
             skills = skills_named(self._index, named)

@@ -78,7 +78,8 @@ class SkillSource:
 
         `strict` refuses skills that are otherwise served with a warning. Folders are checked for changes every `refresh_seconds`; with 0,
         only at every use. Without `scripts`, no script file can run. The skill index is cached in `state_folder` for the next start. `code`
-        provides the skills that are Python objects. Runs of scripts are emitted to `events`.
+        provides the skills that are Python objects. Runs of scripts are reported to `events`, from which
+        the audit log is written.
         """
         rules = rules or SkillRules()
         self.library = SkillLibrary(
@@ -180,7 +181,8 @@ class SkillSource:
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
         """Return the resources, resource templates or prompts of the skills, in MCP's format.
 
-        Resources are the `SKILL.md` of each listed skill and `skill://index.json`. One template covers all files. Each skill has a prompt.
+        Resources are the `SKILL.md` of each listed skill and `skill://index.json`. One URI template covers all files of skills. Each skill
+        has a prompt.
         """
         return list(self._lists[kind])
 
@@ -354,7 +356,10 @@ def _legacy_entry(skill: Skill) -> JsonObject:
 
 
 def _version(index: SkillIndex, uri: str) -> object:
-    """Return a value that changes when the content of `uri`, a skill's file or `skill://index.json`, changes."""
+    """Return a value that changes when the content of `uri`, a skill's file or `skill://index.json`, changes.
+
+    Clients that watch the URI are notified if the values for the old and the new index differ.
+    """
     if uri == INDEX_URI:
         return _legacy_index(index)
     found = index.by_file.get(uri)

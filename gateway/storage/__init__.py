@@ -1,7 +1,7 @@
-"""The gateway's state on disk: the state folder, writing of files, and the database.
+"""Stores the gateway's state on disk: the state folder, atomic writing of files, and the database.
 
-Decided: data that is searched, counted or appended is stored in `gateway.db` (SQLAlchemy Core, SQLite in WAL mode) and opened by
-`records` on first use. Single small values (installation key, API keys) are files that are replaced as a whole. Because: importing
-the database takes a third of a second, which a start over stdio must not wait for, and many gateways never need it. Instead of: one
+Decided: data that is searched, counted or appended is stored in the database `gateway.db` (SQLAlchemy Core, SQLite in WAL mode), which
+`records` opens on first use. Single small values (installation key, API keys) are files that are replaced as a whole. Because: importing
+the database driver takes a third of a second, for which a start over stdio must not wait, and many gateways never need it. Instead of: one
 store for everything. Revisit when: several machines share one state, so that the files must move to the database server too.
 """

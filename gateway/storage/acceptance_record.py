@@ -1,9 +1,7 @@
-"""Record of the configuration entries that a person accepted, so that the gateway may execute them.
+"""`AcceptanceRecord`: the file that records which configuration entries a person has accepted, so that the gateway may run their programs.
 
-There is one file per configuration, readable only by its user.
-
-The file contains salted digests, because entries may contain secrets. Processes change it under a lock. `policy.acceptance_rule`
-interprets the record. Every function blocks.
+There is one file per configuration, readable only by its user. It contains salted digests, because entries may contain secrets. Processes
+change it under a lock. `policy.acceptance_rule` decides by the record which entries may run. Every function blocks.
 """
 
 from __future__ import annotations
@@ -28,26 +26,34 @@ VERSION = 1
 
 @dataclass(slots=True)
 class Acceptances:
-    """Content of one acceptance record."""
+    """Content of the acceptance record of one configuration: which of its entries are accepted, and which wait for acceptance.
+
+    An entry is a part of the configuration that names commands to run, such as a server. A person accepts new and changed entries
+    (`moongate lock --accept`) before the gateway runs their commands, because somebody else may have written them.
+    """
 
     salt: str = field(default_factory=lambda: secrets.token_hex(16))
     accepted: dict[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
-    """Key of an entry (such as `mcpServers.files`) → salted digest of the content that was accepted."""
+    """Key of each accepted entry of the configuration (such as `mcpServers.files`) → salted digest of the accepted content."""
     held: dict[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
-    """Key of an entry that awaits acceptance → where the entry is written."""
+    """Key of each entry of the configuration whose commands do not run until a person accepts them → file and place of the entry."""
     homes: list[str] = field(default_factory=lambda: cast("list[str]", []))
-    """State folders that contain an acceptance record of the same configuration."""
+    """Paths of all state folders that contain an acceptance record of the same configuration, so that each record is read and changed."""
     has_run: bool = False
-    """Whether a gateway has run with this configuration. If so, an entry that is new may come from somebody other than the user."""
+    """Whether a gateway has run with this configuration. If so, entries that are added later need acceptance, because somebody other than
+    the user may have written them."""
     edition: int = 0
-    """Number that each acceptance increments. Running gateways read the record again if it changed."""
+    """Number that increases with each acceptance of entries. A running gateway reads the record again when the number changes."""
 
     def accepts(self, key: str, digest: str) -> bool:
-        """Return whether the entry `key` was accepted with exactly the content that has this `digest`."""
+        """Return whether a person has accepted the entry `key` of the configuration with exactly the content that has this digest."""
         return self.accepted.get(key) == self._salted(digest)
 
     def accept(self, key: str, digest: str) -> None:
-        """Accept the entry `key` with the content that has this `digest`, and no longer with earlier content."""
+        """Record that a person accepts the entry `key` of the configuration with the content that has this digest.
+
+        It replaces the content that was accepted earlier.
+        """
         self.accepted[key] = self._salted(digest)
         self.held.pop(key, None)
 
@@ -56,11 +62,11 @@ class Acceptances:
 
 
 class AcceptanceRecord:
-    """The record file of one configuration in one state folder."""
+    """Reads and writes the file in a state folder that records which entries of one configuration a person has accepted."""
 
     def __init__(self, folder: Path, configuration: Path) -> None:
-        """Compute the path of the record; the disk is not touched."""
-        # Resolve only the folder: a symbolic link in place of the configuration file must not select another record.
+        """Compute the path of the file from the state folder `folder` and the configuration file. No file is opened."""
+        # Only the folder is resolved, because a symbolic link in place of the configuration file must not select another record.
         place = os.path.join(os.path.realpath(configuration.parent), configuration.name)
         name = hashlib.sha256(place.encode()).hexdigest()[:32]
         self._configuration = configuration
@@ -68,11 +74,11 @@ class AcceptanceRecord:
         self.path = folder / FOLDER / f"{name}.json"
 
     def read(self) -> Acceptances:
-        """Return the recorded content, or an empty record if the file does not exist.
+        """Read the record file; return an empty record if the file does not exist.
 
         Raises:
-            StorageError: The file is unreadable or damaged. A damaged file never counts as empty, because with an empty record no entry
-            waits for acceptance.
+            StorageError: The file is unreadable or damaged. A damaged file is not treated as empty, because with an empty record all
+            entries may run without acceptance.
         """
         try:
             document = read_json(self.path)
@@ -89,7 +95,7 @@ class AcceptanceRecord:
         return Acceptances(salt, self._texts(accepted), self._texts(held), cast("list[str]", homes), has_run, edition)
 
     def change(self, edit: Callable[[Acceptances], object]) -> None:
-        """Read, edit and write the record under the lock.
+        """Read the record under the file's lock, let `edit` change it, and write it if it has changed.
 
         Raises:
             StorageError: The file cannot be read or written.

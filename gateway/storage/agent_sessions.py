@@ -1,8 +1,8 @@
-"""Conversations of callers with agents: whose they are, which call uses them now (the holder), and when they expire.
+"""`Sessions`: stores agent sessions (conversations of principals with agents) in the database: owner, expiry, and the call that uses each.
 
-A session belongs to the principal that began it; for other principals it does not exist. A running call holds its session for a
-short time, so that no other call uses it, and renews the hold. The session is therefore free soon after a process dies. A turn is stored in
-one transaction and only by the current holder. `conversations` stores the messages.
+A session belongs to the principal that began it; for other principals it does not exist. A running call reserves its session for a few
+seconds, so that no other call uses it, and renews the reservation. The session is therefore free soon after a process dies. All changes by
+one call (one turn) are stored in one transaction, and only by the call that has the session reserved. `history_rows` stores the messages.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from gateway.storage.record_types import StoredSession
 from gateway.storage.tables import history, of_gateway, sessions
 
 HOLD_SECONDS = 6.0
-"""Seconds for which a call holds a session without renewing it; after a crash the session is free again within this time."""
+"""Seconds for which a call reserves a session until it must renew the reservation; after a crash the session is free within this time."""
 
 MAX_SESSION_BYTES = 16_777_216
-"""A conversation larger than this accepts no more turns."""
+"""Maximum size of a session's messages, in bytes. A larger session cannot be continued."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldSession:
-    """A session that one call holds (no other call may use it), with its messages. Returned by `claim` and `begin`."""
+    """A session and its messages, reserved for one call, so that no other call uses the session. `claim` and `begin` return it."""
 
     id: str
     principal: str
     agent: str
     holder: str
-    """Random id of this hold. While the database has the same id, no other call has taken the session."""
+    """Random id of this reservation. While the database has the same id, no other call has reserved the session."""
     state: JsonObject
     messages: list[JsonObject]
     is_new: bool = False
 
 
 class Sessions:
-    """Stores the conversations of callers with agents."""
+    """Stores agent sessions: conversations of principals with agents, and which call uses each of them."""
 
     def __init__(self, database: Database, gateway: str = "") -> None:
-        """Use the sessions of the gateway with id `gateway`; if it is empty, of all gateways that share the database."""
+        """Use only the sessions of the gateway with the id `gateway`, or, if it is empty, those of all gateways that share the database."""
         self._database = database
         self._gateway = gateway
         self._ours = of_gateway(sessions, gateway)
 
     async def begin(self, principal: str, agent: str, *, most: int) -> HeldSession:
-        """Return a new session. It is stored with its first turn.
+        """Create a new session of the principal with the agent. `keep` stores it when its first call has ended.
 
         Raises:
-            PolicyDenied: The caller already has `most` sessions.
+            PolicyDenied: The principal already has `most` sessions.
             StorageError: The database is unavailable.
         """
         mine = (sessions.c.principal == principal) & self._ours
@@ -72,17 +72,17 @@ class Sessions:
         return HeldSession(secrets.token_hex(16), principal, agent, secrets.token_hex(8), {}, [], is_new=True)
 
     async def claim(self, session_id: str, principal: str) -> HeldSession | None:
-        """Reserve a session of this caller for one call and return it, or return `None` if another call uses the session now.
+        """Reserve a session of the principal for one call and return it, or return `None` if another call uses the session now.
 
         A session that an earlier version of Moongate stored without a gateway becomes a session of this gateway.
 
         Raises:
-            NotFound: The session is unknown, expired, or another caller's.
+            NotFound: The session is unknown, expired, or belongs to another principal.
             StorageError: The database is unavailable, or the session is damaged or too large.
         """
         now, holder = time.time(), secrets.token_hex(8)
         mine = self._mine(session_id, principal, now)
-        # After the clock was set back, a hold could otherwise last for ever.
+        # Without the second condition, a reservation could last very long after the clock was set back.
         free = (sessions.c.held_until <= now) | (sessions.c.held_until > now + 2 * HOLD_SECONDS)
         async with self._database.begin() as connection:
             values: dict[str, Any] = {"holder": holder, "held_until": now + HOLD_SECONDS}
@@ -100,17 +100,17 @@ class Sessions:
             return HeldSession(session_id, principal, row["agent"], holder, _state_of(row), messages)
 
     async def renew(self, held: HeldSession) -> None:
-        """Keep the session reserved for this call for another `HOLD_SECONDS`. Raises `StorageError`."""
+        """Extend the reservation of a session for its call by `HOLD_SECONDS` from now. Raises `StorageError`."""
         here = (sessions.c.id == held.id) & (sessions.c.holder == held.holder)
         await self._database.change(sa.update(sessions).where(here).values(held_until=time.time() + HOLD_SECONDS))
 
     async def release(self, held: HeldSession) -> None:
-        """End the hold on the session, so that other calls may use it. Raises `StorageError`."""
+        """End the reservation of a session, so that other calls can use it. Raises `StorageError`."""
         here = (sessions.c.id == held.id) & (sessions.c.holder == held.holder)
         await self._database.change(sa.update(sessions).where(here).values(held_until=0))
 
     async def keep(self, held: HeldSession, messages: Sequence[JsonObject], state: JsonObject, *, ttl_seconds: float) -> None:
-        """Store the messages and the state of one turn in one transaction, and restart the session's time to live.
+        """Store the new messages and the state of a reserved session in one transaction. The session then expires after `ttl_seconds`.
 
         Raises:
             StorageError: The database is unavailable, the state is not JSON, or the session was deleted or taken by another call.
@@ -132,7 +132,7 @@ class Sessions:
                 await connection.execute(sa.update(sessions).where(here).values(bytes=sessions.c.bytes + size))
 
     async def list(self, principal: str | None = None) -> list[StoredSession]:
-        """Return the sessions of a caller, or of all callers; the most recently used first. Raises `StorageError`."""
+        """Return the sessions of one principal, or of all principals, the most recently used first. Raises `StorageError`."""
         query = sa.select(sessions).where(self._ours).order_by(sessions.c.used_at.desc(), sessions.c.id)
         if principal is not None:
             query = query.where(sessions.c.principal == principal)
@@ -142,10 +142,10 @@ class Sessions:
         return [_to_session(row) for row in rows]
 
     async def get(self, session_id: str, principal: str) -> tuple[StoredSession, list[JsonObject]]:
-        """Return a session of this caller and its messages.
+        """Return a session of the principal and its messages, without reserving the session.
 
         Raises:
-            NotFound: The session is unknown, expired, or another caller's.
+            NotFound: The session is unknown, expired, or belongs to another principal.
             StorageError: The database is unavailable, or the session is damaged or too large.
         """
         async with self._database.begin() as connection:
@@ -156,10 +156,10 @@ class Sessions:
             return _to_session(row), await load_messages(connection, principal, session_id)
 
     async def delete(self, session_id: str, principal: str) -> None:
-        """Delete a session and its messages. A call that is running in it fails when it ends.
+        """Delete a session of the principal and its messages. A call that is running in the session fails when it ends.
 
         Raises:
-            NotFound: The session is unknown, expired, or another caller's.
+            NotFound: The session is unknown, expired, or belongs to another principal.
             StorageError: The database is unavailable.
         """
         async with self._database.begin() as connection:
@@ -174,7 +174,7 @@ class Sessions:
 
 
 def unknown_session(session_id: str) -> NotFound:
-    """Return the same error for a session that is unknown, expired, or another caller's."""
+    """Return the error for a session that is unknown, expired, or belongs to another principal; it does not reveal which."""
     shown = session_id[:100]
     return NotFound("session", shown, f"Unknown session: {shown!r}. It may have expired; `session_list` lists yours, `new` begins one.")
 

@@ -1,9 +1,9 @@
-"""Standing approvals: an operator's decision that a tool may be called without asking, until it is revoked or expires.
+"""Stores standing approvals: decisions of operators that a principal may call a tool without asking, until they are revoked or expire.
 
-A rule applies to one caller and one tool of one source. A rule for one call stores only a digest of the arguments, plus the text
-that the operator saw. A rule applies only to the gateway that stored it, because two configurations that share a state folder may
-use one name for two servers. Rules without `gateway` or `made_by` come from earlier versions and are ignored: the caller itself may
-have created them.
+A rule applies to one principal and one tool of one source, either for all arguments or only for the arguments that the operator saw; of
+these, the database has only a digest and the text that was shown. A rule applies only to the gateway that stored it, because two
+configurations that share a state folder may use the same name for different servers. Rules without `gateway` or `made_by` were stored by
+earlier versions and are ignored, because the caller itself may have created them.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from gateway.storage.tables import approval_rules as rules
 from gateway.storage.tables import locks
 
 MAX_PER_PRINCIPAL = 500
-"""Maximum rules per caller. The oldest rules are deleted; calls that a deleted rule approved need approval again."""
+"""Maximum number of rules per principal. Beyond it, the oldest rules are deleted; the calls that they approved need approval again."""
 
 
 class ApprovalRules:
-    """Stores standing approvals."""
+    """Stores standing approvals: operators' decisions that a principal may call a tool without asking a person each time."""
 
     def __init__(self, database: Database, gateway: str = "") -> None:
-        """Use the rules of the gateway with id `gateway`; if it is empty, of all gateways that share the database."""
+        """Use only the rules of the gateway with the id `gateway`. Gateways that share a database server have no id and share all rules."""
         self._database = database
         self._gateway = gateway
 
     async def add(self, rule: ApprovalRule) -> None:
-        """Store a rule in place of an earlier rule for the same caller, tool and arguments. Committed on return. Raises `StorageError`."""
+        """Store a rule (a standing approval), in place of an earlier rule for the same principal, tool and arguments. Committed on return.
+
+        Raises `StorageError`.
+        """
         mine = (rules.c.principal == rule.principal) & (rules.c.gateway == self._gateway)
         same = mine & (rules.c.source == rule.source) & (rules.c.name == rule.name) & (rules.c.arguments == rule.arguments)
         async with self._database.begin() as connection:
@@ -45,9 +48,9 @@ class ApprovalRules:
             await connection.execute(sa.insert(rules), {**asdict(rule), "gateway": self._gateway})
 
     async def find(self, principal: str, source: str, name: str, arguments: str) -> ApprovalRule | None:
-        """Return the rule that approves this call, or `None`.
+        """Return the rule that approves a call of the tool `name` of `source` by this principal, or `None`.
 
-        A rule for all calls of the tool takes precedence over a rule for one call. Raises `StorageError`.
+        `arguments` is the digest of the call's arguments. A rule for all arguments takes precedence. Raises `StorageError`.
         """
         tool = (rules.c.principal == principal) & (rules.c.source == source) & (rules.c.name == name) & (rules.c.gateway == self._gateway)
         fits = tool & rules.c.arguments.in_(("", arguments)) & (rules.c.expires_at > time.time()) & (rules.c.made_by != "")
@@ -55,16 +58,16 @@ class ApprovalRules:
         return _to_rule(found[0]) if found else None
 
     async def list(self) -> list[ApprovalRule]:
-        """Return the rules of this gateway, oldest first. Raises `StorageError`.
+        """Return the unexpired rules of this gateway, oldest first. Raises `StorageError`.
 
-        Rules that an earlier version of Moongate stored are listed too, although they approve nothing any more.
+        Rules that an earlier version of Moongate stored are listed too, although they no longer approve calls.
         """
         shown = rules.c.gateway.in_(("", self._gateway)) & (rules.c.expires_at > time.time())
         held = sa.select(rules).where(shown).order_by(rules.c.created_at, rules.c.id)
         return [_to_rule(row) for row in await self._database.rows(held)]
 
     async def revoke(self, rule_id: str) -> bool:
-        """Delete a rule; return whether it existed. Raises `StorageError`."""
+        """Delete the rule with this id, so that calls need approval again; return whether it existed. Raises `StorageError`."""
         return bool(await self._database.change(sa.delete(rules).where(rules.c.id == rule_id)))
 
 

@@ -1,6 +1,6 @@
-"""Atomic replacement of files, reading of JSON files, and locks between processes.
+"""Replaces files atomically, reads JSON files, and locks files against other processes.
 
-The only module that replaces files. Every function blocks: call it in a worker thread.
+No other module replaces files. Every function blocks, so async code calls it in a worker thread.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from gateway.errors import StorageError, StorageUnusable
 from gateway.json_types import JsonValue
 
 MAX_JSON_BYTES = 16_777_216
-"""Maximum size of a state file; Moongate never writes a larger one."""
+"""Maximum size in bytes of a JSON file that `read_json` reads. Moongate never writes larger ones."""
 
 
 def write_atomic(path: Path, *data: bytes, mode: int | None = 0o600) -> None:
-    """Replace the content of `path` by the joined parts. A reader sees the old or the new bytes, also after a crash.
+    """Replace the content of the file `path` by the joined parts of `data`. Readers see the old or the new bytes, even after a crash.
 
-    A symbolic link is followed, so a linked configuration stays linked. With `mode=None` an existing file keeps its mode.
-    The folder must exist.
+    A symbolic link is followed, so that a linked configuration stays linked. The file gets the given mode; with `mode=None` an existing
+    file keeps its mode. The folder must exist.
 
     Raises:
         StorageError: The file cannot be written.
@@ -52,7 +52,7 @@ def write_atomic(path: Path, *data: bytes, mode: int | None = 0o600) -> None:
 
 
 def make_private_folder(path: Path) -> None:
-    """Create a folder with mode 0700 and its missing parents. An existing folder of this user with a wider mode is narrowed.
+    """Create a folder, and its missing parents, with mode 0700. If the folder exists, remove the rights of group and others.
 
     Raises:
         OSError: The folder cannot be created, or a file has its name.
@@ -67,14 +67,14 @@ def make_private_folder(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename durable on platforms that can sync folders."""
+    """Flush a folder to disk after a rename, so that the rename survives a power loss. Does nothing on platforms without support."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError:
-        pass  # some network file systems refuse; the rename has succeeded
+        pass  # some network file systems do not support this; the rename itself has succeeded
     finally:
         os.close(descriptor)
 
@@ -100,9 +100,10 @@ def read_json(path: Path) -> JsonValue:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Generator[None, None, None]:
-    """Hold the lock of `path` against other processes and threads; block until it is free. Not re-entrant.
+    """Context manager: hold the lock of the file `path` against other processes and threads; block until it is free. Not re-entrant.
 
-    The lock is a file next to `path` (`<name>.lock`) that is never deleted. The operating system releases it if the process dies.
+    The lock is taken on a file next to `path` (`<name>.lock`), which is never deleted. The operating system releases it if the process
+    dies.
 
     Raises:
         StorageError: The lock file cannot be created.
@@ -116,7 +117,7 @@ def locked(path: Path) -> Generator[None, None, None]:
 
 
 def lock_file_of(path: Path) -> int:
-    """Open the lock file of `path` and return its descriptor. The caller takes the lock, and closes the descriptor, which releases it.
+    """Open the lock file of `path` without taking the lock, and return its descriptor. Closing the descriptor releases the lock.
 
     Raises:
         StorageError: The lock file cannot be created.
@@ -135,7 +136,7 @@ if os.name == "nt":
         msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)  # pyright: ignore[reportAttributeAccessIssue]  # Windows only
 
     def try_lock(descriptor: int) -> bool:
-        """Take the lock of an open lock file if it is free; never wait."""
+        """Take the lock of an open lock file if it is free, without waiting; return whether it was free."""
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # pyright: ignore[reportAttributeAccessIssue]  # Windows only
         except OSError:
@@ -149,7 +150,7 @@ else:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
     def try_lock(descriptor: int) -> bool:
-        """Take the lock of an open lock file if it is free; never wait."""
+        """Take the lock of an open lock file if it is free, without waiting; return whether it was free."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -1,8 +1,8 @@
-"""The audit log in the database: append-only rows, chained by digests so that changed or missing rows are detected.
+"""`AuditLog`: stores the audit log in the database, with entries chained by digests, so that changed or missing entries are detected.
 
-Each digest covers its row and the previous digest. One more row, with a keyed digest of its own, stores both ends of the chain, because old
-entries are deleted when they expire. Digests are keyed: without the installation's key nobody can forge them, even with write access to the
-file. Not detected: the loss of the whole file, and its replacement by an older copy together with the key.
+The digest of an entry covers the entry and the previous digest. A separate row stores both ends of the chain with a digest (the seal),
+because old entries are deleted when they expire. All digests are keyed: they cannot be forged without the installation's key, even with
+write access to the database. Not detected: the loss of the whole database, and its replacement by an older copy together with the key.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ from gateway.storage.tables import audit, audit_chain, locks
 
 _START = "0" * 64
 _PAGE = 1000
-"""Rows that one query reads while the log is verified."""
+"""Number of audit entries that one database query reads while `verify` recomputes the digests of the log."""
 
 
 class AuditLog:
-    """Stores audit entries. `key` is the installation's secret key, with which the digests are computed."""
+    """Appends, reads, deletes and verifies the entries of the audit log.
+
+    The digests that protect the entries are computed with `key`, the installation's secret key.
+    """
 
     def __init__(self, database: Database, key: bytes) -> None:
         self._database = database
         self._key = key
 
     async def append(self, entries: Sequence[AuditEntry]) -> None:
-        """Append entries in order, all or none. Committed on return. Raises `StorageError`."""
+        """Append entries to the log in their order, in one transaction, which is committed on return. Raises `StorageError`."""
         async with self._database.begin() as connection:
             chain = await self._chain(connection)
             digest, rows = chain["head"], list[dict[str, Any]]()
@@ -47,7 +50,7 @@ class AuditLog:
             await self._seal(connection, {**chain, "last": last, "head": digest})
 
     async def prune(self, before: float) -> int:
-        """Delete entries older than `before` (seconds since the epoch); return how many. Raises `StorageError`."""
+        """Delete all entries older than `before` (seconds since the epoch); return their number. Raises `StorageError`."""
         async with self._database.begin() as connection:
             chain = await self._chain(connection)
             cut = (await connection.execute(sa.select(sa.func.max(audit.c.id)).where(audit.c.at < before))).scalar_one()
@@ -59,7 +62,10 @@ class AuditLog:
             return gone.rowcount
 
     async def read(self, *, since: float = 0, source: str | None = None, limit: int = 1000) -> list[AuditEntry]:
-        """Return the newest matching entries, oldest first. Raises `StorageError`."""
+        """Return the newest `limit` entries since `since` (seconds since the epoch), oldest first; only those of `source` if it is given.
+
+        Raises `StorageError`.
+        """
         query = sa.select(audit).where(audit.c.at >= since)
         if source is not None:
             query = query.where(audit.c.source == source)
@@ -67,7 +73,7 @@ class AuditLog:
         return [_to_entry(row) for row in reversed(rows)]
 
     async def verify(self) -> ChainReport:
-        """Recompute the digests of all stored entries and report the first problem. Raises `StorageError`."""
+        """Recompute the digests of all entries, and report the first that was changed, removed or inserted. Raises `StorageError`."""
         async with self._database.begin() as connection:
             chain = await self._chain(connection)
             if chain["seal"] != self._seal_of(chain):

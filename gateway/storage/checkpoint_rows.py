@@ -1,4 +1,7 @@
-"""Checkpoints of workflow runs in the database, by owner and workflow. `workflows` defines the format of their text."""
+"""`Checkpoints`: stores checkpoints (saved states of workflow runs) in the database, by owner and workflow.
+
+The package `workflows` defines the format of their text.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +13,33 @@ from gateway.storage.engine import Database
 from gateway.storage.tables import checkpoints, delete_oldest
 
 MAX_CHECKPOINT_BYTES = 67_108_864
-"""Maximum size of a checkpoint: loading a larger one would fill the memory."""
+"""Maximum size of a checkpoint in bytes, because loading a larger checkpoint would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """A checkpoint: its JSON text, and the fields that queries need without parsing the text."""
+    """A checkpoint of a workflow run: its JSON text (`form`), and fields for queries that do not parse the text."""
 
     id: str
     workflow: str
     graph: str
     iteration: int
     at: float
-    """Creation time from the checkpoint, in seconds since the epoch."""
+    """Time at which the checkpoint was created, in seconds since the epoch."""
     form: str
 
 
 class Checkpoints:
-    """Stores checkpoints of workflow runs, by owner and workflow."""
+    """Stores checkpoints (saved states of workflow runs) by owner, which is any text, and name of the workflow."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def save(self, owner: str, row: CheckpointRow, *, keep: int) -> None:
-        """Store or replace a checkpoint and delete the oldest of its workflow beyond `keep`. Committed on return. Raises `StorageError`."""
+        """Store a checkpoint, or replace the one with its id, and delete the oldest of its workflow so that at most `keep` remain.
+
+        Committed on return. Raises `StorageError`.
+        """
         here = (checkpoints.c.owner == owner) & (checkpoints.c.workflow == row.workflow)
         async with self._database.begin() as connection:
             await connection.execute(sa.delete(checkpoints).where((checkpoints.c.owner == owner) & (checkpoints.c.id == row.id)))
@@ -41,28 +47,28 @@ class Checkpoints:
             await delete_oldest(connection, checkpoints, checkpoints.c.seq, here, keep=keep)
 
     async def load(self, owner: str, checkpoint_id: str) -> str | None:
-        """Return a checkpoint's text, or `None` if the id is unknown. Raises `StorageError`."""
+        """Return the JSON text of the checkpoint with this id, or `None` if the id is unknown. Raises `StorageError`."""
         here = (checkpoints.c.owner == owner) & (checkpoints.c.id == checkpoint_id)
         found = await self._database.rows(sa.select(checkpoints.c.form).where(here))
         return found[0]["form"] if found else None
 
     async def texts(self, owner: str, workflow: str) -> list[str]:
-        """Return the texts of a workflow's checkpoints, oldest first. Raises `StorageError`."""
+        """Return the JSON texts of all checkpoints of a workflow, oldest first. Raises `StorageError`."""
         return await self._column(checkpoints.c.form, owner, workflow)
 
     async def ids(self, owner: str, workflow: str) -> list[str]:
-        """Return the ids of a workflow's checkpoints, oldest first. Raises `StorageError`."""
+        """Return the ids of all checkpoints of a workflow, oldest first. Raises `StorageError`."""
         return await self._column(checkpoints.c.id, owner, workflow)
 
     async def latest(self, owner: str, workflow: str) -> str | None:
-        """Return the text of a workflow's newest checkpoint, or `None`. Raises `StorageError`."""
+        """Return the JSON text of the newest checkpoint of a workflow, or `None` if it has none. Raises `StorageError`."""
         here = (checkpoints.c.owner == owner) & (checkpoints.c.workflow == workflow)
         newest = checkpoints.c.at.desc(), checkpoints.c.iteration.desc(), checkpoints.c.seq.desc()
         found = await self._database.rows(sa.select(checkpoints.c.form).where(here).order_by(*newest).limit(1))
         return found[0]["form"] if found else None
 
     async def delete(self, owner: str, checkpoint_id: str) -> bool:
-        """Delete a checkpoint; return whether it existed. Raises `StorageError`."""
+        """Delete the checkpoint with this id; return whether it existed. Raises `StorageError`."""
         here = (checkpoints.c.owner == owner) & (checkpoints.c.id == checkpoint_id)
         return bool(await self._database.change(sa.delete(checkpoints).where(here)))
 

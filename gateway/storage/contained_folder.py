@@ -1,9 +1,9 @@
-"""`ContainedFolder`: access to files below one folder that no path and no link can leave. Used by the file stores of agents.
+"""`ContainedFolder`: accesses files below one folder, so that no path and no link leads outside of it. Used by the file stores of agents.
 
-Each part of a path is opened relative to the folder before it, without following links (`openat` with `O_NOFOLLOW`), so replacing a
+Each part of a path is opened relative to its parent folder, without following links (`openat` with `O_NOFOLLOW`), so that replacing a
 folder by a link between check and use has no effect. On platforms without this (Windows) each part is checked immediately before use,
 which leaves a race. A hard link may refer to a file outside the folder, so its content is not read; it can be replaced or deleted,
-which does not change the other file. Every method blocks: call it in a worker thread.
+which does not change the other file. Every method blocks, so async code calls it in a worker thread.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _MISSING = (FileNotFoundError, NotADirectoryError)
 
 
 def split_path(path: str, *, is_folder: bool = False) -> list[str]:
-    """Split a relative path at forward and backward slashes.
+    """Check a relative path, and split it at forward and backward slashes into the names of its folders and its file.
 
-    The empty path (the folder itself) and a trailing slash are valid only with `is_folder`.
+    The empty path (the folder itself) and a path with a trailing slash are valid only with `is_folder`.
 
     Raises:
         ValueError: The path is absolute, has a drive, `.`, `..` or a control character, or is empty for a file.
@@ -62,20 +62,20 @@ def split_path(path: str, *, is_folder: bool = False) -> list[str]:
 
 @dataclass(slots=True)
 class _Place:
-    """A folder on the way to a file: open as a descriptor if the platform supports it, otherwise a path."""
+    """A folder in a path to a file: an open descriptor if the platform supports access relative to descriptors, otherwise only its path."""
 
     path: str
     descriptor: int | None
 
     def at(self, name: str) -> tuple[str, int | None]:
-        """Return how functions of `os` reach the entry `name` of this folder: the arguments path and `dir_fd`."""
+        """Return the arguments `path` and `dir_fd` with which functions of `os` access the entry `name` of this folder."""
         return (name, self.descriptor) if self.descriptor is not None else (os.path.join(self.path, name), None)
 
     def kind(self, name: str, shown: str) -> os.stat_result | None:
-        """Return the file status of the entry `name` of this folder, or `None` if it does not exist. Error texts name it `shown`.
+        """Return the file status of the entry `name` of this folder, or `None` if it does not exist. Error texts call the entry `shown`.
 
         Raises:
-            ValueError: The name is a link.
+            ValueError: The entry is a link.
         """
         path, at = self.at(name)
         try:
@@ -92,10 +92,13 @@ class _Place:
 
 
 class ContainedFolder:
-    """Reads, writes, lists and deletes files below one folder. Keeps nothing open between calls; safe for concurrent use."""
+    """Reads, writes, lists and deletes files below one folder; paths and links that lead outside of it are refused.
+
+    No file stays open between calls. Calls may run concurrently.
+    """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        """Create the folder if it is missing. `root` itself may be a link, because the operator chose it.
+        """Set the folder to `root`, and create it if it is missing. `root` itself may be a link, because the operator chose it.
 
         Raises:
             ValueError: The path is empty.
@@ -110,10 +113,10 @@ class ContainedFolder:
             raise StorageUnusable(f"Cannot create the folder {str(self.root)!r}: {error.strerror or error}.") from None
 
     def read(self, path: str, *, max_bytes: int) -> bytes | None:
-        """Return a file's content, or `None` if the file does not exist.
+        """Return the content of a file, or `None` if the file does not exist.
 
         Raises:
-            ValueError: The path is invalid or contains a link, or the file is not regular, a hard link, or larger than `max_bytes`.
+            ValueError: The path is invalid or contains a link; or the file is not a regular file, is a hard link, or exceeds `max_bytes`.
             OSError: The file cannot be read.
         """
         *folders, name = split_path(path)
@@ -122,12 +125,12 @@ class ContainedFolder:
         return None
 
     def write(self, path: str, data: bytes, *, overwrite: bool, new_mode: int = 0o644) -> None:
-        """Write a file atomically and create missing folders. A reader sees the old or the new bytes.
+        """Write a file atomically (readers see either the old or the new bytes), and create missing folders.
 
-        An existing file keeps its mode; a new one gets `new_mode`.
+        An existing file keeps its mode; a new file gets `new_mode`.
 
         Raises:
-            FileExistsError: The file exists and `overwrite` is off. Of two concurrent writers one gets this error.
+            FileExistsError: The file exists and `overwrite` is false. One of two concurrent writers gets this error.
             ValueError: The path is invalid or contains a link.
             OSError: The file cannot be written.
         """
@@ -147,7 +150,7 @@ class ContainedFolder:
                 target, _ = place.at(name)
                 if overwrite:
                     os.replace(temporary, target, src_dir_fd=at, dst_dir_fd=at)
-                else:  # unlike a rename, a link fails if the name exists
+                else:  # creating a link fails if the name exists, unlike a rename
                     os.link(temporary, target, src_dir_fd=at, dst_dir_fd=at)
             finally:
                 with contextlib.suppress(FileNotFoundError):
@@ -173,7 +176,7 @@ class ContainedFolder:
         return False
 
     def exists(self, path: str) -> bool:
-        """Return whether the path is a regular file.
+        """Return whether a regular file with this path exists.
 
         Raises:
             ValueError: The path is invalid or contains a link.
@@ -185,7 +188,9 @@ class ContainedFolder:
         return False
 
     def children(self, path: str = "") -> tuple[list[str], list[str]]:
-        """Return the names of files and of folders directly in a folder, sorted, without links; empty lists if it does not exist.
+        """Return the sorted names of the files, and of the folders, that a folder contains directly. Links are left out.
+
+        Both lists are empty if the folder does not exist.
 
         Raises:
             ValueError: The path is invalid or contains a link.
@@ -196,7 +201,7 @@ class ContainedFolder:
         return [], []
 
     def make_folder(self, path: str) -> None:
-        """Create a folder and its missing parents.
+        """Create a folder and its missing parents. An existing folder is not an error.
 
         Raises:
             ValueError: The path is invalid or contains a link.
@@ -206,7 +211,9 @@ class ContainedFolder:
             pass
 
     def files(self, path: str = "", *, recursive: bool) -> Iterator[str]:
-        """Yield the paths of files below a folder, relative to it, without links. Folders that vanish in the meantime are skipped.
+        """Yield the paths of the files in a folder, relative to it; with `recursive`, also of files in its subfolders. Links are left out.
+
+        Folders that are deleted or replaced by a link in the meantime are skipped.
 
         Raises:
             ValueError: The path is invalid or contains a link.
@@ -218,7 +225,7 @@ class ContainedFolder:
             try:
                 files, folders = self.children("/".join(part for part in (base, current) if part))
             except ValueError:
-                if current:  # became a link during the walk
+                if current:  # the folder was replaced by a link in the meantime
                     continue
                 raise
             yield from (f"{current}/{name}" if current else name for name in files)
@@ -227,7 +234,7 @@ class ContainedFolder:
 
     @contextlib.contextmanager
     def _open(self, folders: list[str], *, create: bool = False) -> Generator[_Place, None, None]:
-        """Open the folders of a path one by one, starting at the root; yield the last folder."""
+        """Context manager: open the folders of a path one after the other, from the root; yield the last one. `create` creates them."""
         flags = _FOLDER & ~_NOFOLLOW
         place = _Place(str(self.root), os.open(self.root, flags) if _OPENS_RELATIVE else None)
         try:
@@ -283,9 +290,9 @@ def _read(place: _Place, name: str, max_bytes: int) -> bytes | None:
 
 
 def _has_name_elsewhere(place: _Place, descriptor: int) -> bool:
-    """Return whether an open file has names outside this folder.
+    """Return whether an open file has a name (hard link) outside the folder `place`.
 
-    Names in the folder are counted, because `write` briefly gives a new file two names.
+    All names of the file in the folder are counted, because `write` briefly gives a new file two names.
     """
     number = os.fstat(descriptor).st_ino
     with os.scandir(place.descriptor if place.descriptor is not None else place.path) as entries:
@@ -308,6 +315,6 @@ def _children(place: _Place) -> tuple[list[str], list[str]]:
 
 
 def _is_link(found: os.stat_result) -> bool:
-    """Return whether a path is a symbolic link or, on Windows, any reparse point."""
+    """Return whether a file status belongs to a symbolic link or, on Windows, to any reparse point."""
     redirects = getattr(found, "st_file_attributes", 0) & getattr(stat, "FILE_ATTRIBUTE_REPARSE_POINT", 0)
     return stat.S_ISLNK(found.st_mode) or bool(redirects)

@@ -12,15 +12,15 @@ import anyio
 from gateway.errors import StorageUnusable
 
 RETRY_SECONDS = 0.5
-"""Pause between two attempts of a database operation, in seconds."""
+"""Seconds between two attempts of a database operation."""
 
 Stored = TypeVar("Stored")
 
 
 async def until_stored(store: Callable[[], Awaitable[Stored]], *, deadline: float = math.inf) -> Stored:
-    """Call `store` until it succeeds or `deadline` (seconds since the epoch) passes, and return its result.
+    """Call `store`, a database operation, and return its result. Retry while the database is unavailable, until `deadline`.
 
-    Cancellation interrupts only the pause between two attempts, never a running `store`.
+    `deadline` is in seconds since the epoch. Cancellation interrupts only the pause between two attempts, never a running `store`.
 
     Raises:
         StorageError: The database is still unavailable at the deadline, or the error is permanent.

@@ -1,9 +1,9 @@
-"""`Database`: the gateway's database, opened once and migrated to the newest schema.
+"""`Database`: opens the gateway's database, migrates it to the newest schema, and runs transactions.
 
-SQLite in the state folder (`gateway.db`, WAL mode), shared by several processes of a user; or a PostgreSQL server by URL. This module
-imports SQLAlchemy (Core, async; MIT; drivers aiosqlite, and psycopg with the extra `postgres`), which takes a third of a second, so
-only `records` and the SQL providers of `sessions` import it, on first use and in a thread. All statements are portable Core, so
-PostgreSQL needs only another URL.
+The database is an SQLite file in the state folder (`gateway.db`, WAL mode), shared by several processes of a user, or a PostgreSQL server
+with a URL. This module imports SQLAlchemy (Core, async; MIT; drivers aiosqlite, and psycopg with the extra `postgres`), which takes a third
+of a second, so only `records` and the SQL providers of `sessions` import it, on first use and in a thread. All statements are portable
+SQLAlchemy Core, so that they run on both databases.
 """
 
 from __future__ import annotations
@@ -33,42 +33,53 @@ from gateway.storage.migrations import migrate
 logger = logging.getLogger(__name__)
 
 BUSY_SECONDS = 5.0
-"""Seconds for which a statement waits for another process's write; Moongate's writes take milliseconds."""
+"""Seconds for which an SQLite statement waits for another process's write; Moongate's writes take milliseconds."""
 
 MAX_KEPT_WAL_BYTES = 4 << 20
-"""Size in bytes to which SQLite truncates the write-ahead log after copying it into the database (a checkpoint). Without long reads, the
-log stays at about this size."""
+"""Size in bytes to which SQLite truncates its write-ahead log after copying the log into the database file (a checkpoint).
+
+Without long reads, the log stays at about this size.
+"""
 
 SHORT_WAL_PAGES = 64
-"""Pages (of 4 KiB) of the write-ahead log after which a connection copies the log into the database, once the disk was full; normally
-1,000."""
+"""Length of SQLite's write-ahead log, in pages of 4 KiB, at which it is copied into the database file after the disk was full once.
+
+Normally this happens at 1,000 pages.
+"""
 
 WORK_SECONDS = 15.0
-"""Maximum seconds of one transaction, waiting for a connection and for locks included. After that, the caller gets an error."""
+"""Timeout of one transaction in seconds, including the waits for a connection and for locks. After that, the caller gets an error."""
 
 POOL_SIZE = 4
-"""Connections of one process to a server."""
+"""Maximum number of connections of one process to a PostgreSQL server."""
 
 FILE_POOL_SIZE = 1
-"""Connections of one process to a file. SQLite has one writer at a time and waiting writers poll, so the transactions of a process
-queue here in order, and a new transaction never overtakes one that renews a lease."""
+"""Maximum number of connections of one process to an SQLite file.
+
+SQLite allows one writer at a time, and waiting writers poll. With one connection, the transactions of a process wait in their order, and a
+new transaction never overtakes one that renews a lease (the right of the process to run its tasks).
+"""
 
 CONNECT_SECONDS = 5
-"""Connect timeout of a PostgreSQL server, in seconds."""
+"""Timeout for connecting to a PostgreSQL server, in seconds."""
 
 LOG_SECONDS = 2.0
 """Minimum seconds between two log lines about an unusable database."""
 
 MIGRATION_LOCK = 0x6D6F6F6E67617465
-"""Advisory lock of a PostgreSQL server during migration: the ASCII letters `moongate`."""
+"""Number of the PostgreSQL advisory lock that is held during a migration, so that only one process migrates the database.
+
+Its bytes are the ASCII letters `moongate`."""
 
 
 class Database:
-    """An open database. Created by `open_database` or `open_url`; the creator calls `aclose`."""
+    """An open database, which runs transactions. `open_database` or `open_url` creates it; its creator calls `aclose`."""
 
     def __init__(self, engine: AsyncEngine, urgent: AsyncEngine, shown: str, hint: str) -> None:
-        """`urgent` is the engine for urgent transactions. Errors contain `shown`, the database's name without a password, and `hint`, what
-        to check."""
+        """Store the arguments. `urgent` is the SQLAlchemy engine for transactions that must not wait for others of this process.
+
+        Errors contain `shown`, the name of the database without a password, and `hint`, which says what to check.
+        """
         self._engine = engine
         self._urgent = urgent
         self._shown = shown
@@ -77,12 +88,12 @@ class Database:
 
     @asynccontextmanager
     async def begin(self, *, urgent: bool = False) -> AsyncGenerator[AsyncConnection, None]:
-        """Open a transaction that holds the write lock from its start, so that data it reads stays valid until it commits.
+        """Context manager: run a transaction and yield its connection. The transaction commits at the end, or rolls back on an exception.
 
-        An `urgent` transaction (renewal of a lease) waits for other processes but not for this process's own transactions.
-
-        A cancelled caller's transaction is completed within `WORK_SECONDS`, because a cancelled driver call would leave its connection
-        in an unknown state.
+        With SQLite, it holds the write lock from its start, so that data it reads stays valid until the commit. An `urgent` transaction,
+        such as one that renews the right of the process to run its tasks, waits for other processes, but not for other transactions of this
+        process. If the caller is cancelled, the transaction is still completed, within `WORK_SECONDS`, because a cancelled driver call
+        would leave the connection in an unknown state.
 
         Raises:
             StorageUnusable: The database is unavailable, locked for too long, full, read-only, or damaged.
@@ -98,17 +109,20 @@ class Database:
             raise self._failed(StorageUnusable(f"{self._shown} cannot be used: {_reason(error)}. {self._hint}", passes=passes)) from None
 
     async def change(self, statement: sa.Executable) -> int:
-        """Run one statement in its own transaction; return the number of affected rows. Raises `StorageUnusable`."""
+        """Run one statement in a separate transaction; return the number of affected rows. Raises `StorageUnusable`."""
         async with self.begin() as connection:
             return (await connection.execute(statement)).rowcount
 
     async def rows(self, query: sa.Executable) -> Sequence[sa.RowMapping]:
-        """Return all rows of a query, run in its own transaction. Raises `StorageUnusable`."""
+        """Run a query in a separate transaction; return all rows. Raises `StorageUnusable`."""
         async with self.begin() as connection:
             return (await connection.execute(query)).mappings().all()
 
     def _failed(self, error: StorageUnusable) -> StorageUnusable:
-        """Log the error at most once in `LOG_SECONDS`: callers do not receive its text, and every call fails while a server is away."""
+        """Log a database error, at most once in `LOG_SECONDS`, and return it.
+
+        It is logged because clients do not receive its text, and rarely, because every call fails while a server is unavailable.
+        """
         now = time.monotonic()
         if now - self._logged_at >= LOG_SECONDS:
             self._logged_at = now
@@ -116,14 +130,14 @@ class Database:
         return error
 
     async def aclose(self) -> None:
-        """Close all connections."""
+        """Close all connections to the database."""
         with anyio.move_on_after(WORK_SECONDS, shield=True):
             await self._engine.dispose()
             await self._urgent.dispose()
 
 
 def open_database(folder: Path) -> Database:
-    """Open the database of a state folder; create or migrate it if necessary. Blocks: call it in a thread.
+    """Open the SQLite database in a state folder; create or migrate it if necessary. Blocks, so async code calls it in a thread.
 
     Raises:
         StorageError: The database cannot be used, or a newer Moongate wrote it.
@@ -132,10 +146,10 @@ def open_database(folder: Path) -> Database:
 
 
 def open_url(url: str, *, pooled: bool = True) -> Database:
-    """Open a database by URL: `postgresql://…`, or `sqlite:///path` for a file. Blocks: call it in a thread.
+    """Open the database with a URL: `postgresql://…`, or `sqlite:///path` for a file. Blocks, so async code calls it in a thread.
 
-    Without `pooled` each transaction opens its own connection: nothing stays open, and different event loops may use the database in
-    turn.
+    If `pooled` is false, each transaction opens a new connection: no connection stays open, and different event loops may use the
+    database one after the other.
 
     Raises:
         StorageError: The URL is invalid, the database cannot be used, or a newer Moongate wrote it.
@@ -159,14 +173,17 @@ def _pool(size: int) -> dict[str, Any]:
 
 
 def _urgent(pool: dict[str, Any]) -> dict[str, Any]:
-    """Return the pool settings for urgent transactions: one kept connection, or none if `pool` keeps none."""
+    """Return the connection pool settings for urgent transactions, which must not wait for other transactions of this process.
+
+    They are one pooled connection, or no pool if `pool`, the settings for other transactions, has no pool.
+    """
     return _pool(1) if "pool_size" in pool else pool
 
 
 def _open_file(path: Path, pool: dict[str, Any]) -> Database:
     shown, hint = f"The database {str(path)!r}", "Check the state folder's permissions and space."
     try:
-        # One process at a time: changes of the journal mode and of the schema do not wait for each other.
+        # The lock admits one process at a time, because SQLite does not make changes of the journal mode and of the schema wait.
         with locked(path):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as raw:
@@ -183,10 +200,11 @@ def _open_file(path: Path, pool: dict[str, Any]) -> Database:
 
 
 def _open_server(url: URL, pool: dict[str, Any]) -> Database:
-    """Open a PostgreSQL server. A connection that the server closed is detected before use."""
+    """Open a database on a PostgreSQL server. A pooled connection that the server has closed is detected before its use."""
     shown = f"The database {url.set(drivername='postgresql', query={}).render_as_string(hide_password=True)}"
     hint = "Check that the server runs and that the account may use the database and create tables in it."
-        # Explicit, because the administrator may have set another default; statements here lock what they count, in one row order.
+    # The isolation level is explicit, because the administrator may have set another default. It suffices, because transactions lock the
+    # rows that they count, always in the same order.
     options: dict[str, Any] = {"isolation_level": "READ COMMITTED"}
     options["connect_args"] = {"connect_timeout": CONNECT_SECONDS, "application_name": "moongate"}
     try:
@@ -211,15 +229,15 @@ def _migrate(engine: sa.Engine) -> None:
 
 
 def _own_transactions(engine: sa.Engine) -> None:
-    """Make every transaction of this engine begin as a writer, because SQLite may refuse to upgrade a reader to a writer.
+    """Make every transaction of an SQLite engine take the write lock at its start, because SQLite may refuse to upgrade a read lock.
 
-    After a write failed for lack of disk space, the next transaction first empties the write-ahead log. A long read can make the log
+    If a write failed for lack of disk space, the next transaction first empties the write-ahead log. A long read can make the log
     fill the disk, and SQLite itself empties it only after a successful write.
     """
     is_short = False
 
     def prepare(connection: Any, record: object) -> None:
-        connection.isolation_level = None  # otherwise the driver begins transactions itself
+        connection.isolation_level = None  # otherwise the driver would begin transactions by itself
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={int(BUSY_SECONDS * 1000)}")
         cursor.execute("PRAGMA synchronous=FULL")
@@ -244,9 +262,9 @@ def _own_transactions(engine: sa.Engine) -> None:
 
 
 def _empty_log(connection: sa.Connection) -> None:
-    """Copy the write-ahead log into the database and truncate it, as far as readers and disk space permit, without waiting for readers.
+    """Copy SQLite's write-ahead log into the database file and truncate it, if readers and disk space permit, without waiting for readers.
 
-    From then on, this connection copies the log into the database more often, so that the log does not fill a small disk again.
+    From then on, this connection copies the log more often, so that the log does not fill a small disk again.
     """
     connection.exec_driver_sql(f"PRAGMA wal_autocheckpoint={SHORT_WAL_PAGES}")
     connection.exec_driver_sql("PRAGMA busy_timeout=0")
@@ -259,11 +277,11 @@ def _empty_log(connection: sa.Connection) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return the driver's message without the statement and its values."""
+    """Return the message of the database driver for an error, without the SQL statement and its values."""
     cause = getattr(error, "orig", None) or error
     return (cause.strerror or str(cause)) if isinstance(cause, OSError) else str(cause).partition("\n")[0]
 
 
 def storable(text: str) -> str:
-    """Escape NUL and lone surrogates, which databases reject in text."""
+    """Return a text in which NUL characters and lone surrogates, which databases reject, are escaped."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")

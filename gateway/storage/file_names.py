@@ -1,4 +1,4 @@
-"""`file_stem` and `folder_name`: safe file names for any id. The names are the same on every system and contain no path separator."""
+"""`file_stem` and `folder_name`: convert any id to a file name that is valid on every system and contains no path separator."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import hashlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 DATABASE_FILE = "gateway.db"
-"""Name of the database in the state folder."""
+"""Name of the SQLite database in the state folder."""
 
 MAX_STEM_CHARS = 180
-"""Longer names do not fit every file system; a longer id is replaced by its digest."""
+"""Maximum length of a generated file name, in bytes, because longer names are not valid on every file system.
+
+A longer id is replaced by its digest.
+"""
 
 _RESERVED = frozenset({"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))})
-"""Names of devices on Windows."""
+"""Names of Windows devices, which are not valid as file names."""
 
 
 def file_stem(given: str, *, prefix: str) -> str:
-    """Return the id if it is a safe file name on every system, otherwise `prefix` and the encoded id, as agent-framework does."""
+    """Convert an id to a file name: the id itself if it is valid on every system, else `prefix` and the Base64 of the id.
+
+    Microsoft's agent-framework makes the same file names, so that Moongate can read the files in its folders.
+    """
     safe = (
         bool(given)
         and all(character.isalnum() or character in "._-" for character in given)
@@ -29,9 +35,9 @@ def file_stem(given: str, *, prefix: str) -> str:
 
 
 def id_of_stem(stem: str, *, prefix: str) -> str:
-    """Return the id that `file_stem` encoded.
+    """Convert a file name that `file_stem` returned back to the id.
 
-    A stem that was not encoded, or that contains only a digest of a long id, is returned unchanged.
+    A name that is not encoded, or that contains only the digest of a long id, is returned unchanged.
     """
     encoded = stem.removeprefix(prefix)
     if encoded == stem or encoded.startswith(_DIGEST):
@@ -43,7 +49,7 @@ def id_of_stem(stem: str, *, prefix: str) -> str:
 
 
 def folder_name(given: str) -> str:
-    """Return the encoded id, also if it would be a safe name."""
+    """Convert an id to a folder name: its Base64, even if the id itself would be a valid name, or its digest if it is too long."""
     encoded = _encoded(given) or "_"
     return encoded if len(encoded) <= MAX_STEM_CHARS else _digest(given)
 

@@ -1,4 +1,4 @@
-"""Messages of conversations in the database, by owner and session, in the order of the runs that added them."""
+"""`History`: stores the messages of agents' conversations in the database, by owner and session, in the order of the agents' runs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gateway.storage.engine import Database
 from gateway.storage.tables import history
 
 MAX_CONVERSATION_BYTES = 67_108_864
-"""Maximum size of a conversation that is loaded: a longer one fits no model and would fill the memory."""
+"""Maximum size of a conversation that is loaded, in bytes. A longer conversation would exceed every model's context and fill the memory."""
 
 
 class History:
-    """Stores the messages of conversations, by owner and session."""
+    """Stores the messages of agents' conversations by owner, which is any text, and session id."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -35,18 +35,21 @@ class History:
             return await load_messages(connection, owner, session)
 
     async def append(self, owner: str, session: str, messages: Sequence[JsonObject]) -> None:
-        """Append the messages that one run added. Committed on return. Raises `StorageError`."""
+        """Append the messages that one run of an agent added to a conversation. Committed on return. Raises `StorageError`."""
         async with self._database.begin() as connection:
             await add_messages(connection, owner, session, messages)
 
     async def delete(self, owner: str, session: str) -> bool:
-        """Delete a conversation; return whether it existed. Raises `StorageError`."""
+        """Delete all messages of a conversation; return whether it existed. Raises `StorageError`."""
         here = (history.c.owner == owner) & (history.c.session == session)
         return bool(await self._database.change(sa.delete(history).where(here)))
 
 
 async def load_messages(connection: AsyncConnection, owner: str, session: str) -> list[JsonObject]:
-    """Return the messages of a conversation, oldest first, as `History.messages` does, but within an open transaction."""
+    """Return the messages of a conversation, oldest first, within an open transaction.
+
+    Raises `StorageError` if the conversation is damaged or too large.
+    """
     here = (history.c.owner == owner) & (history.c.session == session)
     size = (await connection.execute(sa.select(sa.func.sum(sa.func.length(history.c.messages))).where(here))).scalar_one()
     if size is not None and size > MAX_CONVERSATION_BYTES:
@@ -68,17 +71,17 @@ async def load_messages(connection: AsyncConnection, owner: str, session: str) -
 
 
 async def add_messages(connection: AsyncConnection, owner: str, session: str, messages: Sequence[JsonObject]) -> int:
-    """Append messages within an open transaction; return the number of bytes added."""
+    """Append messages to a conversation within an open transaction; return the number of bytes added. Raises `StorageError`."""
     text = to_text(list(messages), f"a message of conversation {session!r}")
     await connection.execute(sa.insert(history), {"owner": owner, "session": session, "messages": text, "at": time.time()})
     return len(text.encode())
 
 
 def to_text(value: object, what: str) -> str:
-    """Return a value as JSON text that every database accepts.
+    """Encode a value as JSON text that every database accepts.
 
     Raises:
-        StorageError: The value cannot be represented in JSON; the message names it as `what`.
+        StorageError: JSON cannot represent the value; the error text calls the value `what`.
     """
     try:
         return json.dumps(value)  # ASCII: NUL and lone surrogates stay escaped

@@ -1,8 +1,8 @@
-"""`LineFile`: an append-only file with one JSON value per line, shared by several processes.
+"""`LineFile`: reads and appends to a file with one JSON value per line, which several processes share.
 
-A line counts once its line break is written. If a process dies while it writes a line (`kill -9`, power loss), the next append moves
-the incomplete line to `<name>.torn`. Reading and appending hold the file's lock, which the operating system releases if the process
-dies.
+A line is valid when its line break has been written. If a process dies while it writes a line (`kill -9`, power loss), the next append
+moves the incomplete line to `<name>.torn`. Reading and appending hold a lock of the file, which the operating system releases if the
+process dies.
 """
 
 from __future__ import annotations
@@ -24,23 +24,26 @@ from gateway.storage.locks import take_lock
 logger = logging.getLogger(__name__)
 
 LOCK_SECONDS = 10.0
-"""Timeout for the file's lock, in seconds; an append takes milliseconds."""
+"""Maximum seconds to wait for the lock of the file; an append takes milliseconds."""
 
 MAX_FILE_BYTES = 268_435_456
-"""Maximum size of a file that is read: a larger one fits no model and would fill the memory."""
+"""Maximum size in bytes of a file that is read. The content of a larger file would exceed every model's context and fill the memory."""
 
 _LOCK_OFFSET = 2**40
-"""Offset of the lock on systems that lock byte ranges: far beyond the content."""
+"""Offset of the byte of a file that processes lock, on systems that lock byte ranges. It is far beyond the content of the file."""
 
 
 class LineFile:
-    """One file. The disk is not touched before the first read or append; the folder must exist by then."""
+    """A file with one JSON value per line, to which several processes append.
+
+    It is opened only during reads and appends; its folder must exist then.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     async def read(self) -> list[bytes]:
-        """Return the complete lines without line breaks; an empty list if the file does not exist. An incomplete last line is skipped.
+        """Return all complete lines without their line breaks, or an empty list if the file does not exist. Skip an incomplete last line.
 
         Raises:
             StorageError: The file cannot be read, is too large, or another process holds its lock for longer than `LOCK_SECONDS`.
@@ -49,7 +52,7 @@ class LineFile:
             return [] if descriptor is None else await anyio.to_thread.run_sync(self._read, descriptor)
 
     async def append(self, lines: Sequence[bytes]) -> None:
-        """Append lines (given without line breaks): all of them, or none if writing fails. On return, they are on disk.
+        """Append lines, which are given without line breaks: all of them, or none if writing fails. They are on disk on return.
 
         Raises:
             StorageError: The file cannot be written, or another process holds its lock for longer than `LOCK_SECONDS`.
@@ -61,7 +64,10 @@ class LineFile:
 
     @asynccontextmanager
     async def _held(self, flags: int) -> AsyncGenerator[int | None]:
-        """Yield a locked descriptor, or `None` if the file does not exist and `flags` do not create it."""
+        """Context manager: open the file, wait for its lock, and yield the descriptor.
+
+        Yields `None` if the file does not exist and `flags` do not create it.
+        """
         descriptor = await anyio.to_thread.run_sync(self._open, flags)
         if descriptor is None:
             yield None
@@ -115,13 +121,13 @@ class LineFile:
                     left = left[os.write(descriptor, left) :]
                 os.fsync(descriptor)
             except OSError:
-                os.ftruncate(descriptor, size)  # all lines or none
+                os.ftruncate(descriptor, size)  # so that all lines are written or none
                 raise
         except OSError as error:
             raise StorageUnusable(f"Cannot write {str(self.path)!r}: {error.strerror or error}. Check the folder's space.") from None
 
     def _ensure_final_break(self, descriptor: int) -> None:
-        """Make the file end with a line break, if it is not empty."""
+        """Make a file that is not empty end with a line break. An incomplete last line is moved to `<name>.torn`."""
         size = os.fstat(descriptor).st_size
         if size == 0 or _read_from(descriptor, size - 1, 1) == b"\n":
             return
@@ -153,7 +159,7 @@ def _read_from(descriptor: int, start: int, length: int) -> bytes:
 
 
 def _is_complete(line: bytes) -> bool:
-    """Whether a last line without a line break is valid JSON: editors and other programs omit the final break."""
+    """Return whether a last line without a line break is complete, that is valid JSON. Editors may omit the final line break."""
     try:
         return bool(line.strip()) and json.loads(line) is not None
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Locks between processes that an async caller can wait for. The operating system releases a lock if its process dies."""
+"""Lock files between processes, for which async code can wait. The operating system releases a lock if its process dies."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gateway.errors import StorageUnusable
 from gateway.storage.atomic_files import lock_file_of, try_lock
 
 POLL_SECONDS = 0.02
-"""Seconds between two attempts to take a lock. Polling, because a thread that waits for a lock cannot be cancelled."""
+"""Seconds between two attempts to take a lock. Locks are polled, because a thread that waits for a lock cannot be cancelled."""
 
 
 async def take_lock(descriptor: int, timeout_seconds: float) -> bool:
-    """Wait for the lock of an open file; return `False` if another process still holds it after `timeout_seconds`."""
+    """Wait for the lock of an open lock file, and take it. Return `False` if another process still holds it after `timeout_seconds`."""
     with anyio.move_on_after(timeout_seconds):
         while not try_lock(descriptor):  # noqa: ASYNC110  # held by another process, which sends no event
             await anyio.sleep(POLL_SECONDS)
@@ -27,9 +27,9 @@ async def take_lock(descriptor: int, timeout_seconds: float) -> bool:
 
 @asynccontextmanager
 async def locked_soon(path: Path, *, timeout_seconds: float) -> AsyncGenerator[None]:
-    """Hold the lock of `path` against other processes. The folder must exist. Not re-entrant.
+    """Async context manager: hold the lock of the file `path` against other processes. Its folder must exist. Not re-entrant.
 
-    The lock file is the one that `atomic_files.locked` uses, so both exclude each other.
+    It uses the same lock file (`<name>.lock`) as `atomic_files.locked`, so that both exclude each other.
 
     Raises:
         StorageError: The lock file cannot be created, or another process holds the lock for longer than `timeout_seconds`.

@@ -1,4 +1,4 @@
-"""Texts with embeddings in the database, by owner and collection, searched by similarity.
+"""`Memories`: stores texts with their embeddings in the database, by owner and collection, and searches them by similarity.
 
 A search compares the query with every vector, which is fast enough for `MAX_MEMORIES` per collection and needs no database extension.
 """
@@ -25,25 +25,30 @@ from gateway.storage.history_rows import to_text
 from gateway.storage.tables import delete_oldest, memories
 
 MAX_MEMORIES = 5_000
-"""Maximum texts per owner and collection; the oldest are deleted."""
+"""Maximum number of texts per owner and collection. Beyond it, the oldest are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A text found by a search."""
+    """A stored text that a search has found, with its similarity to the query."""
 
     text: str
     fields: JsonObject
 
 
 class Memories:
-    """Stores texts with their embeddings."""
+    """Stores texts with their embeddings by owner (any text) and collection, and finds the texts most similar to a vector."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def add(self, owner: str, collection: str, items: Sequence[tuple[str, Sequence[float], JsonObject]]) -> None:
-        """Store texts with their vectors; a text that exists already becomes the newest. Raises `StorageError`."""
+        """Store texts in a collection. Each item is a text, its embedding, and fields that are returned with the text when it is found.
+
+        A text that is stored already is replaced and becomes the newest.
+
+        Raises `StorageError`.
+        """
         here = (memories.c.owner == owner) & (memories.c.collection == collection)
         rows = [
             {
@@ -60,9 +65,10 @@ class Memories:
             await delete_oldest(connection, memories, memories.c.id, here, keep=MAX_MEMORIES)
 
     async def search(self, owner: str, collection: str, vector: Sequence[float], *, top: int, at_least: float) -> list[Memory]:
-        """Return the `top` most similar texts, best first. Vectors of another length (from another model) are skipped.
+        """Return the `top` texts of a collection that are most similar to `vector`, best first.
 
-        Raises `StorageError`.
+        Texts with a similarity below `at_least`, and with vectors of another length (from another model), are left out. Raises
+        `StorageError`.
         """
         here = (memories.c.owner == owner) & (memories.c.collection == collection)
         async with self._database.begin() as connection:
@@ -75,13 +81,13 @@ class Memories:
         return [Memory(found[row_id][1], cast("JsonObject", json.loads(found[row_id][2]))) for _, row_id in best]
 
     async def delete(self, owner: str, collection: str) -> int:
-        """Delete an owner's collection; return the number of deleted texts. Raises `StorageError`."""
+        """Delete all texts of an owner's collection; return their number. Raises `StorageError`."""
         here = (memories.c.owner == owner) & (memories.c.collection == collection)
         return await self._database.change(sa.delete(memories).where(here))
 
 
 def _normal(vector: Sequence[float]) -> array[float]:
-    """Scale a vector to length 1, so that a dot product is the cosine. A zero vector stays zero."""
+    """Scale a vector to length 1, so that the dot product of two vectors is their cosine similarity. A zero vector stays zero."""
     length = math.sqrt(math.fsum(value * value for value in vector)) or 1.0
     return array("f", (value / length for value in vector))
 

@@ -1,7 +1,7 @@
-"""Migrates a database from any earlier schema to the newest. Forward only; `engine` calls it under a lock.
+"""Migrates the gateway's database from any earlier schema version to the newest. The module `engine` calls `migrate` under a lock.
 
-A released step never changes. Steps are SQL text, so that changes of `tables` cannot alter them. Alembic is not used: a version
-number and a list of steps need no second tool that imports a project's configuration.
+It never migrates to an earlier version. A released step never changes. Steps are SQL text, so that changes of the module `tables`
+cannot alter them. Alembic is not used, because a version number and a list of steps need no tool that imports a project's configuration.
 """
 
 from __future__ import annotations
@@ -118,7 +118,10 @@ STEPS: tuple[str, ...] = (
     _FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS, _KEYS, _APPROVERS, _DEATHS, _GATEWAYS,
     _RULES_OF_GATEWAYS, _STATE_OF_GATEWAYS,
 )  # fmt: skip
-"""Step n migrates from version n - 1 to n. `{serial}`, `{float}` and `{bytes}` are replaced by the dialect's types."""
+"""SQL of the migrations: step n (from 1) migrates from schema version n - 1 to n.
+
+`{serial}`, `{float}` and `{bytes}` are replaced by the types of the SQL dialect.
+"""
 
 _WORDS = {
     "sqlite": {"serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "float": "FLOAT", "bytes": "BLOB"},
@@ -127,7 +130,7 @@ _WORDS = {
 
 
 def migrate(connection: sa.Connection) -> None:
-    """Run all steps that the database has not had yet, in the caller's transaction.
+    """Run all migration steps that the database has not had yet, in the open transaction of `connection`.
 
     Raises:
         StorageError: A newer version of Moongate wrote the database.

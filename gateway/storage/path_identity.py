@@ -1,7 +1,9 @@
-"""Identity of a path: two spellings of the same folder compare equal.
+"""`place_of`: returns the identity of a path, which is equal for two different paths to the same folder.
 
-Symbolic links, bind mounts and letter case hide that two paths lead to one folder. `place_of` therefore returns a chain from the file
-system's root down: device and inode of each existing part, and the case-folded name of each missing part. Every function blocks.
+`gate.root_rules` compares identities to find out whether a folder for models contains, or is inside, a folder with code or configuration.
+
+Symbolic links, bind mounts and letter case hide that two paths lead to one folder. The identity is therefore a chain from the file system's
+root down: device and inode of each existing part, and the case-folded name of each missing part. Every function blocks.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ import unicodedata
 from pathlib import Path
 
 Place = tuple[str, ...]
-"""Identities of all parts of a path, the file system's root first."""
+"""Identity of a path: the identities of all its parts, the file system's root first."""
 
 
 def place_of(path: str | os.PathLike[str]) -> Place:
-    """Return the identity of the place that `path` leads to after following links. The path need not exist."""
+    """Return the identity of the file or folder to which `path` leads after following links. The path need not exist."""
     resolved = Path(os.path.realpath(path))
     chain: list[str] = []
     exists = True

@@ -1,8 +1,7 @@
-"""The pending list: questions for a person that the client cannot show, such as approvals and forms of workflows.
+"""`PendingQuestions`: stores the pending list: questions for a person (approvals, forms of workflows) that a call's client cannot show.
 
-Other processes, such as `moongate approvals`, list and answer the questions.
-
-A row is `open` until it is answered, withdrawn by the waiting call, or expired, whichever comes first.
+Other processes, such as `moongate approvals`, list and answer the questions. A question is `open` until it is answered, withdrawn by the
+waiting call, or expired, whichever comes first.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from gateway.storage.tables import asks, locks
 from gateway.storage.tables import spent_approvals as spent
 
 KEEP_SECONDS = 86_400.0
-"""Seconds for which an answered or expired question can still be looked up."""
+"""Seconds for which a question to a person stays stored after its expiry, when it can no longer be answered."""
 
 MAX_OPEN_PER_PRINCIPAL = 32
-"""Maximum open questions per caller, so that a model in a loop cannot flood the person."""
+"""Maximum number of open questions per principal, so that a model in a loop cannot flood the person."""
 
 
 class PendingQuestions:
-    """Stores the questions of the pending list."""
+    """Stores the questions of the pending list: questions for a person that the client of the call cannot show."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def add(self, ask: PendingQuestion) -> None:
-        """Store a new question. Committed on return.
+        """Add a question to the pending list (questions for a person that the client of the call cannot show). Committed on return.
 
         Raises:
-            PolicyDenied: The caller has `MAX_OPEN_PER_PRINCIPAL` open questions.
+            PolicyDenied: The principal already has `MAX_OPEN_PER_PRINCIPAL` open questions.
             StorageError: The database is unavailable.
         """
         now = time.time()
@@ -57,25 +56,25 @@ class PendingQuestions:
             await connection.execute(sa.insert(asks), _to_row(ask))
 
     async def state(self, ask_id: str) -> QuestionState:
-        """Return a question's state; an unknown question counts as withdrawn. Raises `StorageError`."""
+        """Return the state of the question with this id; an unknown question counts as withdrawn. Raises `StorageError`."""
         found = await self.get(ask_id)
         return found.state if found is not None else "withdrawn"
 
     async def get(self, ask_id: str) -> PendingQuestion | None:
-        """Return a question, or `None` if its id is unknown. Raises `StorageError`."""
+        """Return the question with this id, or `None` if the id is unknown. Raises `StorageError`."""
         found = await self._database.rows(sa.select(asks).where(asks.c.id == ask_id))
         return _to_ask(found[0]) if found else None
 
     async def list(self, *, only_open: bool) -> list[PendingQuestion]:
-        """Return all or only open questions, oldest first. Raises `StorageError`."""
+        """Return the stored questions for persons, or only those that are still open, oldest first. Raises `StorageError`."""
         found = [_to_ask(row) for row in await self._database.rows(sa.select(asks).order_by(asks.c.created_at, asks.c.id))]
         return [ask for ask in found if ask.state == "open"] if only_open else found
 
     async def move(self, ask_id: str, before: QuestionState, after: QuestionState, *, decided_by: str | None = None) -> bool:
-        """Change a question from state `before` to `after`, unless it is in another state or expired; return whether it changed.
+        """Change the state of a question from `before` to `after`; return whether it changed.
 
-        `decided_by` is the id of the deciding principal. The caller checks the principal's right first
-        (`policy.approval_policy.judge_approver`).
+        The state does not change if the question is in another state or has expired. `decided_by` is the id of the deciding principal,
+        whose right to decide must have been checked (`policy.approval_policy.judge_approver`).
 
         Raises:
             StorageError: The database is unavailable.
@@ -85,7 +84,9 @@ class PendingQuestions:
         return bool(await self._database.change(sa.update(asks).where(here).values(**changed)))
 
     async def spend(self, mark: str, seconds: float) -> bool:
-        """Record for `seconds` that a retry used the approval mark in its `requestState`; return `False` if the mark was used before.
+        """Record for `seconds` that an approval mark was used; return `False` if it was used before.
+
+        The mark is part of the `requestState` of an approved call, and approves one retry of the call.
 
         Raises:
             StorageError: The database is unavailable.
@@ -100,7 +101,7 @@ class PendingQuestions:
             return True
 
     async def answer(self, ask_id: str, answer: JsonObject) -> bool:
-        """Answer an open question that has a form, unless it expired; return whether it was answered. Raises `StorageError`."""
+        """Store the answer to an open question that has a form; return `False` if it is not open or has expired. Raises `StorageError`."""
         here = (asks.c.id == ask_id) & (asks.c.state == "open") & (asks.c.expires_at > time.time())
         changed = {"state": "answered", "answer": json.dumps(answer)}
         return bool(await self._database.change(sa.update(asks).where(here).values(**changed)))

@@ -1,4 +1,4 @@
-"""Plain data types that the database's repositories accept and return. Importing them does not import the database."""
+"""Data types that the stores of the database accept and return, such as `TaskRow`. Importing them does not import the database driver."""
 
 from __future__ import annotations
 
@@ -10,37 +10,41 @@ from typing import Literal, cast
 from gateway.json_types import JsonObject, JsonValue
 
 Steps = dict[str, tuple[bool, JsonValue]]
-"""Recorded steps of a task: key of the step → whether the step is done, and its result."""
+"""The recorded steps of a task: key of each step → whether the step is done, and its JSON result.
+
+A step is an action of the task, such as a tool call, that must not run twice if the task continues in another process."""
 
 KEPT = "kept:"
-"""Key prefix, in `Steps`, of values that a task stores besides the results of its steps (`DurablePort.keep`)."""
+"""Prefix of keys in `Steps` under which a task stores values other than the results of its steps (`DurablePort.keep`)."""
 
 QuestionState = Literal[
     "open", "approved", "approved_always", "approved_always_with_arguments", "answered", "denied", "expired", "withdrawn",
     "delivered",
 ]
-"""State of a pending question. `delivered`: the waiting call received the approval or the answer. `withdrawn`: the call ended before an
-answer came."""
+"""State of a question on the pending list (questions for a person that the client of the call cannot show).
+
+`delivered`: the waiting call has received the approval or the answer. `withdrawn`: the call ended before the answer.
+"""
 
 
 QuestionApprover = Literal["caller", "operator", "other-principal"]
-"""Who may answer a pending question: the caller of the waiting call, an operator, or any principal except the caller."""
+"""The principals that may answer a pending question: the caller of the waiting call, an operator, or any principal except the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One line of the audit log: names, counts and outcomes, never the content of questions, answers or arguments."""
+    """One entry of the audit log. It contains names, counts and outcomes, but never the content of questions, answers or arguments."""
 
     at: float
     kind: str
-    """Kind of event: `ask.judged`, `approval.decided`, `call.refused`, …"""
+    """Kind of the event that the audit entry records: `ask.judged`, `approval.decided`, `call.refused`, …"""
     source: str = ""
     name: str = ""
     principal: str = ""
     fields: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
 
     def to_json(self) -> JsonObject:
-        """Return the entry as `moongate audit --json` prints it."""
+        """Return the entry as a JSON object, as `moongate audit --json` prints it."""
         return {
             **self.fields, "at": self.at, "kind": self.kind, "source": self.source, "name": self.name, "principal": self.principal,
         }  # fmt: skip
@@ -48,40 +52,40 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class ChainReport:
-    """Result of verifying the audit log."""
+    """Result of verifying the digests of the audit log: the number of checked entries, and the first problem."""
 
     entries: int
     problem: str = ""
-    """The first problem and its place; empty if the log is intact."""
+    """Description of the first problem and where it is; empty if the log is intact."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingQuestion:
-    """A question for a person whose client cannot show it."""
+    """A question on the pending list: a question for a person that the client of the call cannot show."""
 
     id: str
     kind: Literal["call", "sampling", "question"]
-    """Approval of a tool call, approval of a server's sampling request, or a workflow's question, which has a form."""
+    """What is asked: approval of a tool call, approval of a server's sampling request, or a workflow's question, which has a form."""
     source: str
     name: str
-    """Name of the tool that is to be called, or the MCP method `sampling/createMessage`."""
+    """Name of the tool to be called, or the MCP method `sampling/createMessage`."""
     principal: str
     shown: str
-    """Text for the person, of bounded length and without control characters."""
+    """Text of the question for the person, of limited length and without control characters."""
     state: QuestionState
     created_at: float
     expires_at: float
     form: JsonObject | None = None
-    """JSON Schema of the answer's fields; `None` for a yes-or-no question."""
+    """JSON Schema of the fields of the answer; `None` for a yes-or-no question."""
     answer: JsonObject | None = None
-    """Values of the fields, once the question is answered."""
+    """Values of the fields of the answer; `None` before the question is answered."""
     by: QuestionApprover = "operator"
-    """Who may answer the question."""
+    """The principals that may answer the question."""
     decided_by: str = ""
     """Id of the principal that decided; empty before the decision."""
 
     def to_json(self) -> JsonObject:
-        """Return the question as `moongate approvals --json` prints it."""
+        """Return the question as a JSON object, as `moongate approvals --json` prints it."""
         return {
             "id": self.id, "kind": self.kind, "source": self.source, "name": self.name, "principal": self.principal,
             "by": self.by, "decidedBy": self.decided_by or None,
@@ -91,24 +95,24 @@ class PendingQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRule:
-    """A standing approval: calls of one caller that match the rule run without asking a person."""
+    """A standing approval: calls of one tool by one principal that match the rule run without asking a person."""
 
     id: str
     principal: str
     source: str
     name: str
-    """The tool's name at its source."""
+    """Native name of the tool, which is its name at its source."""
     arguments: str
-    """Digest of the arguments that a call must have; empty for any arguments."""
+    """Digest of the arguments that a call must have; empty if the rule approves any arguments."""
     shown: str
     """Text that the operator saw when creating the rule."""
     created_at: float
     expires_at: float
     made_by: str = ""
-    """Id of the operator who created the rule."""
+    """Id of the principal that created the rule, an operator."""
 
     def to_json(self) -> JsonObject:
-        """Return the rule as `moongate approvals rules --json` prints it."""
+        """Return the rule as a JSON object, as `moongate approvals rules --json` prints it."""
         return {
             "id": self.id, "principal": self.principal, "source": self.source, "name": self.name,
             "arguments": "these" if self.arguments else "any", "shown": self.shown,
@@ -118,7 +122,7 @@ class ApprovalRule:
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """A caller's conversation with an agent, without its messages."""
+    """A session (a principal's conversation with an agent), as it is listed, without its messages."""
 
     id: str
     principal: str
@@ -128,10 +132,10 @@ class StoredSession:
     used_at: float
     expires_at: float
     is_busy: bool
-    """Whether a call of the agent is running in this conversation."""
+    """Whether a call of the agent is running in this session."""
 
     def to_json(self) -> JsonObject:
-        """Return the session as `session_list` and `moongate sessions --json` show it; times in seconds since the epoch."""
+        """Return the session as a JSON object, as `moongate sessions --json` prints it. Times are in seconds since the epoch."""
         return {
             "id": self.id, "agent": self.agent, "turns": self.turns, "createdAt": self.created_at, "usedAt": self.used_at,
             "expiresAt": self.expires_at, "busy": self.is_busy,
@@ -139,61 +143,70 @@ class StoredSession:
 
 
 def is_open(item: JsonObject) -> bool:
-    """Return whether a question (a value of `TaskRow.asked`) still waits for an answer."""
+    """Return whether a question of a task (a value of `TaskRow.asked`) has no answer yet and has not been withdrawn."""
     return "answer" not in item and not item.get("withdrawn")
 
 
 def is_answer_to(stored: JsonObject, item: JsonObject) -> bool:
-    """Return whether the stored question has an answer that the task has not refused. `item` is the running task's copy of the question."""
+    """Return whether a stored question of a task has an answer that the task has not refused yet.
+
+    `stored` is the question as it is stored, `item` the copy of the question in the running task.
+    """
     return "answer" in stored and stored.get("refusals", 0) == item.get("refusals", 0)
 
 
 def forget(item: JsonObject) -> None:
-    """Withdraw a question in `TaskRow.asked`. Its name stays reserved, so that a late answer cannot reach another question."""
+    """Withdraw a question of a task (a value of `TaskRow.asked`), because the task no longer waits for its answer.
+
+    The name of the question is not used again, so that late answers are ignored.
+    """
     item.clear()
     item["withdrawn"] = True
 
 
 @dataclass(slots=True)
 class TaskRow:
-    """A task as it is stored."""
+    """A task (a tool call that runs in the background), as the database stores it."""
 
     id: str
     principal: str
     tool: str
     call: JsonObject
-    """Data needed to run the task: arguments, caller, client."""
+    """Data with which any process can make the call: arguments, principal, client, `_meta`."""
     ttl_seconds: float
     status: str = "working"
     message: str = ""
     outcome: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """`result` or `error` of a finished task."""
+    """The outcome of a finished task: an object with `result` or `error`; empty if the task is unfinished or cancelled."""
     asked: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """Questions by the name that clients use. Each has `request`, `at` (time), `step` (durable key; empty if the question ends with the
-    attempt), `answer` once given, and `withdrawn` if the task no longer waits. A question whose answers the task's code judges
-    (`judged`) also has `refusals` (number of refused answers), `problem` (reason of the last refusal) and `used`."""
+    """The questions (requests for input) of the task, by the name under which clients see them.
+
+    Each has `request`, `at` (time), `step` (durable key; empty if the question ends with the attempt), `answer` once it is given, and
+    `withdrawn` if the task no longer waits for the answer. If the code inside the task checks the answers (`judged`), the question also has
+    `refusals` (number of refused answers), `problem` (reason of the last refusal) and `used` (whether an answer was used).
+    """
     created_at: float = field(default_factory=time.time)
     updated_at: float = field(default_factory=time.time)
     gone_at: float = 0.0
-    """Time at which the task expires and may be deleted; 0 while the task is unfinished."""
+    """Time at which a finished task expires and may be deleted; 0 while the task is unfinished."""
     is_cancelled: bool = False
     attempts: int = 1
-    """Number of processes that have run the task."""
+    """Number of processes that have run the task, including the one that runs it now."""
     deaths: int = 0
-    """Number of those processes that died during the work. Processes that stopped, or died while a person was asked, do not count."""
+    """Number of processes that died while they ran the task, without processes that died while the task only waited for a person."""
     owner: str = ""
     limits: list[JsonObject] = field(default_factory=lambda: cast("list[JsonObject]", []))
-    """Limits that the task waits for in the queue. Each has a `scope`, and the maximum of `running` tasks, of starts `perMinute`, or
-    both."""
+    """Limits that keep the task in the queue. Each has a `scope`, the name of the group of tasks that it counts, and a maximum of `running`
+    tasks in this group, of starts `perMinute`, or both."""
     admitted_at: float = 0.0
-    """Time at which the task was started; 0 while it is queued."""
+    """Time at which the task was allowed to start; 0 while it is queued."""
     request_key: str = ""
     """Digest of the idempotency key that the caller sent with the call; empty without a key."""
     gateway: str = ""
-    """Id of the gateway that may run the task; empty if every gateway that shares the database may."""
+    """Id of the gateway that may run the task; empty if every gateway that shares the database may run it."""
 
     def to_json(self) -> JsonObject:
-        """Return the task as `moongate tasks --json` prints it; times in seconds since the epoch."""
+        """Return the task as a JSON object, as `moongate tasks --json` prints it. Times are in seconds since the epoch."""
         return {
             "id": self.id, "tool": self.tool, "caller": self.principal, "status": self.status, "message": self.message,
             "queued": not self.admitted_at and not self.gone_at, "attempts": self.attempts, "createdAt": self.created_at,
@@ -203,7 +216,7 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class WaitingTask:
-    """A queued or running task with its limits (see `TaskRow.limits`), for the decision which queued tasks may start."""
+    """A queued or running task with the limits that apply to it (`TaskRow.limits`), for the decision which queued tasks may start."""
 
     id: str
     principal: str
@@ -211,4 +224,6 @@ class WaitingTask:
 
 
 Choose = Callable[[Sequence[WaitingTask], Sequence[WaitingTask], Mapping[str, int]], list[str]]
-"""Function (queued tasks, running tasks, recent starts by scope) → ids of the queued tasks to start now."""
+"""Function that chooses the queued tasks to start. Receives queued tasks, running tasks, and numbers of recent starts; returns ids.
+
+The numbers are by the scope of a limit, which names the tasks that the limit counts, such as all tasks of one principal."""

@@ -1,7 +1,7 @@
-"""`Records`: the gateway's database, opened on first use, and the queue of audit entries.
+"""`Records`: gives access to the gateway's database, which is opened on first use, and writes the audit log in the background.
 
-Importing this module is cheap: the database and its driver are imported and opened in a thread on first use. `app` and the commands
-that read the records create it. Audit entries are written off the call path: `note` queues an entry, `run` writes batches.
+Importing this module is cheap: the database driver is imported, and the database opened, in a thread on first use. `app` and the commands
+that read the database create it. Calls do not wait for the audit log: `note` queues an entry, and `run` writes the entries in batches.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED = 10_000
-"""Maximum queued audit entries. Further entries are dropped and counted, because a full disk must not fill the memory."""
+"""Maximum number of queued audit entries. Further entries are dropped and counted, because a full disk must not fill the memory."""
 
 BATCH_SECONDS = 0.05
-"""Seconds during which entries are collected into one batch."""
+"""Seconds for which audit entries are collected before they are written in one batch."""
 
 RETRY_SECONDS = 2.0
-"""Pause after a batch of audit entries could not be written, in seconds."""
+"""Seconds to wait before writing again after a batch of audit entries could not be written."""
 
 PRUNE_SECONDS = 3600.0
-"""Seconds between two removals of expired entries."""
+"""Seconds between two deletions of expired audit entries."""
 
 _DAY_SECONDS = 86_400.0
 
@@ -62,13 +62,17 @@ class _Opened:
 
 
 class Records:
-    """Access to the gateway's database: one method per kind of record. The owner runs `run` in a task group, and calls `aclose`."""
+    """Opens the gateway's database on first use, and returns the store of each kind of record. Also writes the audit log.
+
+    The owner runs `run` in a task group, and finally calls `aclose`.
+    """
 
     def __init__(self, state: StateFolder, *, audit_days: int, url: str | None = None, gateway: str = "") -> None:
-        """Store the settings; nothing is opened. With a `url`, the database is on a PostgreSQL server instead of in the state folder.
+        """Store the settings without opening the database. With a `url`, it is on a PostgreSQL server instead of in the state folder.
 
-        `gateway` separates the tasks, sessions, budgets and standing approvals of configurations that share a state folder. It is
-        ignored with a `url`: gateways that share a server share everything.
+        Audit entries are deleted after `audit_days`. `gateway` is an id that separates the tasks, sessions, sampling budgets and standing
+        approvals of configurations that share a state folder. It is ignored with a `url`, because gateways that share a database server
+        share all records.
         """
         self._gateway = gateway if url is None else ""
         self._state = state
@@ -85,7 +89,7 @@ class Records:
 
     @property
     def is_open(self) -> bool:
-        """Whether the database is open."""
+        """Whether the database has been opened."""
         return self._opened is not None
 
     async def audit(self) -> AuditLog:
@@ -93,23 +97,26 @@ class Records:
         return (await self._open()).audit
 
     async def questions(self) -> PendingQuestions:
-        """Open the database if necessary, and return the store of pending questions. Raises `StorageError`."""
+        """Open the database if necessary, and return the store of questions that wait for a person's answer. Raises `StorageError`."""
         return (await self._open()).questions
 
     async def rules(self) -> ApprovalRules:
-        """Open the database if necessary, and return the store of standing approvals. Raises `StorageError`."""
+        """Open the database if necessary, and return the store of standing approvals. Raises `StorageError`.
+
+        A standing approval is the decision of an operator that a principal may call a tool without asking each time.
+        """
         return (await self._open()).rules
 
     async def budget(self) -> SamplingUse:
-        """Open the database if necessary, and return the counter of sampling requests. Raises `StorageError`."""
+        """Open the database if necessary, and return the counter of servers' sampling requests. Raises `StorageError`."""
         return (await self._open()).budget
 
     async def sessions(self) -> Sessions:
-        """Open the database if necessary, and return the store of conversations of callers with agents. Raises `StorageError`."""
+        """Open the database if necessary, and return the store of sessions (conversations with agents). Raises `StorageError`."""
         return (await self._open()).sessions
 
     async def database(self) -> Database:
-        """Return the database itself, for repositories in other packages. Raises `StorageError`."""
+        """Open the database if necessary, and return it, for stores in other packages. Raises `StorageError`."""
         return (await self._open()).database
 
     async def tasks(self) -> TaskRows:
@@ -117,7 +124,7 @@ class Records:
         return (await self._open()).tasks
 
     def has_orphans(self, now: float) -> bool:
-        """Return whether some unfinished task may belong to a process that has stopped or died, so that it can be taken over. Blocks.
+        """Return whether there may be unfinished tasks of processes that have stopped or died, which this process can take over. Blocks.
 
         Reads the SQLite file with the standard library, because the start of a gateway must not wait for the import of the database
         driver. Always true for a PostgreSQL server, which cannot be queried without the driver.
@@ -135,11 +142,14 @@ class Records:
                 is_own = has_gateway and bool(self._gateway)  # an earlier schema has no gateway column
                 found = raw.execute(_OWN_ORPHANS, (now, self._gateway)).fetchone() if is_own else raw.execute(_ORPHANS, (now,)).fetchone()
         except sqlite3.Error:
-            return False  # a schema without tasks, or a busy file: the caller checks again soon
+            return False  # the schema is too old to have tasks, or the file is busy; the caller checks again soon
         return found is not None
 
     async def key(self, purpose: str) -> bytes:
-        """Return the installation's key for `purpose` (`StateFolder.key`). Raises `StorageError`."""
+        """Return the 32-byte secret key of this installation for `purpose`, a fixed text that names what the key protects.
+
+        Raises `StorageError`.
+        """
         known = self._keys.get(purpose)
         if known is None:
             known = self._keys[purpose] = await anyio.to_thread.run_sync(self._state.key, purpose)
@@ -150,7 +160,7 @@ class Records:
             return self._opened
         async with self._opening:
             if self._opened is None:
-                # A cancelled caller still waits for the thread (anyio's default), so the database is never opened twice.
+                # Even a cancelled caller waits for the thread (anyio's default), so the database is never opened twice.
                 self._opened = await anyio.to_thread.run_sync(self._open_now)
             return self._opened
 
@@ -174,7 +184,7 @@ class Records:
     # -- writing the audit log ---------------------------------------------------------------------------------
 
     def note(self, entry: AuditEntry) -> None:
-        """Queue one entry; never wait, never raise."""
+        """Queue one audit entry, which `run` writes later. Never waits or raises; drops the entry if `MAX_QUEUED` entries wait."""
         if len(self._queue) >= MAX_QUEUED:
             self._dropped += 1
             return
@@ -182,7 +192,7 @@ class Records:
         self._wake.set()
 
     async def flush(self) -> None:
-        """Write all queued entries; return when they are committed.
+        """Write all queued audit entries, and return when they are committed.
 
         Raises:
             StorageError: The entries cannot be written; they stay in the queue.
@@ -205,7 +215,7 @@ class Records:
                 await log.prune(time.time() - self._audit_days * _DAY_SECONDS)
 
     async def run(self) -> None:
-        """Write queued entries until cancelled."""
+        """Write queued audit entries in batches, until cancelled."""
         while True:
             await self._wake.wait()
             await anyio.sleep(BATCH_SECONDS)
@@ -218,7 +228,7 @@ class Records:
                 self._wake.set()
 
     async def aclose(self) -> None:
-        """Write the remaining entries and close the database if it is open."""
+        """Write the remaining audit entries, and close the database if it is open."""
         with anyio.CancelScope(shield=True):
             try:
                 await self.flush()

@@ -1,8 +1,8 @@
-"""`ResultStore`: results that were too large to return whole, stored in the state folder until they expire.
+"""`ResultStore`: stores results of calls that were too large to return as a whole, in the state folder, until they expire.
 
-One file per result: a line of JSON metadata, then the bytes, written atomically. The folder is named by a digest of the owner and the
-file by a random id, so another caller cannot find it. All processes of a state folder see the same results. `gate.results` decides
-what is stored and how it is shown.
+There is one file per result: a line of JSON metadata, then the bytes, written atomically. The name of the folder is a digest of the owner's
+id, and the name of the file is a random id, so that another principal cannot find it. All processes that use the state folder see the same
+results. `gate.results` decides which results are stored, and what the caller receives instead.
 """
 
 from __future__ import annotations
@@ -30,23 +30,25 @@ from gateway.storage.atomic_files import make_private_folder, write_atomic
 logger = logging.getLogger(__name__)
 
 RESULT_SCHEME = "moongate://results/"
-"""Prefix of a stored result's URI; the id follows."""
+"""Prefix of the resource URI of a stored result; the id of the result follows."""
 
 MIN_FILE_COST = 4_096
-"""Fewest bytes that a file counts for the storage limit of its caller, because a smaller file uses this much on disk. This also limits
-the number of files."""
+"""Minimum number of bytes that a file counts towards the storage limit of its owner, because smaller files use as much on disk.
+
+This also limits the number of files.
+"""
 
 MAX_SWEEP_SECONDS = 60.0
-"""Maximum seconds between two sweeps for expired results."""
+"""Maximum seconds between two deletions of expired results."""
 
 STALE_TEMPORARY_SECONDS = 600.0
-"""Age in seconds at which a temporary file is removed, because the process that wrote it must have died."""
+"""Age in seconds at which a temporary file is deleted, because the process that wrote it must have died."""
 
 MAX_HEADER_BYTES = 4_096
-"""Maximum size of the metadata line; names chosen by a peer are cut to fit."""
+"""Maximum size in bytes of the metadata line of a file. Names that a server or client chose are cut to fit."""
 
 _WORKERS = 2
-"""Results written or read concurrently: each may take tens of megabytes of memory."""
+"""Maximum number of results that are written or read concurrently, because each may occupy tens of megabytes of memory."""
 
 _ID = re.compile(r"^[A-Za-z0-9_-]{22}$")
 
@@ -55,26 +57,32 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KeptResult:
-    """Metadata of a stored result, without its content."""
+    """Metadata of a stored result of a call, which was too large to return as a whole. The content is not included."""
 
     id: str
     mime_type: str
     size: int
-    """Size in bytes."""
+    """Size of the stored result in bytes."""
     origin: str
-    """Exposed tool name, resource URI or prompt that produced the result."""
+    """Exposed name of the tool or prompt, or URI of the resource, that produced the result."""
 
     @property
     def uri(self) -> str:
-        """URI at which the result can be read as a resource."""
+        """The URI by which clients read the stored result as a resource."""
         return RESULT_SCHEME + self.id
 
 
 class ResultStore:
-    """Stored results of all callers. The disk is not touched before the first result. Run `sweep_forever` while the store is used."""
+    """Stores large results of calls as files, by owner (a principal's id), and deletes them when they expire.
+
+    No file is created before the first result. Run `sweep_forever` while the store is used.
+    """
 
     def __init__(self, folder: Path | str, *, ttl_seconds: float, max_bytes_per_owner: int, clock: Callable[[], float] = time.time) -> None:
-        """`folder` is created on first use; its parent must exist then. `clock` returns wall time, because file times are wall time."""
+        """Store the settings. `folder` is created with the first result; its parent must exist then.
+
+        Results expire after `ttl_seconds`. `clock` returns wall time, because the times of files are wall time.
+        """
         self._folder = Path(folder)
         self.ttl_seconds = ttl_seconds
         self._max_bytes = max_bytes_per_owner
@@ -83,7 +91,7 @@ class ResultStore:
 
     @property
     def settings(self) -> JsonObject:
-        """Constructor arguments (without the clock) that create the same store in another process, as a JSON object."""
+        """The arguments of the constructor (without `clock`), with which another process can create a store of the same results."""
         return {"folder": str(self._folder), "ttl_seconds": self.ttl_seconds, "max_bytes_per_owner": self._max_bytes}
 
     async def work(self, job: Callable[[], T]) -> T:
@@ -93,10 +101,12 @@ class ResultStore:
     # -- blocking: call these with `work` ----------------------------------------------------------------------
 
     def keep(self, owner: str, *body: bytes, mime_type: str, origin: str) -> KeptResult:
-        """Store a result, given in parts, for the principal with the id `owner`; delete the owner's oldest results to make room.
+        """Store a result, given in parts, for the principal with the id `owner`, and return its metadata.
+
+        If the owner's results exceed the limit, the oldest are deleted.
 
         Raises:
-            TooLargeToKeep: The result alone exceeds the limit per caller.
+            TooLargeToKeep: The result alone exceeds the limit per owner.
             StorageError: The result cannot be written.
         """
         size = sum(map(len, body))
@@ -115,7 +125,7 @@ class ResultStore:
         except StorageError:
             if folder.exists():
                 raise
-            # A sweep of another process removed the empty folder in between.
+            # The sweep of another process has just deleted the empty folder.
             make_private_folder(folder)
             write_atomic(folder / kept.id, header, *body)
         self._make_room(folder, kept.id)
@@ -125,12 +135,12 @@ class ResultStore:
         """Return the metadata of the stored result with this id.
 
         Raises:
-            NotFound: The id is unknown, expired, or another owner's.
+            NotFound: The result is unknown, expired, or belongs to another owner.
         """
         return self._open(owner, result_id)[0]
 
     def slice(self, owner: str, result_id: str, start: int, length: int) -> bytes:
-        """Return at most `length` bytes of a result from `start`; fewer at its end. Raises `NotFound`."""
+        """Return `length` bytes of a stored result, beginning at `start`, or fewer at the end of the result. Raises `NotFound`."""
         kept, path, offset = self._open(owner, result_id)
         try:
             with path.open("rb") as file:
@@ -140,18 +150,18 @@ class ResultStore:
             raise _unknown(result_id) from None
 
     def body(self, owner: str, result_id: str) -> bytes:
-        """Return a whole result. Raises `NotFound`."""
+        """Return all bytes of a stored result. Raises `NotFound`."""
         return self.slice(owner, result_id, 0, self.find(owner, result_id).size)
 
     def sweep(self) -> None:
-        """Remove expired results and temporary files of crashed writers. Several processes may do this at once."""
+        """Delete expired results, and temporary files of processes that died. Several processes may do this at once."""
         with contextlib.suppress(FileNotFoundError):
             for folder in list(self._folder.iterdir()):
                 if folder.is_dir() and not folder.is_symlink():
                     self._sweep_owner(folder)
 
     async def sweep_forever(self) -> None:
-        """Remove expired results periodically, until cancelled."""
+        """Delete expired results periodically, until cancelled."""
         while True:
             try:
                 await self.work(self.sweep)
@@ -194,7 +204,7 @@ class ResultStore:
                 path.unlink()
 
     def _files(self, folder: Path) -> list[tuple[Path, os.stat_result]]:
-        """Return the files in the folder of one owner that contain complete results."""
+        """Return all files with complete results in the folder of one owner, each with its file status."""
         found: list[tuple[Path, os.stat_result]] = []
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:

@@ -1,4 +1,4 @@
-"""Count of recent sampling requests per server and caller, shared by all processes of a gateway. Enforces sampling budgets."""
+"""`SamplingUse`: counts recent sampling requests per server and principal, over all processes of a gateway, to enforce sampling budgets."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from gateway.storage.tables import locks, of_gateway, sampling_use
 
 
 class SamplingUse:
-    """Counts sampling requests in the database, with one row per request."""
+    """Counts the sampling requests of servers in the database, with one row per request."""
 
     def __init__(self, database: Database, gateway: str = "") -> None:
-        """Count only requests of the gateway with id `gateway`; if it is empty, of all gateways that share the database."""
+        """Count only sampling requests of the gateway with the id `gateway`; if it is empty, of all gateways that share the database."""
         self._database = database
         self._gateway = gateway
 
     async def count(self, server: str, principal: str, *, limit: int, window_seconds: float) -> int:
-        """Return the number of earlier requests in the time window, and count the present request if that number is below `limit`.
+        """Return how many sampling requests the server sent for the principal in the last `window_seconds`, before the present request.
 
-        Atomic across processes, so a budget is never exceeded. Raises `StorageError`.
+        If that number is below `limit`, the present request is counted too. This is one transaction, so that concurrent processes never
+        exceed a budget. Raises `StorageError`.
         """
         now = time.time()
         mine = (sampling_use.c.server == server) & (sampling_use.c.principal == principal) & of_gateway(sampling_use, self._gateway)
-        # Rows with a time in the future appear after the clock was set back; without this they would never expire.
+        # Rows have a time in the future if the clock was set back. Without the second condition they would never expire.
         outside = (sampling_use.c.at <= now - window_seconds) | (sampling_use.c.at > now + window_seconds)
         async with self._database.begin() as connection:
             await connection.execute(sa.select(locks).where(locks.c.name == "sampling").with_for_update())

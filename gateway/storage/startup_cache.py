@@ -1,10 +1,10 @@
-"""`StartupCache`: the answers of a gateway over stdio to `initialize` and the listings, cached for its next start.
+"""`StartupCache`: stores the responses of a gateway over stdio to `initialize` and the list requests in a file, for its next start.
 
-The next start sends them before the gateway is loaded. There is one file per configuration file, in the user's own state folder,
-because the configuration (which may name another folder) is not parsed yet when the file is needed. The file is used only if its
-inputs are unchanged: the version, the Python environment, the files that decide what is listed, and the environment variables that
-the configuration names. It contains only data that was sent to a client. It is authenticated with the installation's key, because
-its text is sent to clients unchanged. It is imported before the gateway, so it imports little.
+The next start sends these responses before the gateway is loaded. There is one file per configuration file, in the user's default state
+folder, because the configuration (which may name another folder) is not parsed yet when the file is needed. The file is used only if all of
+this is unchanged: the version, the Python environment, the files that decide what is listed, and the environment variables that the
+configuration names. It contains only data that was sent to a client. It is authenticated with the installation's key, because its text is
+sent to clients unchanged. This module is imported before the gateway, so it imports little.
 """
 
 from __future__ import annotations
@@ -31,37 +31,41 @@ FOLDER = "first-answers"
 FORMAT = 1
 
 MAX_BYTES = 4_194_304
-"""Maximum size of a file; longer answers are not stored."""
+"""Maximum size of the cache file in bytes. Larger responses are not cached."""
 
 MAX_FILES = 2_000
-"""Maximum files checked before a start. A configuration with more files is not cached."""
+"""Maximum number of files that are checked for changes at a start. A gateway that depends on more files is not cached."""
 
 CLOCK_TICK_NS = 20_000_000
-"""Coarsest time resolution of file systems, in nanoseconds."""
+"""Coarsest assumed resolution of the timestamps of file systems, in nanoseconds (20 ms).
+
+A file whose time is up to this much before the start of the process may have changed after the start."""
 
 _VARIABLE = re.compile(rb"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)")
 
 Signature = tuple[int, int, int, int] | None
-"""Modification time, inode change time, size and inode of a file; `None` if the file is missing."""
+"""Modification time, inode change time, size and inode of a file; `None` if the file is missing.
+
+A file whose values are the same as when the cache was written counts as unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswers:
-    """Cached responses to `initialize` and to the listings, the same for every client."""
+    """Responses to `initialize` and to list requests (such as `tools/list`), which are the same for every client."""
 
     introduction: JsonObject
-    """Result of `initialize` without the protocol version."""
+    """The result of `initialize`, without the protocol version."""
     lists: Mapping[str, str]
-    """Results of single-page listings as JSON text, by method."""
+    """MCP method of a list request, such as `tools/list` → its result as JSON text. Only lists that fit on one page are cached."""
 
 
 class StartupCache:
-    """The cache file of one configuration. Every method blocks."""
+    """Reads and writes the file with the cached responses for one configuration. Every method blocks."""
 
     def __init__(self, configuration: Path, version: str) -> None:
-        """Compute the path of the cache file.
+        """Compute the path of the cache file from the path of the configuration file. `version` is the version of the gateway.
 
-        `version` is the version of the gateway. Raises `StorageError` if the user has no home folder.
+        Raises `StorageError` if the user has no home folder.
         """
         self._configuration = configuration
         self._origin = [str(FORMAT), version, sys.version, sys.prefix, str(configuration)]
@@ -70,7 +74,10 @@ class StartupCache:
         self.path = self._state.path / FOLDER / f"{name}.json"
 
     def read(self) -> CachedAnswers | None:
-        """Return the cached answers, or `None` if the file is missing, not authentic, or made from other files, variables or versions."""
+        """Return the cached responses, or `None` if the cache file is missing, not authentic, or outdated.
+
+        It is outdated if a file, an environment variable or a version from which it was made has changed.
+        """
         try:
             tag, _, body = _read_own(self.path).partition(b"\n")
             key = self._state.key("first-answers")
@@ -90,10 +97,10 @@ class StartupCache:
         return CachedAnswers(cast("JsonObject", document["introduction"]), cast("dict[str, str]", document["lists"]))
 
     def keep(self, files: Iterable[Path], since_ns: int, known: CachedAnswers) -> bool:
-        """Store the responses for the next start; return whether they were stored.
+        """Store responses in the cache file for the next start; return whether they were stored.
 
-        `files` decide what is listed. Nothing is stored if one of them changed after `since_ns` (the start of this process), because the
-        gateway may have read it before the change. Raises `StorageError` and `OSError`.
+        `files` are the files on which the responses depend. Nothing is stored if one of them changed after `since_ns` (the start of this
+        process), because the gateway may have read it before the change. Raises `StorageError` and `OSError`.
         """
         paths = sorted({str(self._configuration), *(str(file) for file in files)})
         if len(paths) > MAX_FILES:
@@ -130,7 +137,7 @@ class StartupCache:
 
 
 def _read_own(path: Path) -> bytes:
-    """Return the content of a regular file that only this user may write. Raises `OSError`."""
+    """Return the content of a file. Raises `OSError` unless it is a regular file that belongs to this user and only this user may write."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)

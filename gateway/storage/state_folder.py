@@ -1,7 +1,7 @@
-"""`StateFolder`: the gateway's private folder for its state.
+"""`StateFolder`: creates and locates the private folder in which the gateway stores its state.
 
-By default there is one per user, shared by all gateway processes of that user (each IDE window starts one), so every creation is
-safe against races. `app` creates the object; each file in the folder belongs to the package that writes it.
+By default there is one folder per user, shared by all gateway processes of the user (each IDE window starts one), so files and folders are
+created without races. `app` creates the object; each file in the folder belongs to the package that writes it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ FOLDER_NAME = "moongate"
 
 
 def state_dir(configured: str | None) -> Path:
-    """Return the state folder configured as `storage.dir`, or the user's default. Does not create it."""
+    """Return the path of the state folder: `configured` (the key `storage.dir`), or the user's default. Does not create the folder."""
     return Path(configured) if configured else default_state_dir()
 
 
 def default_state_dir(environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> Path:
-    """Return the user's default state folder by the platform's conventions. Does not create it.
+    """Return the path of the user's default state folder, by the conventions of the platform. Does not create the folder.
 
     `$XDG_STATE_HOME/moongate` or `~/.local/state/moongate`; `~/Library/Application Support/moongate` on macOS;
     `%LOCALAPPDATA%\\moongate` on Windows. A relative `XDG_STATE_HOME` is ignored, as the XDG Base Directory Specification requires.
@@ -51,14 +51,14 @@ def _home(environ: Mapping[str, str]) -> Path:
 
 
 class StateFolder:
-    """A state folder. The disk is not touched before the first write."""
+    """The private folder with the state of a gateway. The folder is created by the first method that writes to it."""
 
     def __init__(self, path: Path) -> None:
-        """Set the path; it need not exist."""
+        """Set the path of the folder, which need not exist."""
         self.path = path
 
     def ensure(self) -> Path:
-        """Create the folder (mode 0700) and missing parents; return its path.
+        """Create the state folder (mode 0700) and its missing parents, and return its path.
 
         Raises:
             StorageError: The folder cannot be created, or a file has its name.
@@ -74,9 +74,9 @@ class StateFolder:
         return self.path
 
     def key(self, purpose: str) -> bytes:
-        """Return the 32-byte key of this installation for `purpose`, a fixed text; the root key is created on first use.
+        """Return the 32-byte secret key of this installation for `purpose`, a fixed text. All processes get the same key.
 
-        Keys are derived from one random root key in the folder (mode 0600), so no key reveals another. All processes get the same key.
+        Keys are derived from one random root key, which is stored in the folder (mode 0600) on first use, so that no key reveals another.
 
         Raises:
             StorageError: The root key cannot be read or written, or its file is damaged.

@@ -1,7 +1,8 @@
-"""Stores new tasks and starts queued tasks. Both count the tasks of all processes, under one database lock.
+"""Stores new tasks, and allows queued tasks to start, in the database. Both count the tasks of all processes, under one database lock.
 
-Only one process holds the lock at a time, so a process stores all its new tasks in one transaction: the time for fifty tasks does not
-grow with the process's other work. `policy.task_scheduling` chooses the tasks to start. Used only by `tasks`.
+Only one process holds the lock at a time, so a process stores all its waiting new tasks in one transaction, and the time for fifty tasks
+does not grow with other work of the process. `policy.task_scheduling` chooses the tasks to start. Only the package `tasks` uses this
+module.
 """
 
 from __future__ import annotations
@@ -22,25 +23,28 @@ from gateway.storage.record_types import Choose, Steps, TaskRow, WaitingTask
 from gateway.storage.tables import locks, of_gateway, task_starts, task_steps, tasks
 
 RATE_SECONDS = 60.0
-"""Seconds for which a start counts towards a rate limit."""
+"""Seconds for which the start of a task counts towards a rate limit."""
 
 MAX_WAITING = 2_000
-"""Maximum queued tasks considered at once, the oldest first."""
+"""Maximum number of queued tasks that are considered for a start at once; the oldest come first."""
 
 MAX_AT_ONCE = 100
-"""Maximum new tasks stored in one transaction."""
+"""Maximum number of new tasks that are stored in one transaction."""
 
 IDLE_MS = 10_000
-"""Maximum idle time of the lock's holder, in milliseconds: a suspended gateway must not block the others for long."""
+"""Maximum idle time in milliseconds of a PostgreSQL transaction that holds the lock, so that a suspended gateway does not block others."""
 
 JSON_COLUMNS = ("call", "outcome", "asked", "limits")
 
 
 class NewTask:
-    """A task to store. The constructor raises `TypeError` or `ValueError` if the task is not JSON."""
+    """A new task that waits to be stored, and the result of storing it."""
 
     def __init__(self, row: TaskRow, steps: Steps, choose: Choose | None, *, max_open: int, max_kept: int) -> None:
-        """The arguments are those of `TaskRows.add`: the task, its finished steps, how to queue it, and the limits of its principal."""
+        """Encode the task and its finished steps. The arguments are those of `TaskRows.add`.
+
+        Raises `TypeError` or `ValueError` if a part of the task is not JSON.
+        """
         self.row = row
         self.choose = choose
         self.max_open = max_open
@@ -51,22 +55,25 @@ class NewTask:
         ]
         self.is_done = False
         self.existing = ""
-        """Id of the task that an earlier request with the same key created."""
+        """Id of the task that an earlier call with the same idempotency key created; empty if the new task was stored."""
         self.error: TaskError | StorageError | None = None
 
 
 class NewTasks:
-    """Stores the new tasks of this process in batches, one transaction for each."""
+    """Stores the new tasks of this process in batches, with one transaction per batch."""
 
     def __init__(self, database: Database, gateway: str) -> None:
-        """Only tasks of `gateway` count for limits and can have the same request key; all tasks if it is empty (`of_gateway`)."""
+        """Store the arguments. Limits and idempotency keys apply among the tasks of the gateway `gateway`, or all tasks if it is empty."""
         self._database = database
         self._gateway = gateway
         self._waiting: list[NewTask] = []
         self._turn = anyio.Lock()
 
     async def add(self, new: NewTask) -> None:
-        """Store a task: return when it is committed, or raise why it was not stored. Cancellation waits, so that the caller knows which."""
+        """Store a new task. Returns when it is committed; raises `TaskError` or `StorageError` if it was not stored.
+
+        Cancellation takes effect only after that, so that the caller knows whether the task is stored.
+        """
         self._waiting.append(new)
         with anyio.CancelScope(shield=True):  # each transaction has its own deadline
             async with self._turn:
@@ -85,7 +92,7 @@ class NewTasks:
             failed = None
         except StorageError as error:
             failed = error
-            batch, self._waiting = [*batch, *self._waiting], []  # tasks queued meanwhile would fail one by one for the same reason
+            batch, self._waiting = [*batch, *self._waiting], []  # tasks that wait now would fail one after the other for the same reason
         finally:
             for new in batch:
                 new.is_done = True
@@ -93,7 +100,10 @@ class NewTasks:
                     new.error = _copy(failed)
 
     async def _judged(self, connection: Any, batch: Sequence[NewTask]) -> list[NewTask]:
-        """Return the tasks of `batch` that may be stored: their request keys are new, and their callers have not too many tasks."""
+        """Return the tasks of `batch` that may be stored: their idempotency keys are new, and their principals have not too many tasks.
+
+        The other tasks receive an error or the id of the earlier task. Old finished tasks are deleted to make room.
+        """
         batch = await self._unknown(connection, batch)
         callers = sorted({new.row.principal for new in batch})
         is_open = sa.func.count().filter(tasks.c.gone_at == 0)
@@ -120,7 +130,7 @@ class NewTasks:
         return taken
 
     async def _unknown(self, connection: Any, batch: Sequence[NewTask]) -> list[NewTask]:
-        """Return the tasks whose request key is new. The others receive the id of the earlier task."""
+        """Return the tasks of `batch` with a new idempotency key. The others receive the id of the earlier task with the same key."""
         keys = sorted({new.row.request_key for new in batch if new.row.request_key})
         made: dict[tuple[str, str], str] = {}
         if keys:
@@ -156,7 +166,7 @@ class NewTasks:
 
 
 async def lock(connection: Any) -> None:
-    """Take the database lock under which tasks are counted. It is held until the transaction of `connection` ends."""
+    """Take the database lock that a transaction must hold to count tasks. It is released when the transaction of `connection` ends."""
     query = sa.select(locks.c.name).where(locks.c.name == "tasks").with_for_update()
     if connection.dialect.name == "postgresql":
         query = query.add_columns(sa.func.set_config("idle_in_transaction_session_timeout", str(IDLE_MS), True))
@@ -166,9 +176,10 @@ async def lock(connection: Any) -> None:
 async def admit(
     connection: Any, choose: Choose, gateway: str, new: Sequence[WaitingTask] = (), begun: Sequence[WaitingTask] = ()
 ) -> list[str]:
-    """Mark the queued tasks of `gateway` that `choose` selects as started, and return their ids.
+    """Let `choose` select queued tasks of the gateway `gateway`, mark them as started in the database, and return their ids.
 
-    `new` are further queued tasks and `begun` further running tasks; neither is stored yet.
+    `new` are further queued tasks, and `begun` further running tasks, which are not stored yet. The transaction must hold the lock
+    (`lock`).
     """
     waiting: list[WaitingTask] = []
     running = list(begun)
@@ -185,7 +196,7 @@ async def admit(
     started: dict[str, int] = {}
     now = time.time()
     if paced:
-        # Starts with a time in the future appear after the clock was set back; without this they would never expire.
+        # Starts have a time in the future if the clock was set back. Without the second condition they would never expire.
         outside = (task_starts.c.at <= now - RATE_SECONDS) | (task_starts.c.at > now + RATE_SECONDS)
         await connection.execute(sa.delete(task_starts).where(outside))
         counts = sa.select(task_starts.c.scope, sa.func.count()).group_by(task_starts.c.scope)
@@ -194,7 +205,7 @@ async def admit(
     chosen = choose(waiting, running, started)
     fresh = {claim.id for claim in new}
     if stored := [id_ for id_ in chosen if id_ not in fresh]:
-        # Every transaction locks rows in the same order, so that two of them cannot deadlock.
+        # Every transaction locks rows in the same order, so that two transactions cannot deadlock.
         ordered = sa.select(tasks.c.id).where(tasks.c.id.in_(stored)).order_by(tasks.c.id).with_for_update()
         await connection.execute(ordered)
         values: JsonObject = {"admitted_at": now, "message": "", "updated_at": now}
@@ -213,7 +224,7 @@ async def admit(
 
 
 async def sweep(connection: Any) -> None:
-    """Delete expired tasks."""
+    """Delete expired tasks and their steps, at most 500, within an open transaction."""
     gone = sa.select(tasks.c.id).where((tasks.c.gone_at > 0) & (tasks.c.gone_at <= time.time())).limit(500)
     old = [found for (found,) in await connection.execute(gone)]
     if old:
@@ -221,14 +232,14 @@ async def sweep(connection: Any) -> None:
 
 
 async def delete(connection: Any, ids: Sequence[str]) -> None:
-    """Delete tasks and their steps."""
+    """Delete the tasks with these ids, and their steps, within an open transaction."""
     if ids:
         await connection.execute(sa.delete(task_steps).where(task_steps.c.task.in_(ids)))
         await connection.execute(sa.delete(tasks).where(tasks.c.id.in_(ids)))
 
 
 def to_row(row: TaskRow) -> JsonObject:
-    """Return the values of the table's columns for a task."""
+    """Convert a task to the values of the columns of the table `tasks`."""
     values: JsonObject = {name: getattr(row, name) for name in TaskRow.__dataclass_fields__}
     values.update((name, json.dumps(values[name])) for name in JSON_COLUMNS)
     return {**values, "is_cancelled": int(row.is_cancelled)}
@@ -239,5 +250,5 @@ def _waiting(new: NewTask) -> WaitingTask:
 
 
 def _copy(error: StorageError) -> StorageError:
-    """Copy an error for each waiting caller: a shared instance would collect the tracebacks of all."""
+    """Copy an error, because each waiting caller raises it: a shared exception would collect the tracebacks of all callers."""
     return StorageUnusable(str(error), passes=error.passes) if isinstance(error, StorageUnusable) else StorageError(str(error))

@@ -1,8 +1,9 @@
-"""Tasks (long-running calls) in the database, so that other processes can take them over after a restart.
+"""`TaskRows`: stores tasks (calls that run in the background) in the database, so that other processes can take them over.
 
 A task belongs to the process that runs it. A process renews one lease for all its tasks; when the lease expires, another process takes
-the tasks over. Every decision is made in the database, so that only one of two processes succeeds. Leases use the database server's
-clock if there is a server, because clocks of machines differ. `task_admission` starts queued tasks; `tasks` runs them.
+the tasks over. All decisions are made in database transactions, so that only one of two competing processes succeeds. If the database is on
+a server, leases use the server's clock, because clocks of machines differ. `task_admission` lets queued tasks start; the package `tasks`
+runs them.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from gateway.storage.tables import of_gateway, task_owners, task_steps, tasks
 from gateway.storage.task_admission import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, sweep, to_row
 
 _DOUBT = re.compile(r"!\d+$")
-"""Matches the durable key of the question whether to retry a step whose process died, so that its outcome is unknown."""
+"""Matches the key of the question whether to retry a step of a task whose outcome is unknown because its process died."""
 
 FORGET_OWNER_SECONDS = 86_400.0
-"""Seconds after which an expired lease is deleted."""
+"""Seconds after its expiry at which the lease of a process (its right to run its tasks) is deleted."""
 
 UNCLAIMED_SECONDS = 30 * 86_400.0
-"""Seconds for which a task waits for its gateway to run again before another gateway that shares the database fails it."""
+"""Seconds for which an unfinished task waits for its gateway to run again. Then another gateway that shares the database fails it."""
 
 UNCLAIMED: JsonObject = {"error": {"code": -32603, "message": "The gateway of this task has not run for 30 days."}}
 
@@ -42,10 +43,15 @@ _PUT_STEP = sa.text(
 
 
 class TaskRows:
-    """Stores tasks. Every method raises `StorageError` if the database is unavailable, locked for too long, full or damaged."""
+    """Stores tasks (calls that run in the background), their steps, and the leases of the processes that run the tasks.
+
+    A lease is the right of a process to run its tasks until it expires, and is renewed regularly.
+
+    Every method raises `StorageError` if the database is unavailable, locked for too long, full or damaged.
+    """
 
     def __init__(self, database: Database, gateway: str = "") -> None:
-        """With a gateway id `gateway`, only tasks of this gateway are started, taken over and counted; without one, all tasks."""
+        """Store the arguments. Only tasks of the gateway with the id `gateway` are started, taken over and counted; all if it is empty."""
         self._database = database
         self._gateway = gateway
         self._new = NewTasks(database, gateway)
@@ -53,16 +59,15 @@ class TaskRows:
     async def add(
         self, row: TaskRow, *, max_open: int, max_kept: int, choose: Choose | None, steps: Steps | None = None
     ) -> str:
-        """Store a new task and the steps it has already done; committed on return.
+        """Store a new task and its finished steps, and return an empty string. Committed on return.
 
-        Afterwards, `row.admitted_at` is not 0 if it may start now.
+        If an earlier call with the same idempotency key created a task, the id of that task is returned, and nothing is stored.
 
-        With `choose`, the task is queued, and `choose` selects the queued tasks that may start. Without it, the task already runs. The
-        principal's oldest finished tasks beyond `max_kept` are deleted. If an earlier request with the same key created a task, nothing is
-        stored and its id is returned; otherwise the result is an empty string.
+        With `choose`, the task is queued, and `choose` selects the queued tasks that may start; `row.admitted_at` is not 0 if the new task
+        is one of them. Without `choose`, the task already runs. The principal's oldest finished tasks beyond `max_kept` are deleted.
 
         Raises:
-            TaskError: The principal has `max_open` unfinished tasks.
+            TaskError: The principal already has `max_open` unfinished tasks.
         """
         row.gateway = self._gateway
         new = NewTask(row, steps or {}, choose, max_open=max_open, max_kept=max_kept)
@@ -70,26 +75,29 @@ class TaskRows:
         return new.existing
 
     async def made_by(self, principal: str, request_key: str) -> str:
-        """Return the id of the task that an earlier request with the idempotency key digest `request_key` created, or an empty string."""
+        """Return the id of the principal's task whose idempotency key has the digest `request_key`, or an empty string."""
         there = (tasks.c.principal == principal) & (tasks.c.request_key == request_key)
         there &= of_gateway(tasks, self._gateway) & ((tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time()))
         found = await self._database.rows(sa.select(tasks.c.id).where(there).order_by(tasks.c.created_at).limit(1))
         return found[0]["id"] if found else ""
 
     async def discard(self, ids: Sequence[str], *, owner: str) -> None:
-        """Delete tasks of the process `owner` that may have been stored although the database reported an error for them."""
+        """Delete the tasks with these ids that belong to the process `owner`.
+
+        They may have been stored although the database reported an error.
+        """
         async with self._database.begin() as connection:
             mine = sa.select(tasks.c.id).where(tasks.c.id.in_(list(ids)) & (tasks.c.owner == owner))
             await delete(connection, [found for (found,) in await connection.execute(mine)])
 
     async def admit(self, choose: Choose) -> list[str]:
-        """Mark the queued tasks that `choose` selects as started, whatever process they belong to; return their ids."""
+        """Let `choose` select queued tasks of all processes, mark them as started, and return their ids."""
         async with self._database.begin() as connection:
             await lock(connection)
             return await admit(connection, choose, self._gateway)
 
     async def sweep(self) -> None:
-        """Delete expired tasks and leases; fail tasks whose gateway has not run for `UNCLAIMED_SECONDS`."""
+        """Delete expired tasks and old leases of processes, and set tasks to `failed` whose gateway has not run for `UNCLAIMED_SECONDS`."""
         async with self._database.begin() as connection:
             await sweep(connection)
             unclaimed = (tasks.c.gone_at == 0) & (tasks.c.updated_at < time.time() - UNCLAIMED_SECONDS) & ~_has_owner(connection)
@@ -102,9 +110,9 @@ class TaskRows:
             await connection.execute(sa.delete(task_owners).where(old))
 
     async def retry(self, task_id: str, *, from_start: bool) -> bool:
-        """Queue a finished task again, for any process of this gateway; return `False` if it is unfinished or unknown.
+        """Queue a finished task again, so that a process of this gateway runs it; return `False` if it is unfinished or unknown.
 
-        The task continues after the steps that succeeded; with `from_start`, all steps run again.
+        Steps that succeeded are not repeated, unless `from_start` is set.
         """
         async with self._database.begin() as connection:
             found = await _locked(connection, task_id)
@@ -114,13 +122,13 @@ class TaskRows:
             worked = {key: step for key, step in kept.items() if step[0] and not _is_failure(step[1])}
             for key in [key for key in worked if key.startswith(KEPT) and key.endswith("/task")]:
                 if key.removeprefix(KEPT).removesuffix("/task") not in worked:
-                    del worked[key]  # a server's own task that failed is not followed again
+                    del worked[key]  # the task on a server that the failed step followed is not followed again
             for key in [key for key in worked if key.startswith(KEPT) and key.endswith("/listed")]:
                 del worked[key]  # the new attempt requests approvals on the pending list again
             for key in [key for key in await _steps(connection, task_id) if key not in worked]:
                 await connection.execute(sa.delete(task_steps).where((task_steps.c.task == task_id) & (task_steps.c.key == key)))
             for item in found.asked.values():
-                # Empty answers were stored when the task ended. A step with unknown outcome must ask again.
+                # Empty answers were stored when the task ended. The question about a step with unknown outcome must be asked again.
                 if from_start or not item.get("answer") or _DOUBT.search(item.get("step", "!0")):
                     forget(item)
             values: JsonObject = {
@@ -132,13 +140,13 @@ class TaskRows:
             return True
 
     async def get(self, task_id: str) -> TaskRow | None:
-        """Return a task, or `None` if it is unknown or expired."""
+        """Return the task with this id, or `None` if it is unknown or expired."""
         found = await self._database.rows(sa.select(tasks).where(tasks.c.id == task_id))
         row = _from_row(found[0]) if found else None
         return None if row is not None and 0 < row.gone_at <= time.time() else row
 
     async def all_of(self, principal: str | None = None) -> list[TaskRow]:
-        """Return the tasks of a principal, or all tasks, oldest first."""
+        """Delete expired tasks, then return the tasks of one principal, or all tasks, oldest first."""
         query = sa.select(tasks).order_by(tasks.c.created_at, tasks.c.id)
         query = query if principal is None else query.where(tasks.c.principal == principal)
         async with self._database.begin() as connection:
@@ -146,10 +154,10 @@ class TaskRows:
             return [_from_row(found) for found in (await connection.execute(query)).mappings()]
 
     async def save(self, row: TaskRow, *, owner: str, drop_results: bool = False) -> bool:
-        """Store the state of a task as the process `owner` has it. Return `False` if the task has ended or belongs to another process.
+        """Store the state of a task that the process `owner` runs. Return `False` if the task has ended or belongs to another process.
 
-        Answers that another process stored are kept, and copied into `row`. With `drop_results`, the results of the steps are deleted,
-        because no retry needs them.
+        Answers that another process has stored stay, and are copied into `row`. With `drop_results`, the results of the steps are deleted,
+        because the task has succeeded and is not retried.
         """
         async with self._database.begin() as connection:
             found = await _locked(connection, row.id)
@@ -159,7 +167,7 @@ class TaskRows:
                 if key in row.asked and is_answer_to(stored, row.asked[key]):
                     row.asked[key].setdefault("answer", stored["answer"])
             if row.status == "input_required" and not any(map(is_open, row.asked.values())):
-                row.status = "working"  # answered while this update was being prepared
+                row.status = "working"  # another process stored the last answer after `row` was prepared
             row.is_cancelled = found.is_cancelled or row.is_cancelled
             row.admitted_at = max(found.admitted_at, row.admitted_at)
             await connection.execute(sa.update(tasks).where(tasks.c.id == row.id), to_row(row))
@@ -170,7 +178,10 @@ class TaskRows:
             return True
 
     async def answer(self, task_id: str, answers: Mapping[str, JsonValue]) -> TaskRow | None:
-        """Store answers to open questions and ignore others. Return the updated task, or `None` if it is finished or unknown."""
+        """Store answers to open questions of a task, by name; ignore other answers.
+
+        Returns the updated task, or `None` if it is finished or unknown.
+        """
         async with self._database.begin() as connection:
             found = await _locked(connection, task_id)
             if found is None or found.gone_at:
@@ -186,7 +197,10 @@ class TaskRows:
             return found
 
     async def cancel(self, task_id: str) -> None:
-        """Request the cancellation of a task. If no living process runs the task, it is cancelled at once."""
+        """Request the cancellation of a task, which its process notices at the next lease renewal.
+
+        If no living process runs the task, it is set to `cancelled` at once.
+        """
         now = time.time()
         async with self._database.begin() as connection:
             found = await _locked(connection, task_id)
@@ -201,12 +215,11 @@ class TaskRows:
     async def renew(
         self, known: Mapping[str, float], *, owner: str, lease_seconds: float
     ) -> tuple[set[str], list[TaskRow]]:
-        """Renew the lease of the process `owner`.
+        """Renew the right of the process `owner` to run its tasks (its lease) for `lease_seconds`, and find changes of its tasks by others.
 
-        Only the process `owner` writes the row of its lease, so the update never waits for another transaction.
-
-        `known` maps the id of each task of the process `owner` to the time of the last change that the process has seen. Return the ids of
-        tasks that still belong to the owner, and the stored rows of those that changed.
+        `known` maps the id of each task of the process to the time of the last change that the process has seen. Returns the ids of the
+        tasks that still belong to the process, and the stored rows of those that have changed since. Only the process `owner` writes the
+        row of its lease, so the update never waits for another transaction.
         """
         async with self._database.begin(urgent=True) as connection:
             until = _now(connection) + lease_seconds
@@ -225,15 +238,15 @@ class TaskRows:
             return set(held), [_from_row(item) for item in found.mappings()]
 
     async def any_orphans(self, *, owner: str) -> bool:
-        """Return whether there are tasks that the process `owner` may take over, because their process stopped or died."""
+        """Return whether there are unfinished tasks that the process `owner` may take over, because their process stopped or died."""
         async with self._database.begin() as connection:
             return (await connection.execute(sa.select(tasks.c.id).where(self._orphaned(owner, connection)).limit(1))).first() is not None
 
     async def take_over(self, *, owner: str, limit: int) -> list[TaskRow]:
-        """Assign tasks of processes that stopped or died to the process `owner`; return them with their attempts and deaths counted.
+        """Assign at most `limit` tasks of processes that stopped or died to the process `owner`, and return them.
 
-        A process that died leaves an expired lease; a process that stopped has deleted its lease. The tasks of `owner` itself are left out,
-        even if its lease has expired.
+        Attempts and deaths of the tasks are counted. A process that died leaves an expired lease; a process that stopped has deleted its
+        lease. The tasks of `owner` itself are left out, even if its lease has expired.
         """
         async with self._database.begin() as connection:
             query = sa.select(tasks).where(self._orphaned(owner, connection)).order_by(tasks.c.created_at).limit(limit)
@@ -255,7 +268,7 @@ class TaskRows:
         return of_gateway(tasks, self._gateway) & (tasks.c.gone_at == 0) & (tasks.c.owner != owner) & ~_has_owner(connection)
 
     async def release(self, *, owner: str) -> None:
-        """Delete the lease of the process `owner`, so that other processes can take over its tasks at once."""
+        """Delete the lease of the process `owner`, its right to run its tasks, so that other processes can take them over at once."""
         await self._database.change(sa.delete(task_owners).where(task_owners.c.id == owner))
 
     # -- steps -------------------------------------------------------------------------------------------------
@@ -266,7 +279,10 @@ class TaskRows:
             return await _steps(connection, task_id)
 
     async def listed(self, task_id: str | None = None) -> dict[str, list[str]]:
-        """Return task id → ids of the questions on the pending list that the task waits for; for one task or for all."""
+        """Return the questions for which tasks wait on the pending list, which `moongate approvals` shows to persons.
+
+        The result maps task ids to ids of questions, for one task or for all.
+        """
         query = sa.select(task_steps.c.task, task_steps.c.value).where(task_steps.c.key.like(f"{KEPT}%/listed"))
         query = query if task_id is None else query.where(task_steps.c.task == task_id)
         found: dict[str, list[str]] = {}
@@ -278,7 +294,7 @@ class TaskRows:
         return found
 
     async def put_step(self, task_id: str, key: str, *, is_done: bool, value: JsonValue, owner: str) -> bool:
-        """Record the start or the result of a step. Return `False` if another process took the task over."""
+        """Record the start (`is_done` is false) or the result of a step. Return `False` if another process has taken the task over."""
         row: JsonObject = {"task": task_id, "key": key, "is_done": int(is_done), "value": json.dumps(value), "owner": owner}
         async with self._database.begin() as connection:
             return bool((await connection.execute(_PUT_STEP, row)).rowcount)
@@ -289,14 +305,17 @@ class TaskRows:
 
 
 def _now(connection: Any) -> sa.ColumnElement[float]:
-    """Return the present time for leases: of the PostgreSQL server if there is one, otherwise of this machine."""
+    """Return an SQL expression for the current time, with which the expiry of leases is compared.
+
+    It is the clock of the PostgreSQL server, because clocks of machines differ, or of this machine for SQLite.
+    """
     if connection.dialect.name == "postgresql":
         return sa.cast(sa.func.date_part("epoch", sa.func.clock_timestamp()), sa.Float)
     return sa.literal(time.time(), sa.Float)
 
 
 def _has_owner(connection: Any) -> sa.ColumnElement[bool]:
-    """Return the SQL condition that the process of a task is alive: its lease has not expired."""
+    """Return the SQL condition that the process that runs a task is alive: its right to run its tasks (lease) has not expired."""
     lives = (task_owners.c.id == tasks.c.owner) & (task_owners.c.until >= _now(connection))
     return sa.exists().where(lives).correlate(tasks)
 
@@ -307,12 +326,15 @@ async def _steps(connection: Any, task_id: str) -> Steps:
 
 
 def _is_failure(value: JsonValue) -> bool:
-    """Whether the recorded result of a step is a tool result with `isError`."""
+    """Return whether the recorded result of a step is a tool result with `isError`, so that a retry of the task repeats the step."""
     return bool(members_of(members_of(value).get("result")).get("isError"))
 
 
 def _waits_for_person(row: TaskRow, steps: Steps) -> bool:
-    """Whether every in-flight step of the task waits for a person, in the client or on the pending list."""
+    """Return whether every in-flight step of a task waits for the answer of a person. The task then cannot have killed its process.
+
+    The person answers at the client, or with `moongate approvals` if the question is on the pending list.
+    """
     waits = [str(item.get("step", "")) for item in row.asked.values() if is_open(item)]
     for key, (_, value) in steps.items():
         if key.startswith(KEPT) and key.endswith("/listed") and "taken" not in cast("JsonObject", value):

@@ -1,9 +1,9 @@
-"""`TaskCaller`: the `Caller` of a background call. Progress becomes the status message; a request for input waits for its answer.
+"""`TaskCaller`: receives the progress and the requests for input (questions) of a call that runs as a background task.
 
-Questions and answers are stored with the task (`TaskRow.asked`). After a restart the call runs again and asks the same questions. A
-question with the same durable key (`CallContext.question`) keeps the name that clients know it by and gets its recorded answer. A question
-without a durable key is asked again. While a client still waits for the result of the call (`inline_call`), questions and progress go to
-that client.
+Progress becomes the status message of the task. Questions and answers are stored with the task (`TaskRow.asked`). After a restart the call
+runs again and asks the same questions: a question with a known durable key (`CallContext.question`) keeps the name under which clients
+see it, and gets its recorded answer; a question without a durable key is asked again. While a client still waits for the result of the call
+(`inline_call`), questions and progress go to that client.
 """
 
 from __future__ import annotations
@@ -26,26 +26,28 @@ from gateway.tools.ports import Caller, ClientProfile, LogLevel, capability_of, 
 from gateway.tools.progress_text import NewLines
 
 MESSAGE_SECONDS = 0.5
-"""Minimum seconds between two changes of a task's status message."""
+"""Minimum seconds between two stored changes of a task's status message."""
 
 BEAT_STEP = 0.001
-"""How much a heartbeat (a progress notification without news) raises the progress value. MCP demands growing values, and the next value
-that the work reports must still be higher."""
+"""Amount by which a heartbeat (a progress notification that only shows that the call still runs) raises the progress value.
+
+MCP requires increasing values, so the step is small: the next value that the call itself reports must still be higher.
+"""
 
 CLOCK_CHECK_SECONDS = 60.0
-"""How often a waiting question reads the clock, because a timer does not run while the machine is suspended."""
+"""Seconds between checks whether an unanswered question has expired, because a timer does not run while the machine is suspended."""
 
 MAX_MESSAGE = 2_000
-"""Maximum characters of a status message; a longer message is cut."""
+"""Maximum length of a task's status message, in characters; a longer message is cut."""
 
 
 def fit_message(message: str) -> str:
-    """Cut a text from a server to a status message of allowed length, without characters that databases reject."""
+    """Return a text as a status message: at most `MAX_MESSAGE` characters long, and without characters that databases reject."""
     return message[:MAX_MESSAGE].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 class TaskCaller:
-    """Implements `Caller` (progress, logs and requests for input of a call) for the call that one task runs."""
+    """Implements `Caller` (the receiver of progress, logs and requests for input) for the call that one task runs."""
 
     def __init__(
         self,
@@ -57,7 +59,11 @@ class TaskCaller:
         live: Caller | None = None,
         live_timeout_seconds: float = 3600.0,
     ) -> None:
-        """`live` is the connection to a client that still waits for the call. The client has `live_timeout_seconds` for each answer."""
+        """Store the arguments.
+
+        `client` has the capabilities of the client, and `save` stores the task. A question of a task waits `ask_timeout_seconds` for its
+        answer. `live` is the connection to a client that still waits for the result, which has `live_timeout_seconds` for each answer.
+        """
         self._task = task
         self._client = client
         self._save = save
@@ -66,40 +72,46 @@ class TaskCaller:
         self._live_timeout = live_timeout_seconds
         self._asked = len(task.row.asked)
         self._shown: list[str] = []
-        """Messages that the task shows instead of its progress, while blocks of `shows` are open."""
+        """Messages of the `with` blocks of `shows` that have not ended. The status message shows them instead of progress."""
         self._judges: set[str] = set()
-        """Durable keys of the questions whose answers the code of the task checks and may refuse."""
+        """Keys of the questions whose answers the code inside the task checks and may refuse.
+
+        A key is durable: it identifies the question at every attempt of the task.
+        """
         self._unclaimed: set[str] = set()
-        """Names of the open questions that version 1 of the step rules stored, without a durable key (`STEPS_VERSION`)."""
+        """Names of open questions that were stored without a durable key, and that the resumed task has not asked again yet.
+
+        A durable key identifies a question at every attempt of a task. Earlier versions (`STEPS_VERSION` 1) stored none.
+        """
         self._saved_at = float("-inf")
         self._progress = 0.0
         self._total: float | None = None
         self._lines = NewLines()
         self.asking = 0
-        """How many questions wait for an answer from the client that still waits for the call."""
+        """Number of questions that were sent to the client which waits for the result, and have no answer yet."""
         self.answered_at = float("-inf")
-        """When the client that still waits for the call last answered a question."""
+        """Time at which the client that waits for the result last answered a question, by the event loop's clock."""
 
     def detach(self) -> Caller | None:
-        """Stop sending to the client that waits for the call, and return the `Caller` of that client."""
+        """Stop sending progress and questions to the client that waits for the result, and return the connection to it."""
         live, self._live = self._live, None
         return live
 
     def attach(self, live: Caller | None) -> None:
-        """Send questions and progress to the waiting client `live` again, after `detach`."""
+        """Undo `detach`: send progress and questions to the waiting client `live` again."""
         self._live = live
         self._task.notify()
 
     async def beat(self, message: str) -> None:
-        """Send a progress notification to the client that waits for the call, so that the client sees that the call still runs."""
+        """Send a progress notification to the client that waits for the result, if any, to show that the call still runs."""
         if self._live is not None:
             self._progress += BEAT_STEP
             await self._live.progress(self._progress, self._total, self._lines.take(message))
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Send progress to the client that waits for the call. Without such a client, store it as the status message of the task.
+        """Send progress to the client that waits for the result, or, if no client waits, store it as the status message of the task.
 
-        Status messages are stored at most every `MESSAGE_SECONDS`, except one that says what input the task waits for.
+        Status messages are stored at most every `MESSAGE_SECONDS`; a message about required input is stored at once.
         """
         if self._live is not None:
             self._progress, self._total = max(progress, self._progress + BEAT_STEP), total
@@ -116,13 +128,13 @@ class TaskCaller:
             await self._save(self._task)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Send a log message to the client that waits for the call, or drop it: a task has no channel for logs."""
+        """Send a log message to the client that waits for the result. If no client waits, drop it, because tasks have no logs in MCP."""
         if self._live is not None:
             await self._live.log(level, data, logger)
 
     @contextmanager
     def shows(self, message: str) -> Generator[None]:
-        """Show `message` as the status message inside the `with` block. After the block, the next progress replaces it."""
+        """Context manager: show `message` as the status message of the task. After the context, the next progress replaces it."""
         self._shown.append(message)
         try:
             yield
@@ -130,13 +142,16 @@ class TaskCaller:
             self._shown.remove(message)
 
     def judges(self, key: str) -> None:
-        """Record that the task's own code checks the answer to the question with the key `key`, and may refuse it."""
+        """Record that the code inside the task checks the answers to the question `key`, and may refuse them.
+
+        `key` is a durable key, which identifies the question at every attempt of the task.
+        """
         self._judges.add(key)
 
     async def judged(self, key: str, problem: str) -> bool:
-        """Record that the task's code used the answer to the question `key`, or refused it for the reason `problem`.
+        """Record that the code inside the task used the answer to the question `key`, or, with `problem`, why it refused the answer.
 
-        Return `False` if the question has no answer. A refusal reopens the question, and is stored when the code asks the question again.
+        A refusal reopens the question, and is stored when the code asks the question again. Returns `False` if the question has no answer.
         """
         found = ((name, item) for name, item in self._task.row.asked.items() if item.get("step") == key and "answer" in item)
         if (asked := next(found, None)) is None:
@@ -147,17 +162,17 @@ class TaskCaller:
             item |= {"refusals": item.get("refusals", 0) + 1, "problem": problem}
             self._task.unsaved.add(name)
             for other in [other for other in self._task.row.asked.values() if str(other.get("step")).startswith(f"{key}~")]:
-                forget(other)  # from versions that repeated a question under another key
+                forget(other)  # older versions of the gateway repeated a refused question under another key
         elif not item.get("used"):
             item["used"] = True
             await self._save(self._task)
         return True
 
     def resume(self, version: int) -> bool:
-        """Withdraw the open questions of earlier attempts that this attempt will not ask again. Return whether there were any.
+        """Withdraw open questions of earlier attempts that this attempt will not ask again; return whether there were any.
 
-        A question without a durable key ends with its attempt. Version 1 of the step rules stored no durable keys, so its open questions
-        stay until the code asks a question with the same text (`_claim`).
+        `version` is the task's `STEPS_VERSION`. A question without a durable key, which would identify it at later attempts, ends with its
+        attempt. Version 1 stored no durable keys, so its open questions stay open until the code asks a question with the same text.
         """
         self._unclaimed = {name for name, item in self._task.row.asked.items() if is_open(item) and "step" not in item}
         ended = [item for item in self._task.row.asked.values() if is_open(item) and not item.get("step", version == 1)]
@@ -167,7 +182,10 @@ class TaskCaller:
         return bool(ended)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """List the request for input with the task until it is answered, and return the answer.
+        """Store a request for input as an open question of the task, wait for the answer, and return it.
+
+        If a client waits for the result of the call, the request is sent to this client instead. `key` is the durable key of the question,
+        by which a resumed task finds the answer.
 
         Raises:
             AskUnavailable: The client did not declare the capability for this request.
@@ -194,7 +212,7 @@ class TaskCaller:
                 if self._live is not None and "answer" not in item:
                     return await self._ask_live(self._live, item, request)
         except (anyio.get_cancelled_exc_class(), AskExpired):
-            item["withdrawn"] = True  # nothing waits for the answer any more, so the question is not shown
+            item["withdrawn"] = True  # no code waits for the answer any more, so the question is not shown
             task.settle()
             raise
         return item["answer"]
@@ -216,9 +234,10 @@ class TaskCaller:
         return answer
 
     def _store(self, request: JsonObject, key: str) -> str:
-        """Return the name in `TaskRow.asked` of the question with this durable key, or add the question under a new name.
+        """Find or add a question of the task, and return its name, which is its key in `TaskRow.asked`.
 
-        If the request differs from the recorded request with the same key, the code that asks has changed, so a new question is added.
+        A stored question with the same request and the same durable `key`, which identifies a question at every attempt, is reused. If the
+        request differs, the code that asks has changed, so a new question is added.
         """
         wanted, shown = shown_request(request)
         asked = self._task.row.asked
@@ -243,10 +262,12 @@ class TaskCaller:
         return next((name for name, item in asked.items() if key and item.get("step") == key and item["request"] == shown), None)
 
     def _claim(self, shown: JsonObject) -> str | None:
-        """Return the name of the stored question with the same text and no durable key, as version 1 stored questions.
+        """Return the name of a stored question with the same text that has no durable key, because an earlier version stored it.
 
-        Return `None` unless there is exactly one, which was open when the task was taken over: an answered question may be an earlier
-        question with the same text.
+        A durable key identifies a question at every attempt of the task. With `STEPS_VERSION` 1, questions had no such key.
+
+        Returns `None` unless exactly one stored question has this text, and it was open when the task was taken over: an answered question
+        may be an earlier question with the same text.
         """
         asked = self._task.row.asked
         same = [name for name, item in asked.items() if "step" not in item and "request" in item and _is_same(item["request"], shown)]
@@ -258,7 +279,10 @@ def _expired(seconds: float) -> AskExpired:
 
 
 def _is_same(stored: JsonObject, shown: JsonObject) -> bool:
-    """Whether `stored` is the question `shown`. Version 1 stored a workflow's text without the line prefixes that `policy.framing` adds."""
+    """Return whether a stored request for input is the same as the request `shown`.
+
+    Older versions stored a workflow's text without the line prefixes that `policy.framing` adds now.
+    """
     if stored == shown:
         return True
     before: JsonObject = stored.get("params") or {}

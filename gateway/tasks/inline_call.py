@@ -1,7 +1,7 @@
-"""`InlineCall`: a call that runs apart from its request while a client without task support waits for the result.
+"""`InlineCall`: a call for a client without task support, which waits for the result, but which can become a background task.
 
-Nothing is stored while the client waits: the steps of the call are kept in memory, and written only if the call becomes a task.
-`task_executor` runs the call; this module holds what the call and the waiting request share.
+The call runs in a separate asyncio task, so that it can continue after its request has ended. While the client waits, the steps of the call
+are in memory only; they are stored if the call becomes a task. `task_executor` runs the call; this module holds its shared state.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from gateway.tools.context import CallContext
 from gateway.tools.drive import drive_rounds
 
 HEARTBEAT_SECONDS = 5.0
-"""Seconds between progress notifications to a waiting client, unless a quarter of its wait is shorter."""
+"""Seconds between progress notifications to a waiting client; less if a quarter of the maximum wait is shorter."""
 
 Work = Callable[[CallContext], Awaitable[ToolOutcome]]
-"""Function that runs the call for one round. It may return `InputRequired`; the answers then go into the next round."""
+"""Function that makes the tool call once. If it returns `InputRequired`, it is called again with a context that has the answers."""
 
 
 @dataclass(slots=True, eq=False)
 class InlineCall:
-    """One call whose client still waits, with the task that the call becomes if it takes too long."""
+    """A running call whose client waits for the result, with the `Task` that the call becomes if it takes too long."""
 
     task: Task
     log: StepLog
     caller: TaskCaller
     done: anyio.Event = field(default_factory=anyio.Event)
     is_task: bool = False
-    """Whether the call became a task, so that its outcome is stored."""
+    """Whether the call has become a background task, so that its outcome is stored."""
     outcome: ToolOutcome | None = None
     error: Exception | None = None
 
     async def run(self, work: Work, ctx: CallContext) -> None:
-        """Run the call, and keep its outcome or its exception for `result`."""
+        """Run the call, and store its outcome in `outcome` or its exception in `error`. The method `result` returns or raises it."""
         try:
             with self.task.scope:
                 try:
@@ -54,8 +54,10 @@ class InlineCall:
             self.done.set()
 
     async def _drive(self, first: InputRequired, work: Work, ctx: CallContext) -> ToolOutcome:
-        """Complete a call that became a task: get the input that `first` requests as questions of the task, and call again with the
-        answers."""
+        """Complete a call that became a task and returned the requests for input `first`.
+
+        The requests become questions of the task, and the call is repeated with the answers until it is finished.
+        """
         outcomes: list[ToolOutcome] = [first]
 
         async def call(inner: CallContext) -> ToolOutcome:
@@ -64,9 +66,10 @@ class InlineCall:
         return await drive_rounds(call, ctx, self.task.tool)
 
     async def wait(self, seconds: float, hand_over: Callable[[], Awaitable[bool]]) -> bool:
-        """Wait for the end of the call. After `seconds`, `hand_over` makes it a task; return whether that happened.
+        """Wait at most `seconds` for the end of the call, then call `hand_over`, which makes it a task. Return whether it became a task.
 
-        The time is not counted while the client has an open question, and starts again from zero with each answer.
+        The time is not counted while a question to the client is open, and starts again from zero after each answer. If `hand_over` returns
+        false, the wait continues without a limit.
         """
         spent, began = 0.0, anyio.current_time()
         beat = min(HEARTBEAT_SECONDS, seconds / 4)
@@ -87,7 +90,7 @@ class InlineCall:
         return False
 
     def result(self) -> ToolOutcome:
-        """Return the outcome of the call, or raise its exception."""
+        """Return the outcome of the finished call, or raise its exception. Raises `TaskError` if the gateway cancelled the call."""
         if self.error is not None:
             raise self.error
         if self.outcome is None:

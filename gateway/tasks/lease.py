@@ -1,4 +1,4 @@
-"""`Lease`: the time-limited right of this process to run its tasks; the database stores when it ends.
+"""`Lease`: the time-limited right of a process to run its tasks. The database stores when it ends; then other processes take them over.
 
 Used by `task_executor` and `upkeep`.
 """
@@ -14,31 +14,36 @@ from gateway.storage.record_types import TaskRow
 from gateway.storage.records import Records
 
 LATE_FACTOR = 3.0
-"""Seconds added to the lease for each second that a renewal is late."""
+"""Seconds by which the lease (the right of a process to run its tasks) is extended for each second that a renewal is late."""
 
 MAX_LATE_SECONDS = 5.0
-"""Maximum seconds of lateness that lengthen the lease, also after the machine was suspended."""
+"""Maximum lateness of a renewal, in seconds, that extends the lease (the right of a process to run its tasks).
+
+A greater lateness counts as this value, because the machine was probably suspended and not busy."""
 
 
 class Lease:
-    """One lease covers every task of the process. Other processes take the tasks over when it expires."""
+    """Time-limited right of this process to run its tasks, renewed regularly. One lease covers all tasks of the process.
+
+    When the lease expires, other processes take the tasks over.
+    """
 
     def __init__(self, records: Records, seconds: float) -> None:
-        """`seconds` is how long the lease lasts. It is the same in all processes."""
+        """Create a lease with a random owner id, which names this process. It lasts `seconds` after each renewal, as in all processes."""
         self.owner = secrets.token_hex(12)
         self.seconds = seconds
         self.tick_seconds = seconds / 5
-        """Seconds between two renewals."""
+        """Seconds between two renewals of the lease."""
         self._records = records
         self._renewing = anyio.Lock()
         self._renewed_at = float("-inf")
         self._late = 0.0
 
     async def renew(self, known: Mapping[str, float] | None = None) -> tuple[set[str], list[TaskRow]]:
-        """Renew the lease. A process on a busy machine renews late, so it gets a longer lease.
+        """Renew the lease in the database, for longer if renewals are late because the machine is busy.
 
-        `known` maps the id of each task that runs here to the time of its last known change. Returns the ids of the tasks that this process
-        still owns, and the rows of tasks that changed in the database since.
+        `known` maps the id of each task that runs in this process to the time of its last known change. Returns the ids of the tasks that
+        this process still owns, and the rows of the tasks that have changed in the database since then.
         """
         async with self._renewing:
             began = anyio.current_time()
@@ -50,6 +55,6 @@ class Lease:
             return found
 
     async def refresh(self) -> None:
-        """Renew the lease if more than half of its time has passed, so that a task which is stored next belongs to a living process."""
+        """Renew the lease if more than half of its time has passed. Call it before storing a new task, so that its owner is not expired."""
         if anyio.current_time() - self._renewed_at > self.seconds / 2:
             await self.renew()

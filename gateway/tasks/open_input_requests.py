@@ -1,7 +1,7 @@
-"""`OpenInputRequests`: requests for input of a call whose client receives them in a result (`input_required`) and answers in a new call.
+"""`OpenInputRequests`: the unanswered requests for input of one call. The client gets them in an `input_required` result (MCP 2026-07-28).
 
-Used by parked calls (`server.parked`), which decide how the requests are shown and when they expire. Calls that run as tasks store
-their requests on disk instead (`caller`).
+The client answers them by calling again. Used by `server.parked`, which keeps the call running in between, and decides how the requests are
+shown and when they expire. Calls that run as tasks store their requests in the database instead (`caller`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile, capability_of, undeclared
 
 KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""Keys that a server may choose for its requests."""
+"""Matches the keys that a server may choose for its requests for input."""
 
 
 class OpenInputRequests:
-    """The requests for input of one call, until the client answers them."""
+    """Holds the requests for input of one call until the client answers them in a repeated call."""
 
     def __init__(self, client: ClientProfile, on_request: Callable[[], None]) -> None:
-        """`client` says which kinds of requests the client supports. `on_request` is called for each new request."""
+        """Store the arguments. `client` has the capabilities of the client; `on_request` is called for each new request."""
         self._client = client
         self._on_request = on_request
         self._given: dict[str, JsonObject] = {}
@@ -34,14 +34,14 @@ class OpenInputRequests:
         self._answers: dict[str, JsonObject] = {}
         self._answered = anyio.Event()
         self.open: dict[str, JsonObject] = {}
-        """Requests without an answer, by key, in the form of `inputRequests`."""
+        """The requests without an answer, by key, in the form of MCP's `inputRequests`."""
 
     def expect(self, ctx: CallContext) -> None:
-        """Keep the answers that came with the call. A later request whose server chose the key of an answer is answered at once."""
+        """Store the answers that came with the call. A later request for which the server chose the key of an answer gets it at once."""
         self._given = dict(cast("Mapping[str, JsonObject]", ctx.facts.input_responses or {}))
 
     async def ask(self, request: JsonObject) -> JsonObject:
-        """Keep the request in `open` until it is answered, and return the answer. No two requests of a call have the same key.
+        """Add a request for input to `open` under a key that is unique in the call, wait for its answer, and return the answer.
 
         Raises:
             AskUnavailable: The client did not declare the capability for this request.
@@ -63,7 +63,7 @@ class OpenInputRequests:
             self._answers.pop(key, None)
 
     def answer(self, responses: Mapping[str, object]) -> None:
-        """Give answers to open requests. Ignores unknown keys (SEP-2322) and answers that are not objects."""
+        """Pass the client's answers, by key, to the open requests. Unknown keys (SEP-2322) and answers that are not objects are ignored."""
         for key, response in responses.items():
             if key in self.open and isinstance(response, dict):
                 del self.open[key]
@@ -81,9 +81,9 @@ class OpenInputRequests:
 
 
 def shown_request(request: JsonObject) -> tuple[str, JsonObject]:
-    """Return the key that the server chose for its request (or ""), and the request without this key and without `elicitationId`.
+    """Split a server's request for input into the key that the server chose (or "") and the request in the form for 2026 clients.
 
-    The second value is the form that MCP 2026 clients get.
+    This form has neither the key nor an `elicitationId`.
     """
     params: JsonObject = dict(request.get("params") or {})
     meta: JsonObject = dict(params.pop("_meta", None) or {})

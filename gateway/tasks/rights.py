@@ -1,4 +1,7 @@
-"""Checks that the caller of a running task may still call its tool. Used by `task_executor`; `server` makes the decision."""
+"""Checks whether the caller of a running task may still call the tool, and ends the task if not. Used by `task_executor` and `runner`.
+
+`server` passes the function that decides, by the current API keys.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,22 @@ logger = logging.getLogger(__name__)
 KEY_GONE = "The API key of this task's caller was revoked or has expired, so the task was ended."
 
 CallerNow = Callable[[str, Principal], Awaitable[Principal]]
-"""Function (exposed tool name, caller) → the same caller, with the scopes that the API key of the caller has now.
+"""Function that receives the name by which clients call a tool, and a principal; returns the principal with its API key's current scopes.
 
 Raises:
-    PolicyDenied: The key is revoked or expired, or its scopes no longer admit the tool.
+    PolicyDenied: The API key is revoked or expired, or its scopes no longer include the tool.
     NotFound: The scopes have changed, and the tool is not available, so the new scopes cannot be checked.
-    StorageError: The keys cannot be read.
+    StorageError: The API keys cannot be read.
 """
 
 
 async def unchanged_caller(tool: str, principal: Principal) -> Principal:
-    """Return the caller unchanged, because without API keys its rights cannot change. The default of `TaskRunner`."""
+    """Return the principal unchanged: the `CallerNow` function of a gateway without API keys, whose principals' rights cannot change."""
     return principal
 
 
 async def current_caller(caller_now: CallerNow, tool: str, principal: Principal) -> Principal:
-    """Return the caller with its present scopes from `caller_now`; retry while the API keys cannot be read."""
+    """Return the principal with its current scopes, by calling `caller_now`. While the API keys cannot be read, wait and retry."""
     is_logged = False
     while True:
         try:
@@ -46,10 +49,10 @@ async def current_caller(caller_now: CallerNow, tool: str, principal: Principal)
 
 
 async def refuse_unadmitted(tasks: Iterable[Task], caller_now: CallerNow) -> None:
-    """End the tasks whose caller may no longer call their tool. A task whose tool is unavailable now is checked before its next step.
+    """End those of `tasks` whose caller may no longer call the tool. A task whose tool is unavailable now is checked before its next step.
 
     Raises:
-        StorageError: The keys cannot be read.
+        StorageError: The API keys cannot be read.
     """
     for task in [task for task in tasks if not task.refusal]:
         try:
@@ -61,6 +64,6 @@ async def refuse_unadmitted(tasks: Iterable[Task], caller_now: CallerNow) -> Non
 
 
 def refuse(task: Task, error: Exception) -> None:
-    """End a task because its caller may no longer call its tool, and log the reason `error`."""
+    """End a task because its caller may no longer call the tool. The reason `error` is logged and becomes the error of the task."""
     logger.warning("task ended: caller lost its rights task=%s tool=%s reason=%s", task.id[:6], task.tool, error)
     task.refuse(str(error))

@@ -1,4 +1,4 @@
-"""`TaskRunner`: starts, finds, answers and cancels tasks. The server's interface to this package."""
+"""`TaskRunner`: starts, finds, answers and cancels tasks (calls that run in the background). The server's interface to this package."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from gateway.tools.base import ToolOutcome
 from gateway.tools.context import CallContext
 
 MAX_TTL_SECONDS = 24 * 3600.0
-"""Longest time that a client may have a finished task kept, unless `tasks.ttlSeconds` is longer."""
+"""Maximum time that a client may request for storing a finished task, in seconds, unless `tasks.ttlSeconds` is longer."""
 
 LEASE_SECONDS = 2.5
-"""Seconds without a renewal after which other processes take over the tasks of a process."""
+"""Seconds for which a process has the right to run its tasks after each renewal. Then other processes take its tasks over."""
 
 _DRAIN_POLL_SECONDS = 0.02
 
 
 class TaskRunner:
-    """Runs calls as tasks, and stores their state and results."""
+    """Runs tool calls as background tasks whose state and results are stored in the database."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class TaskRunner:
         ask_timeout_seconds: float = 3600.0,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
-        """`group` runs the tasks and must outlive the requests. `records`, the database, is opened with the first task of this process,
-        or to take over a task of a process that died.
+        """Store the arguments.
 
-        `ask_timeout_seconds` is how long a client has to answer a question of a call that it still waits for. `lease_seconds` must be the
-        same in all processes that share the database. `caller_now` checks the caller of a task before the task starts and before each of
-        its steps.
+        `group` runs the tasks and must outlive the requests. The database `records` is opened only with the first task of this process, or
+        to take over tasks of a dead process. `call` calls a tool. `caller_now` checks, before a task starts and before each of its steps,
+        whether its caller may still call the tool. `ask_timeout_seconds` is how long a client that waits for the result of a call has to
+        answer a question of the call. `lease_seconds` (see `LEASE_SECONDS`) must be the same in all processes that share the database.
         """
         self.settings = settings or TaskSettings()
         self._records = records
@@ -65,18 +65,21 @@ class TaskRunner:
         self._upkeep = Upkeep(records, self._executor)
 
     async def run(self) -> None:
-        """Renew the lease, start waiting tasks, take orphaned tasks over and delete expired ones, until cancelled."""
+        """Until cancelled, renew the lease, start queued tasks, take over tasks of dead processes, and delete expired tasks.
+
+        The lease is the right of this process to run its tasks.
+        """
         await self._upkeep.run()
 
     async def start(
         self, tool: str, arguments: JsonObject, ctx: CallContext, *, ttl_seconds: float | None = None, kind: TaskKind | None = None
     ) -> Task:
-        """Store a call as a task, and run it in the background as soon as its limits allow.
+        """Store a call of `tool` as a task, return the task, and run it in the background as soon as its limits allow.
 
-        If the caller used the same idempotency key before, returns the task of that request.
+        If the principal has used the same idempotency key before, the task of that earlier call is returned.
 
         Raises:
-            TaskError: The principal has too many unfinished tasks, or used the key for another call.
+            TaskError: The principal has too many unfinished tasks, or has used the idempotency key for a different call.
             StorageError: The task cannot be stored.
         """
         row = self._new_row(tool, arguments, ctx, ttl_seconds, kind or TaskKind())
@@ -90,10 +93,10 @@ class TaskRunner:
     async def run_inline(
         self, tool: str, arguments: JsonObject, ctx: CallContext, work: Work, *, kind: TaskKind | None = None
     ) -> ToolOutcome | Task:
-        """Run a call whose client waits for it and does not support tasks. Return its outcome, or the task that it became.
+        """Run a call for a client without task support, which waits for the result. Return the outcome, or the task that the call became.
 
-        Within `tasks.inlineSeconds` it is a plain call: nothing is stored, questions go to the client, and it ends when the client
-        cancels it. After that it becomes a task, or continues inline if it cannot be stored. Raises what `work` raises.
+        For `tasks.inlineSeconds`, nothing is stored, requests for input are sent to the client, and the call ends when the client cancels
+        it. After that the call becomes a task, or, if it cannot be stored, continues as before. Raises the exceptions of `work`.
         """
         row = self._new_row(tool, arguments, ctx, None, kind or TaskKind())
         if row.request_key and (known := await (await self._records.tasks()).made_by(row.principal, row.request_key)):
@@ -108,7 +111,7 @@ class TaskRunner:
         return call.task if became_task else call.result()
 
     async def find(self, task_id: str, principal: str) -> Task:
-        """Return the task with this id, which must belong to the principal `principal`.
+        """Return the task with this id, if it belongs to the principal with the id `principal`.
 
         Raises:
             NotFound: The task is unknown, expired, or belongs to another principal; the error does not say which.
@@ -121,12 +124,12 @@ class TaskRunner:
         return task
 
     async def all_of(self, principal: str) -> list[Task]:
-        """Return all stored tasks of the principal `principal`, oldest first."""
+        """Return all stored tasks of the principal with the id `principal`, oldest first."""
         here = {task.id: task for task in self._executor.running.values() if not task.is_lost}
         return [here.get(row.id) or Task(row) for row in await (await self._records.tasks()).all_of(principal)]
 
     async def wait_for_change(self, task: Task) -> Task:
-        """Return the task after its next change. If another process runs it, return its stored state after a short pause."""
+        """Wait for the next change of a task and return the task. If another process runs it, read its state after a short pause."""
         if task.is_here and not task.is_over:
             await task.changed.wait()
             return task
@@ -134,12 +137,13 @@ class TaskRunner:
         return await self.find(task.id, task.principal)
 
     async def answer(self, task: Task, responses: Mapping[str, JsonValue]) -> None:
-        """Store answers to open questions, then give them to the task. Ignores answers under other keys.
+        """Store answers to the open questions of a task, and pass them to the task. Answers with unknown keys are ignored.
 
-        If one answer does not fit its form or cannot be stored, all questions stay open.
+        If an answer does not match the schema of its question or cannot be stored, all questions stay open. Returns when the code inside
+        the task has accepted the answers, if it checks them, or after a few seconds.
 
         Raises:
-            AnswerRefused: An answer does not fit its question, or the code of the task refused it; the question stays open.
+            AnswerRefused: An answer does not match its question, or the code inside the task refused it. The question stays open.
             StorageError: The answers cannot be stored.
         """
         rows = await self._records.tasks()
@@ -151,7 +155,7 @@ class TaskRunner:
         await await_verdicts(rows, row, usable)
 
     async def questions(self, task: Task) -> list[OpenQuestion]:
-        """Return the open questions of the task: those that its client can answer, and those that `moongate approvals list` shows.
+        """Return all open questions of a task: those that its client can answer, and those in `moongate approvals list`.
 
         Raises:
             StorageError: The questions cannot be read.
@@ -159,7 +163,7 @@ class TaskRunner:
         return await open_questions(self._records, task)
 
     async def cancel(self, task: Task) -> Task:
-        """Cancel a task and wait until its work has stopped. A finished task does not change."""
+        """Cancel a task, wait until it has ended, and return it. A finished task does not change."""
         await (await self._records.tasks()).cancel(task.id)
         task.scope.cancel()
         while not task.is_over:
@@ -167,25 +171,28 @@ class TaskRunner:
         return task
 
     def callers(self) -> set[str]:
-        """Return the ids of the principals whose tasks run in this process."""
+        """Return the ids of all principals that have unfinished tasks in this process."""
         return {task.principal for task in self._executor.running.values() if not task.is_over}
 
     def end(self, principals: Collection[str]) -> None:
-        """End the tasks of these principals, because their API keys were revoked or have expired.
+        """End all tasks of the given principals (ids) in this process, because their API keys were revoked or have expired.
 
-        The tasks fail as soon as their work has stopped.
+        The tasks are cancelled, and get the status `failed`.
         """
         for task in [task for task in self._executor.running.values() if task.principal in principals and not task.is_over]:
             task.refuse(KEY_GONE)
 
     async def end_unadmitted(self) -> None:
-        """End tasks whose callers may no longer call their tools, except tasks with a step in flight that must not run twice."""
+        """End the tasks of this process whose caller may no longer call the tool.
+
+        A task with a step in flight that must not run twice is not ended now, but checked before its next step.
+        """
         await refuse_unadmitted(self._executor.interruptible(), self._executor.caller_now)
 
     async def drain(self, seconds: float) -> None:
-        """Begin no further step of any task.
+        """Stop all tasks from beginning further steps, because the process stops.
 
-        Wait at most `seconds` for the steps in flight that must not run twice and do not wait for a person.
+        Waits at most `seconds` for steps in flight that must not run twice, except those that wait for a person.
         """
         self._executor.drain()
         with anyio.move_on_after(seconds):
@@ -203,9 +210,9 @@ class TaskRunner:
         return row
 
     async def _find_same(self, task_id: str, row: TaskRow) -> Task:
-        """Return the task `task_id`, which an earlier request with the same idempotency key made.
+        """Return the task `task_id`, which an earlier call with the same idempotency key created.
 
-        Raises `TaskError` if its call differs.
+        Raises `TaskError` if tool or arguments of that call differ from those of `row`.
         """
         task = await self.find(task_id, row.principal)
         if (task.tool, task.row.call["arguments"]) != (row.tool, row.call["arguments"]):

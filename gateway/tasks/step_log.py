@@ -1,4 +1,7 @@
-"""`StepLog` records what a task did, so that no finished step runs twice. `StepPort` gives a part of the task access to the log."""
+"""`StepLog`: records the steps of a task, so that no finished step runs twice after a restart. Code in the task uses it by a `StepPort`.
+
+A step is one action of the task with a JSON result: a tool call, a model call, a function, or a round of a workflow.
+"""
 
 from __future__ import annotations
 
@@ -19,29 +22,32 @@ from gateway.tasks.caller import TaskCaller
 from gateway.tools.context import CallContext, StartedStep
 
 STEPS_VERSION = 2
-"""Version of the rules that name the steps of a new task (`DurablePort.version`). It is stored with the task.
+"""Version of the rules by which steps get their keys (`DurablePort.version`). A task keeps the version with which it was created.
 
 In version 1, all steps of a functional workflow were numbered together, and the first round of a graph workflow used the same step
 names as its start.
 """
 
 _RETRIED = "idle"
-"""Key, in the stored value of a failed step, of how often a person had the step retried. The key of the next question about the step
-contains this number, so that an earlier answer does not count for that question."""
+"""Key in the stored value of a failed step; its value is how often a person had the step retried.
+
+The key of the next question about the step contains this number, so that the answer to an earlier question does not count.
+"""
 
 Repeatable = bool | Callable[[str], bool]
-"""Whether a step may run again after its process died; or a function that decides this from the key of the step."""
+"""Whether a step that was in flight when its process died may run again: a boolean, or a function that decides by the step's key."""
 
 
 class StepLog:
-    """The steps of one task, as the process that runs the task recorded them."""
+    """Records the steps of one task in the database, and returns the results that earlier attempts recorded."""
 
     def __init__(
         self, task_id: str, steps: Steps, records: Records, owner: str, on_lost: Callable[[], None], continues: Callable[[], bool]
     ) -> None:
-        """`steps` are the steps that earlier attempts recorded. `on_lost` is called when another process has taken the task over.
+        """Create the log of a task. `steps` are the steps that earlier attempts recorded, and `owner` names this process in the database.
 
-        `continues` says, after the work was cancelled, whether another process or a later start continues the task.
+        `on_lost` is called when another process has taken the task over. `continues` returns, after the task was cancelled in this process,
+        whether another process or a later start continues it.
         """
         self.task_id = task_id
         self._steps = steps
@@ -55,32 +61,32 @@ class StepLog:
         self._in_flight: dict[str, Repeatable] = {}
         self.version = STEPS_VERSION
         self.context: CallContext | None = None
-        """Context of the task, for the question whether to repeat a step with unknown outcome, if the step has no context of its own.
+        """Context of the task, with which a person is asked whether to repeat a step, if the step has no context.
 
-        The context has no durable port: log and context would refer to each other, and memory would keep every recorded result.
+        The context must not contain this log: the two would refer to each other, and all recorded results would stay in memory.
         """
         self.caller: TaskCaller | None = None
-        """The `Caller` of the task, which stores its questions and its status message."""
+        """The receiver of the task's progress and requests for input, which stores its questions and its status message."""
         self.is_draining = False
         """Whether no further step may begin, because the process stops."""
         self.before_step: Callable[[], Awaitable[None]] | None = None
-        """Awaited before each step that has no recorded result. It never returns if the step may not begin."""
+        """Function that is awaited before each step without a recorded result. It never returns if the step may not begin."""
 
     @classmethod
     def in_memory(cls, task_id: str, records: Records, owner: str, on_lost: Callable[[], None], continues: Callable[[], bool]) -> StepLog:
-        """Make the log of a call that is not a task yet. It writes nothing before `write`."""
+        """Create the log of a call that is not a task yet: it keeps the steps in memory, until `write` stores them."""
         log = cls(task_id, {}, records, owner, on_lost, continues)
         log._is_in_memory = True
         return log
 
     async def write(self, store: Callable[[Steps], Awaitable[None]]) -> None:
-        """Store the steps so far with `store`.
+        """Store the steps that are in memory, because the call becomes a task. `store` writes them; later steps are written at once.
 
-        Later steps are stored as they happen. If `store` fails, steps are still kept in memory only.
+        If `store` fails, the log stays in memory.
 
         Raises:
             StorageError: The steps cannot be stored.
-            TaskError: `store` refused the task, such as one task too many.
+            TaskError: `store` refused the task, for example because the principal has too many tasks.
         """
         self._is_in_memory, self._written = False, anyio.Event()
         try:
@@ -95,26 +101,30 @@ class StepLog:
             written.set()
 
     def port(self) -> StepPort:
-        """Return the `DurablePort` for the code of the task as a whole, without a prefix for its steps."""
+        """Return the object (`DurablePort`) through which the outermost code of the task records its steps.
+
+        Parts of the task, such as executors of a workflow, get their own object from it (`StepPort.scoped`).
+        """
         return StepPort(self, "")
 
     def number(self, name: str) -> str:
-        """Return the key of the next step with this name: the name and a number, such as `search#2`."""
+        """Return the key of the next step with this name: the name and a number that counts from 1, such as `search#2`."""
         count = self._counts.get(name, 0) + 1
         self._counts[name] = count
         return f"{name}#{count}"
 
     def restart(self, scope: str) -> None:
-        """Number the steps whose names start with `scope/` from 1 again."""
+        """Let the numbers of all steps whose names start with `<scope>/` begin at 1 again, because that part of the task begins."""
         for name in [name for name in self._counts if name.startswith(f"{scope}/")]:
             del self._counts[name]
 
     async def step(
         self, key: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: Repeatable, ctx: CallContext | None = None
     ) -> JsonValue:
-        """Return the recorded result of the step `key`, or run `work` and record its result.
+        """Return the recorded result of the step `key`, or run `work`, record its result and return it.
 
-        A step that was in flight when its process died runs again if it is `repeatable`. Otherwise a person decides.
+        `work` receives an idempotency key of the step. A step that was in flight when its process died runs again if it is `repeatable`;
+        otherwise a person decides, to whom the question is sent through `ctx`.
         """
         is_done, value = self._steps.get(key, (False, None))
         if is_done:
@@ -129,7 +139,10 @@ class StepLog:
         return value
 
     async def _admit(self, key: str, repeatable: Repeatable, ctx: CallContext | None) -> int | None:
-        """Record that a step begins, as soon as it may begin. Return how often a person had it retried (`None` for a new step)."""
+        """Wait until a step may begin, and record that it begins. Return how often a person had it retried; `None` for a new step.
+
+        Never returns if the process stops or the task's caller may no longer call the tool.
+        """
         if self.is_draining:
             await anyio.sleep_forever()
         retries = await self._retries(key, repeatable, ctx)
@@ -141,7 +154,7 @@ class StepLog:
     async def _perform(self, key: str, work: Callable[[str], Awaitable[JsonValue]], retries: int) -> JsonValue:
         try:
             return await work(f"{self.task_id}:{key}")
-        except GatewayError:  # the step had no effect, so it may run again
+        except GatewayError:  # a step that raises `GatewayError` had no effect, so it may run again
             if retries:
                 await self._put(key, is_done=False, value={_RETRIED: retries})
             else:
@@ -151,11 +164,14 @@ class StepLog:
             raise
 
     def has_unrepeatable_step(self) -> bool:
-        """Whether a step is in flight that needs a person's decision if the process stops now."""
+        """Return whether a step is in flight that must not run twice, so that a person would have to decide if the process stopped now."""
         return any(not _may_repeat(repeatable, key) for key, repeatable in self._in_flight.items())
 
     async def begin(self, key: str, *, repeatable: bool, ctx: CallContext | None = None) -> tuple[bool, JsonValue]:
-        """Return whether the step `key` is done, and its recorded result. A new step is recorded as begun; `finish` records its result."""
+        """Return whether the step `key` has a recorded result, and the result. Otherwise record that the step begins.
+
+        The caller records the result later with `finish`.
+        """
         is_done, value = self._steps.get(key, (False, None))
         if not is_done:
             await self._admit(key, repeatable, ctx)
@@ -163,26 +179,26 @@ class StepLog:
         return is_done, value
 
     async def finish(self, key: str, value: JsonValue) -> None:
-        """Record the result of a step."""
+        """Record the JSON result of the step `key`, which `begin` has recorded as begun."""
         await self._put(key, is_done=True, value=value)
 
     async def keep(self, key: str, value: JsonValue) -> None:
-        """Store `value` under `key` in place of the earlier value. For data other than results of steps, which are never replaced."""
+        """Store a JSON value with the task under `key`, and replace the earlier value. For data that is not the result of a step."""
         await self._put(KEPT + key, is_done=True, value=value)
 
     def kept(self, key: str) -> JsonValue:
-        """Return the value that `keep` last stored under `key`, or `None`."""
+        """Return the value that `keep` stored last with the task under `key`, or `None`."""
         return self._steps.get(KEPT + key, (False, None))[1]
 
     async def goes_on(self) -> bool:
-        """Return whether another process, or a later start, continues the task after its work was cancelled here."""
+        """Return whether another process, or a later start of the gateway, will continue the task, which was cancelled in this process."""
         with anyio.CancelScope(shield=True):
-            for _ in range(2):  # the runner's own cancellation may reach it after the work's
+            for _ in range(2):  # the task runner, which sets the state, may be cancelled after this code
                 await anyio.lowlevel.checkpoint()
         return not self._is_in_memory and self._continues()
 
     async def _put(self, key: str, *, is_done: bool, value: JsonValue) -> None:
-        """Record a step. Retries while the database is away, and never returns if another process has the task."""
+        """Record the state of a step. Retries while the database is unavailable. Never returns if another process has the task now."""
         if not await until_stored(lambda: self._write(key, is_done=is_done, value=value)):
             self._on_lost()
             await anyio.sleep_forever()
@@ -191,7 +207,7 @@ class StepLog:
         await (await self._records.tasks()).drop_step(self.task_id, key)
 
     async def _write(self, key: str, *, is_done: bool, value: JsonValue) -> bool:
-        """Record a step. Return whether this process still owns the task."""
+        """Record the state of a step in memory and, for a stored task, in the database. Return whether this process still owns the task."""
         if self._written is not None:
             await self._written.wait()
         if not self._is_in_memory:
@@ -207,7 +223,7 @@ class StepLog:
     async def _retries(self, key: str, repeatable: Repeatable, ctx: CallContext | None) -> int | None:
         """Return how often a person had the step repeated after its process died; `None` if the step begins for the first time.
 
-        If the step was in flight and is not `repeatable`, a person is asked whether to repeat it.
+        If the step was in flight when its process died and is not `repeatable`, a person is asked first whether to repeat it.
         """
         if key not in self._steps:
             return None
@@ -221,9 +237,10 @@ class StepLog:
         return retries + 1
 
     async def _ask_to_repeat(self, key: str, retries: int, ctx: CallContext | None) -> None:
-        """Ask whether to repeat a step that was in flight when its process died. Raises `ToolFailed` unless the answer is yes.
+        """Ask a person whether to repeat a step that was in flight when its process died. Raises `ToolFailed` unless the answer is yes.
 
-        The question's key contains the step's key and the number of retries, so that an answer counts for this one interruption only.
+        The key of the question contains the key of the step and the number of retries, so that the answer counts only for this
+        interruption.
         """
         name = key.rpartition("/")[2].rpartition("#")[0].partition(":")[0]
         again = f" again (after {retries} retr{'y' if retries == 1 else 'ies'})" if retries else ""
@@ -238,7 +255,7 @@ class StepLog:
         try:
             if ctx is None:
                 raise failed
-            if self.context is not None:  # the gateway asks this, not the workflow or agent that made the call
+            if self.context is not None:  # the gateway asks this, so the question must not pass the agent or workflow that made the call
                 ctx = ctx.with_caller(self.context.ports.caller)
             params: JsonObject = {"mode": "form", "message": question, "requestedSchema": schema}
             answer = await ctx.ask({"method": "elicitation/create", "params": params}, f"{key}!{retries}")
@@ -258,66 +275,75 @@ def _not_json(error: Exception) -> StorageError:
 
 
 class StepPort:
-    """Implements `DurablePort` (recorded steps and questions) for one part of a task, such as one executor of a workflow."""
+    """Implements `DurablePort`: lets one part of a task, such as one executor of a workflow, record its steps in the task's log."""
 
     def __init__(self, log: StepLog, scope: str, prefix: str = "") -> None:
-        """`prefix` is put before the names of the questions of this part."""
+        """Create the port of the part `scope` of the task. `prefix` is put before the names of the questions that this part asks."""
         self._log = log
         self._scope = scope
         self._prefix = prefix
 
     @property
     def version(self) -> int:
-        """Version of the rules by which steps of this task get their names (`STEPS_VERSION`)."""
+        """Version of the rules by which the steps of this task get their keys (`STEPS_VERSION` when the task was created)."""
         return self._log.version
 
     def scoped(self, label: str) -> StepPort:
-        """Return the port for a part of the task. The steps of the part are numbered separately, from 1."""
+        """Return a port through which a part of the task records its steps. The steps of the part are numbered separately, from 1."""
         scope = f"{self._scope}/{label}"
         self._log.restart(scope)
         return StepPort(self._log, scope)
 
     def asking(self, label: str) -> StepPort:
-        """Return a port for the same steps which puts `label` before the names of its questions."""
+        """Return a port for the same part of the task that puts `label` before the names of questions.
+
+        Code that asks questions concurrently uses different labels, so that each question has the same name at every attempt of the task.
+        """
         return StepPort(self._log, self._scope, f"{self._prefix}{label}/")
 
     def question(self, name: str) -> str:
-        """Return the durable key of the next question with this name; the key is the same at every attempt of the task."""
+        """Return the durable key of the next question (request for input) with this name. It is the same at every attempt of the task."""
         return self._log.number(f"{self._scope}/?{self._prefix}{name}")
 
     def judges(self, key: str) -> None:
-        """Record that the code which asks the question `key` checks its answers and may refuse them."""
+        """Record that the code that asks the question `key` checks the answers and may refuse them.
+
+        `key` is the durable key that `question` returned; it is the same at every attempt of the task.
+        """
         if self._log.caller is not None:
             self._log.caller.judges(key)
 
     async def judged(self, key: str, problem: str = "") -> bool:
-        """Record that the code which asked the question used its answer, or refused it for the reason `problem`."""
+        """Record that the code used the answer to the question `key`, or, with `problem`, why it refused the answer.
+
+        Returns whether the question has an answer, so that a refused question can be asked again with the same key.
+        """
         return self._log.caller is not None and await self._log.caller.judged(key, problem)
 
     def shows(self, message: str) -> AbstractContextManager[None]:
-        """Show `message` as the status message of the task inside the `with` block."""
+        """Context manager: show `message` as the status message of the task."""
         return self._log.caller.shows(message) if self._log.caller is not None else nullcontext()
 
     async def step(
         self, name: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: Repeatable, ctx: CallContext | None = None
     ) -> JsonValue:
-        """Run `work` as a step of the task, record and return its result; or return the result that an earlier attempt recorded."""
+        """Run `work` as a step of the task, record its JSON result and return it, or return the result that an earlier attempt recorded."""
         return await self._log.step(self._log.number(f"{self._scope}/{name}"), work, repeatable=repeatable, ctx=ctx)
 
     async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> StartedStep:
-        """Begin a step whose result is recorded later, through `StartedStep.finish`."""
+        """Begin a step of the task whose result the caller records later, through `StartedStep.finish`."""
         key = self._log.number(f"{self._scope}/{name}")
         is_done, value = await self._log.begin(key, repeatable=repeatable, ctx=ctx)
         return StartedStep(is_done, value, partial(self._log.finish, key))
 
     async def keep(self, name: str, value: JsonValue) -> None:
-        """Store `value` under `name` in place of the earlier value. For data other than results of steps, which are never replaced."""
+        """Store a JSON value with the task under `name`, and replace the earlier value. For data that is not the result of a step."""
         await self._log.keep(f"{self._scope}/{name}", value)
 
     def kept(self, name: str) -> JsonValue:
-        """Return the value that `keep` last stored under `name`, or `None`."""
+        """Return the value that `keep` stored last with the task under `name`, or `None`."""
         return self._log.kept(f"{self._scope}/{name}")
 
     async def goes_on(self) -> bool:
-        """Return whether another process, or a later start, continues the task whose work was cancelled here."""
+        """Return whether another process, or a later start, will continue the task, which was cancelled in this process."""
         return await self._log.goes_on()

@@ -1,4 +1,4 @@
-"""Converts a call to the JSON that is stored with its task, and back to a `CallContext`. Used by `task_executor` and `upkeep`."""
+"""Converts a tool call to the JSON that is stored with its task, and back to a `CallContext`. Used by the modules that run tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ INTERNAL = -32603
 
 
 def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> JsonObject:
-    """Return what another process needs to run the call again. `resumes` says whether another process may run it."""
+    """Return the JSON that another process needs to make the call again.
+
+    It has arguments, principal, client, `_meta`, and the client's answers to requests for input of the call. `resumes` is false if no other
+    process may make the call again.
+    """
     principal, client = ctx.facts.principal, ctx.facts.client
     call: JsonObject = {
         "arguments": arguments,
@@ -39,9 +43,9 @@ def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> Json
 
 
 def from_stored(row: TaskRow) -> CallContext:
-    """Return the context of a stored call, with the scopes that its caller had then.
+    """Create the context of the stored call of a task. The principal has the scopes that it had when the task was created.
 
-    A row without scopes was stored before API keys had scopes, so its caller is unrestricted.
+    A row without scopes has no restriction: the key had no scopes, or an older version stored the row.
     """
     call = row.call
     scopes = cast("list[str] | None", call.get("scopes"))
@@ -57,13 +61,19 @@ def from_stored(row: TaskRow) -> CallContext:
 
 
 def request_key(ctx: CallContext) -> str:
-    """Return the SHA-256 of the client's idempotency key, or an empty string. The client may send any text as its key."""
+    """Return the SHA-256 of the idempotency key in the request's `_meta`, in hexadecimal; empty if the request has no such key.
+
+    The digest is stored because a client may send any text as its key.
+    """
     given = ctx.facts.meta.get(IDEMPOTENCY_KEY)
     return hashlib.sha256(given.encode("utf-8", "surrogatepass")).hexdigest() if isinstance(given, str) and given else ""
 
 
 def ended(row: TaskRow, outcome: JsonObject, status: str) -> dict[str, Any]:
-    """Return the fields of a task that ended now. The message says how it ended and replaces the last progress."""
+    """Return the fields of `TaskRow` that change when a task ends now with this outcome and status.
+
+    The status message becomes the error text, or else the status.
+    """
     result: JsonObject = outcome.get("result") or {}
     error: JsonObject = outcome.get("error") or {}
     contents: list[JsonObject] = result.get("content") or [] if result.get("isError") else []
@@ -75,5 +85,5 @@ def ended(row: TaskRow, outcome: JsonObject, status: str) -> dict[str, Any]:
 
 
 def error_outcome(message: str, code: int = INTERNAL) -> JsonObject:
-    """Return the outcome of a task that ended with a JSON-RPC error."""
+    """Return the outcome to store for a task that ends with a JSON-RPC error."""
     return {"error": {"code": code, "message": message}}

@@ -1,4 +1,4 @@
-"""`TaskExecutor`: runs the calls of tasks in this process and stores their state. Owned by `TaskRunner`."""
+"""`TaskExecutor`: runs the tool calls of tasks in this process, and stores the state of the tasks. `TaskRunner` owns it."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from gateway.tools.ports import Caller, ClientProfile
 logger = logging.getLogger(__name__)
 
 MAX_KEPT_PER_PRINCIPAL = 256
-"""Finished tasks that are kept for one principal. The oldest are removed first."""
+"""Maximum number of finished tasks that are stored for one principal. The oldest are deleted first."""
 
 MAX_DEATHS = 20
 """Number of processes that may die while they run the same task. Then the task fails, because it probably kills them."""
 
 SOURCE_WAIT_SECONDS = 60.0
-"""How long a task that was taken over waits for its tool to become available, because servers connect only after the gateway starts."""
+"""Seconds for which a resumed task waits until its tool is available, because servers connect only after the gateway has started."""
 
 CallTool = Callable[[str, JsonObject, CallContext], Awaitable[Complete | TaskStarted]]
-"""Function (exposed tool name, arguments, context) that calls a tool, including all rounds with requests for input."""
+"""Function that calls a tool by the name that clients use, with arguments and context, and answers its requests for input until it ends."""
 
 
 class TaskExecutor:
-    """Runs the tasks of this process, and stores their changes."""
+    """Runs the tool calls of the tasks that belong to this process, and stores all changes of these tasks."""
 
     def __init__(
         self,
@@ -58,18 +58,21 @@ class TaskExecutor:
         settings: TaskSettings,
         live_timeout_seconds: float,
     ) -> None:
-        """`live_timeout_seconds` is how long a client has to answer a question of a call that it still waits for."""
+        """Store the arguments. `group` runs the tasks, and `call` calls a tool.
+
+        `live_timeout_seconds` is how long a client that still waits for the result of a call has to answer a question of the call.
+        """
         self.lease = lease
         self.running: dict[str, Task] = {}
-        """Tasks of this process, by id."""
+        """The unfinished tasks that run in this process, by id."""
         self.work = anyio.Event()
         """Event that is set when a task was saved or ended, so that queued tasks may start. `Upkeep` replaces it by a new event."""
         self.is_stopping = False
-        """Whether the process is stopping, so that another process continues the tasks that the stop cancels."""
+        """Whether the process is stopping. Tasks that are cancelled from then on are continued by another process."""
         self.is_draining = False
-        """Whether no further task or step may begin."""
+        """Whether no further task or step may begin, because the process will stop."""
         self.doubtful: set[str] = set()
-        """Ids of new tasks for which the database reported an error, although it may have stored them. `Upkeep` deletes them."""
+        """Ids of tasks that may be stored although the database reported an error on storing them. `Upkeep` deletes these tasks."""
         self.caller_now = caller_now
         self._group = group
         self._records = records
@@ -81,7 +84,7 @@ class TaskExecutor:
     # -- starting ----------------------------------------------------------------------------------------------
 
     async def add(self, row: TaskRow, choose: Choose | None, steps: Steps | None = None) -> str:
-        """Store a new task and return "". If an earlier request with the same idempotency key made a task, only return the id of that task.
+        """Store a new task and return "", or return the id of the task that an earlier call with the same idempotency key created.
 
         Raises:
             TaskError: The principal has too many unfinished tasks.
@@ -98,13 +101,13 @@ class TaskExecutor:
             raise
 
     def launch(self, row: TaskRow, ctx: CallContext) -> Task:
-        """Start running a stored task in this process."""
+        """Start running a stored task in this process, and return its state."""
         task = self.running[row.id] = Task(row, is_here=True)
         self._group.start_soon(self._run, task, ctx)
         return task
 
     def launch_inline(self, row: TaskRow, ctx: CallContext, work: Work) -> InlineCall:
-        """Start a call that is not stored unless `hand_over` makes it a task."""
+        """Start a call for a client that waits for the result. It is not stored unless `hand_over` makes it a task."""
         task = Task(row)
         log = StepLog.in_memory(row.id, self._records, self.lease.owner, lambda: self.lose(task), lambda: self._continues(task))
         caller = self._caller(task, ctx.facts.client, live=ctx.ports.caller)
@@ -118,7 +121,7 @@ class TaskExecutor:
         return call
 
     async def hand_over(self, call: InlineCall) -> bool:
-        """Make a running inline call a task. Return False if that failed or the call has just ended."""
+        """Make a running call, for whose result a client waits, a stored task. Return False if this failed or the call has just ended."""
         task, live = call.task, call.caller.detach()
 
         async def store(steps: Steps) -> None:
@@ -148,14 +151,14 @@ class TaskExecutor:
         return TaskCaller(task, client, self._save, ask_timeout_seconds=seconds, live=live, live_timeout_seconds=self._live_timeout)
 
     async def _run(self, task: Task, ctx: CallContext) -> None:
-        """Run a task to its end. An exception of the work becomes the task's outcome."""
+        """Run the call of a task, and store its result or exception as the outcome of the task."""
         result: ToolOutcome | None = None
         problem: Exception | None = None
         try:
             with task.scope:
                 try:
                     result = await self._work(task, ctx)
-                except Exception as error:  # the work may raise anything
+                except Exception as error:  # the called tool may raise any exception
                     problem = error
             await self._conclude(task, result, problem)
         finally:
@@ -170,7 +173,7 @@ class TaskExecutor:
             self._forget(call.task)
 
     def _forget(self, task: Task) -> None:
-        """Drop the state of a task that ended, or that another process continues because this one stops."""
+        """Remove the state of a task from memory, because it has ended, or another process continues it."""
         self.running.pop(task.id, None)
         self._logs.pop(task.id, None)
 
@@ -205,7 +208,7 @@ class TaskExecutor:
             await anyio.sleep(RETRY_SECONDS)
 
     async def _admit_step(self, task: Task, principal: Principal) -> None:
-        """Return if the caller may still call the tool of the task. Otherwise end the task and never return."""
+        """Check that the principal may still call the tool of the task. If not, end the task and never return."""
         try:
             await current_caller(self.caller_now, task.tool, principal)
         except (PolicyDenied, NotFound) as error:
@@ -218,7 +221,7 @@ class TaskExecutor:
     # -- state changes -----------------------------------------------------------------------------------------
 
     def apply(self, task: Task, row: TaskRow) -> None:
-        """Apply to a task of this process what other processes stored for it: answers, the permission to start, a cancellation."""
+        """Apply to a task of this process the changes that other processes stored in `row`: answers, admission to start, cancellation."""
         task.row.updated_at = max(row.updated_at, task.row.updated_at)
         changed = bool(row.admitted_at) and not task.row.admitted_at
         if changed:
@@ -243,22 +246,25 @@ class TaskExecutor:
         task.scope.cancel()
 
     def _continues(self, task: Task) -> bool:
-        """Whether another process continues, or will continue, a task whose work was cancelled."""
+        """Return whether another process, or a later start, will continue a task that was cancelled in this process."""
         is_left = task.is_lost or (self.is_stopping and not task.scope.cancel_called)
         return is_left and task.row.call.get("resumes") is not False
 
     def interruptible(self) -> list[Task]:
-        """Return the running tasks that may end now: those without a step in flight that must not run twice."""
+        """Return the running tasks that may be ended now, because no step is in flight that must not run twice."""
         return [self.running[name] for name, log in self._logs.items() if not self._must_finish(name, log) and name in self.running]
 
     def drain(self) -> None:
-        """Begin no further step of any task, because the process is stopping."""
+        """Stop all tasks from beginning further steps, because the process is stopping."""
         self.is_draining = True
         for log in self._logs.values():
             log.is_draining = True
 
     def must_finish(self) -> bool:
-        """Whether a step is in flight that must not run twice and does not wait for a person."""
+        """Return whether a step is in flight that must not run twice and that does not wait for a person.
+
+        The process then waits, with a deadline, before it stops.
+        """
         return any(self._must_finish(name, log) for name, log in self._logs.items())
 
     def _must_finish(self, task_id: str, log: StepLog) -> bool:
@@ -267,7 +273,10 @@ class TaskExecutor:
     # -- storing -----------------------------------------------------------------------------------------------
 
     async def _conclude(self, task: Task, result: ToolOutcome | None, problem: Exception | None) -> None:
-        """Store how the work ended, unless another process took the task over. `result` is `None` if the work was cancelled."""
+        """Store the outcome of a task, unless another process has taken the task over.
+
+        `problem` is the exception of the call, or `None`; `result` is `None` if the call raised or was cancelled.
+        """
         if task.is_lost:
             self.running.pop(task.id, None)
             task.is_here = False
@@ -291,9 +300,9 @@ class TaskExecutor:
                 await self.end(task, error_outcome("Internal error"), "failed")
 
     async def end(self, task: Task, outcome: JsonObject, status: str) -> None:
-        """Store the outcome of a task, then wake its waiters.
+        """Store the outcome and final status of a task, and then wake the coroutines that wait for a change of the task.
 
-        If the process stops before the outcome is stored, the next process that takes the task over ends it again.
+        If the process stops before the outcome is stored, the process that takes the task over ends it again.
         """
         for item in task.row.asked.values():
             item.setdefault("answer", {})
@@ -310,7 +319,7 @@ class TaskExecutor:
 
     async def _store_end(self, task: Task, outcome: JsonObject, status: str) -> None:
         row = dataclasses.replace(task.row, **ended(task.row, outcome, status))
-        # The steps of a failed call stay on record, because `moongate tasks retry` continues after them.
+        # The steps of a failed task stay stored, because `moongate tasks retry` continues after the last finished step.
         worked = status == "completed" and not Complete(outcome["result"]).is_error
         if await until_stored(lambda: self._write(row, drop_results=worked)):
             task.row = row
@@ -322,7 +331,7 @@ class TaskExecutor:
 
     async def _save(self, task: Task) -> None:
         if task.id not in self.running:
-            return  # `hand_over` is about to store it
+            return  # the call is not a stored task yet; `hand_over` stores it
         task.row.updated_at = time.time()
         self.work.set()
         saved = set(task.unsaved)
@@ -330,6 +339,6 @@ class TaskExecutor:
             self.lose(task)
         else:
             task.unsaved -= saved
-            if task.row.is_cancelled:  # another process cancelled it before this write, so the next renewal will not report it
+            if task.row.is_cancelled:  # another process cancelled the task before this write, so the next lease renewal does not report it
                 task.scope.cancel()
         task.notify()

@@ -1,4 +1,4 @@
-"""Questions of tasks: which are open, how a person answers them, and the checks of an answer before it is stored."""
+"""Lists the open questions (requests for input) of tasks with the commands that answer them, and checks answers before they are stored."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ if TYPE_CHECKING:
     from gateway.storage.task_rows import TaskRows
 
 SHORT_ID = 12
-"""Characters of a task's id in printed commands. Commands accept any unambiguous prefix of an id."""
+"""Number of characters of a task's id in printed commands. Commands accept any unambiguous prefix of an id."""
 
 VERDICT_SECONDS = 3.0
-"""Maximum seconds that the sender of an answer waits until the task accepts or refuses it. A later refusal shows only in the status
-message."""
+"""Maximum seconds for which the sender of an answer waits until the code inside the task accepts or refuses it.
+
+A later refusal is visible only in the status message of the task.
+"""
 
 _POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """A question whose answer a task waits for."""
+    """An unanswered question (request for input) of a task, with the shell command that answers it."""
 
     text: str
     takes: str
-    """The fields of the answer, as text; empty if the question has no form."""
+    """Description of the fields that the answer must have; empty if the question has no form."""
     command: str
-    """The shell command that answers the question."""
+    """The shell command with which a person answers the question."""
 
     def line(self) -> str:
         """Return the question, its fields and the command that answers it, on one line."""
@@ -45,15 +47,15 @@ class OpenQuestion:
 
 
 def usable_answers(task: Task, answers: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return those `answers` that belong to open questions of `task`.
+    """Check answers, by name of the question, and return those that belong to open questions of `task`.
 
     Raises:
-        AnswerRefused: An answer does not fit its question. Then none of the answers may be stored.
+        AnswerRefused: An answer does not have the form that its question requires. Then no answer may be stored.
     """
     requests = task.open_requests
     usable = {key: value for key, value in answers.items() if key in requests}
     for key, value in usable.items():
-        # A server judges the answers to its own questions, because it may accept more than its form says.
+        # Fields of an answer to a remote server's question are not checked, because the server may accept more than its schema allows.
         is_own = bool(task.row.asked[key].get("own"))
         if (problem := judge_answer(requests[key], value, judges_fields=is_own)) is not None:
             raise AnswerRefused(f"{problem} The question {key!r} is still open.")
@@ -61,13 +63,15 @@ def usable_answers(task: Task, answers: Mapping[str, JsonValue]) -> dict[str, Js
 
 
 async def await_verdicts(tasks: TaskRows, row: TaskRow | None, keys: Collection[str]) -> None:
-    """Wait until the code of a task used or refused the new answers to the questions `keys`, if this code checks answers.
+    """Wait until the code inside a task has used or refused new answers to the questions `keys`, for at most `VERDICT_SECONDS`.
+
+    Questions whose answers this code does not check are not waited for.
 
     Raises:
-        AnswerRefused: The work refused an answer. Its question is open again under the same key.
+        AnswerRefused: The code refused an answer. The question is open again under the same name.
         StorageError: The task cannot be read.
     """
-    if row is None or not row.owner:  # the next process that runs the task judges the answers
+    if row is None or not row.owner:  # no process runs the task now; the next process that runs it checks the answers
         return
     waits = {key: row.asked[key].get("refusals", 0) for key in keys if row.asked[key].get("judged")}
     with anyio.move_on_after(VERDICT_SECONDS):
@@ -84,7 +88,7 @@ async def await_verdicts(tasks: TaskRows, row: TaskRow | None, keys: Collection[
 
 
 def client_questions(task: Task) -> list[OpenQuestion]:
-    """Return the open questions that the client of the task can answer."""
+    """Return the open questions of a task that its client can answer, with the commands `moongate tasks answer …`."""
     found: list[OpenQuestion] = []
     for key, request in task.open_requests.items():
         which = f" --question {key}" if len(task.open_requests) > 1 else ""
@@ -93,13 +97,13 @@ def client_questions(task: Task) -> list[OpenQuestion]:
 
 
 def status_message(task: Task) -> str:
-    """Return the status message: for a task that waits for answers, its questions with the commands that answer them."""
+    """Return the status message of a task. If the task waits for answers, the text has its questions with the commands that answer them."""
     lines = [question.line() for question in client_questions(task)]
     return f"input_required: {'; '.join(lines)}" if lines and not task.is_over else task.message
 
 
 async def open_questions(records: Records, task: Task) -> list[OpenQuestion]:
-    """Return the open questions of the task: those that its client can answer, and those that `moongate approvals list` shows.
+    """Return all open questions of a task: those that its client can answer, and those in `moongate approvals list`.
 
     Raises:
         StorageError: The questions cannot be read.
@@ -121,7 +125,7 @@ def _listed_question(ask: PendingQuestion) -> OpenQuestion:
 
 
 def _open_question(request: JsonMapping, command: str) -> OpenQuestion:
-    """Return the question of a request for input. `command` is completed with arguments for the first five fields of the form."""
+    """Convert a request for input to an `OpenQuestion`. Arguments for the first five fields of its form are added to `command`."""
     params: JsonMapping = request.get("params") or {}
     schema: JsonMapping = params.get("requestedSchema") or {}
     fields = "".join(f" {name}=…" for name in list(schema.get("properties") or {})[:5])

@@ -1,7 +1,8 @@
-"""The tools `task_status`, `task_result` and `task_cancel`, for clients that do not support tasks.
+"""The tools `task_status`, `task_result` and `task_cancel`, through which clients without MCP task support use background tasks.
 
-If a call takes longer than its client waits, it continues as a task and the client gets a handle with the id of the task (`still_running`).
-The tools show a caller only its own tasks. `app` publishes them, and the catalog lists them if some tool can become a task.
+If a call takes longer than the configured wait, it continues as a task, and the client receives a result with the id of the task
+(`still_running`). The tools show a principal only its own tasks. `app` creates the tools, and the catalog lists them if some tool can run
+as a task.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from gateway.tools.progress_text import NewLines
 from gateway.tools.questions import ask_until_usable
 
 WAIT_SECONDS = 50.0
-"""How long `task_result` waits if `tasks.inlineSeconds` sets no limit."""
+"""Maximum seconds for which one call of `task_result` waits for the task, if `tasks.inlineSeconds` sets no limit."""
 
 _TASK_ID: JsonObject = {"type": "string", "minLength": 1, "maxLength": 200, "description": "The task's id, as its handle gave it."}
 _PARAMETERS: JsonObject = {"type": "object", "properties": {"task_id": _TASK_ID}, "required": ["task_id"], "additionalProperties": False}
 
 
 def still_running(task: Task, *, has_output_schema: bool = False) -> Complete:
-    """Return a tool result that says that the call continues as a task, with the id of the task in text, structured content and `_meta`.
+    """Return the tool result for a call that continues as a task: the id of the task, as text, structured content and in `_meta`.
 
-    Clients check structured content against the tool's output schema unless the result is an error. With `has_output_schema` the
-    result is therefore an error with text only, so that at least the text reaches the model.
+    Clients check structured content against the tool's output schema, unless the result is an error. If the tool has an output schema, the
+    result is therefore an error with text only, so that the text reaches the model.
     """
     shown = describe(task)
     text = (
@@ -49,7 +50,7 @@ def still_running(task: Task, *, has_output_schema: bool = False) -> Complete:
 
 
 def describe(task: Task) -> JsonObject:
-    """Return a task as the JSON object that the task tools give to clients."""
+    """Return the JSON object by which the task tools describe a task: id, tool, status, status message, open questions and times."""
     shown: JsonObject = {"taskId": task.id, "tool": task.tool, "status": task.status}
     if message := status_message(task):
         shown["statusMessage"] = message
@@ -60,25 +61,25 @@ def describe(task: Task) -> JsonObject:
 
 
 class TaskTools:
-    """Makes the tools that show, read and cancel tasks. Call `run_with` before the first call of a tool."""
+    """Creates the tools `task_status`, `task_result` and `task_cancel`. Call `run_with` before a tool is called."""
 
     def __init__(self) -> None:
         self._runner: TaskRunner | None = None
         self.tools: Sequence[Tool] = (_TaskStatus(self), _TaskResult(self), _TaskCancel(self))
 
     def run_with(self, runner: TaskRunner) -> None:
-        """Set the `TaskRunner` whose tasks the tools show."""
+        """Set the `TaskRunner` whose tasks the tools show and cancel."""
         self._runner = runner
 
     @property
     def runner(self) -> TaskRunner:
-        """The `TaskRunner` whose tasks the tools show. Raises `ToolFailed` if this gateway keeps no tasks."""
+        """The `TaskRunner` whose tasks the tools show and cancel. Raises `ToolFailed` if this gateway does not run tasks."""
         if self._runner is None:
             raise ToolFailed("This gateway keeps no tasks.")
         return self._runner
 
     async def find(self, arguments: JsonObject, ctx: CallContext) -> Task:
-        """Return the caller's task that the arguments name.
+        """Return the task with the id in the argument `task_id`, which must belong to the calling principal.
 
         Raises:
             ToolFailed: The task is unknown, expired, or belongs to another principal; the error does not say which.
@@ -90,7 +91,7 @@ class TaskTools:
 
 
 class _TaskStatus:
-    """The tool `task_status`: reports the state of a background call, and the questions that it waits for."""
+    """The MCP tool `task_status(task_id)`: returns the state of a background task and its open questions."""
 
     def __init__(self, tasks: TaskTools) -> None:
         self._tasks = tasks
@@ -103,7 +104,7 @@ class _TaskStatus:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Return the task's state, and the questions that it waits for with the commands that answer them."""
+        """Return the state of the task, and its open questions with the commands that answer them."""
         task = await self._tasks.find(arguments, ctx)
         shown = describe(task)
         if questions := await self._tasks.runner.questions(task):
@@ -114,7 +115,7 @@ class _TaskStatus:
 
 
 class _TaskResult:
-    """The tool `task_result`: waits for the result of a background call, and asks the questions of the call meanwhile."""
+    """The MCP tool `task_result(task_id)`: waits for the result of a background task, and sends the task's questions to the client."""
 
     def __init__(self, tasks: TaskTools) -> None:
         self._tasks = tasks
@@ -131,7 +132,7 @@ class _TaskResult:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Return the result of the background call. If it takes longer than the maximum wait, return its `still_running` result again."""
+        """Wait for the result of the task and return it. After the maximum wait, return a result that the task is still running."""
         task = await self._tasks.find(arguments, ctx)
         runner = self._tasks.runner
         seconds = runner.settings.inline_seconds
@@ -157,7 +158,7 @@ class _TaskResult:
         return Complete.text(str(problem), is_error=True)
 
     async def _ask(self, task: Task, ctx: CallContext) -> bool:
-        """Ask the client the first open question of the task. Return `False` if the client cannot be asked."""
+        """Send the first open question of the task to the client, and store the answer. Return `False` if the client cannot be asked."""
         key, request = next(iter(task.open_requests.items()))
 
         async def answer(given: JsonObject) -> None:
@@ -171,7 +172,7 @@ class _TaskResult:
 
 
 class _TaskCancel:
-    """The tool `task_cancel`: cancels a background call."""
+    """The MCP tool `task_cancel(task_id)`: cancels a background task."""
 
     def __init__(self, tasks: TaskTools) -> None:
         self._tasks = tasks

@@ -1,7 +1,7 @@
-"""`Upkeep`: the background loops of a process that runs tasks. Owned by `TaskRunner`.
+"""`Upkeep`: the background loops of a process that runs tasks (calls in the background). `TaskRunner` owns it.
 
-One loop renews the lease and applies changes that other processes stored. The other starts waiting tasks, takes orphaned tasks over and
-deletes expired ones.
+The first loop renews the lease, which is the right of this process to run its tasks, and applies changes that other processes stored. The
+second loop starts queued tasks, takes over tasks of dead processes, and deletes expired tasks.
 """
 
 from __future__ import annotations
@@ -22,27 +22,33 @@ from gateway.tasks.task_executor import TaskExecutor
 logger = logging.getLogger(__name__)
 
 TAKE_OVER_AT_ONCE = 16
-"""Maximum orphaned tasks (whose process stopped or died) that are taken over in one round of the loop."""
+"""Maximum number of orphaned tasks (whose process stopped or died) that are taken over in one iteration of the loop."""
 
 SWEEP_SECONDS = 60.0
-"""Seconds between deletions of expired tasks."""
+"""Seconds between two deletions of expired tasks."""
 
 
 class Upkeep:
-    """The two background loops of one process: lease, and queued, orphaned and expired tasks. `run` starts both."""
+    """Runs the two background loops of a process with tasks: renewal of the lease, and care for queued, orphaned and expired tasks.
+
+    The lease is the right of the process to run its tasks. A task is orphaned if the process that ran it has stopped or died.
+    """
 
     def __init__(self, records: Records, executor: TaskExecutor) -> None:
         self._records = records
         self._executor = executor
         self._lease = executor.lease
         self._takes_over_from = float("-inf")
-        """Earliest time at which this process may take tasks over; infinite while the database is unavailable."""
+        """Time by the event loop's clock from which this process may take over tasks of dead processes.
+
+        It is infinite while the database is unavailable, and then in the future, so that living processes can renew their leases first.
+        """
 
     async def run(self) -> None:
-        """Run the loops until cancelled, then release the tasks of this process."""
+        """Run both loops until cancelled, then release the tasks of this process, so that other processes take them over."""
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._keep_lease)  # a task of its own, so that no other database work delays a renewal
+                group.start_soon(self._keep_lease)  # in a separate asyncio task, so that no other database work delays a renewal
                 group.start_soon(self._note_stop)
                 await self._maintain()
         finally:
@@ -100,9 +106,9 @@ class Upkeep:
         logger.warning("task database did not answer error=%s", error)
 
     async def _admit(self) -> None:
-        """Start the queued tasks that the limits allow now, in any process.
+        """Allow queued tasks of all processes to start, as far as the limits permit, and start those of this process.
 
-        Another process sees at its next lease renewal which of its own tasks may start.
+        Another process notices which of its tasks may start when it next renews its right to run tasks (its lease).
         """
         running = self._executor.running
         if not any(not task.row.admitted_at for task in running.values()):
@@ -113,7 +119,7 @@ class Upkeep:
                 task.notify()
 
     async def _discard(self) -> None:
-        """Delete the tasks in `TaskExecutor.doubtful`: their clients got an error, although the database may have stored them."""
+        """Delete the tasks in `TaskExecutor.doubtful`, whose clients received an error although the database may have stored the task."""
         if doubtful := list(self._executor.doubtful):
             await (await self._records.tasks()).discard(doubtful, owner=self._lease.owner)
             self._executor.doubtful.difference_update(doubtful)
@@ -124,7 +130,7 @@ class Upkeep:
         rows = await self._records.tasks()
         are_there = await rows.any_orphans(owner=self._lease.owner)
         if self._takes_over_from == float("inf"):
-            # After an outage every lease may have expired, so the other processes get the time to renew theirs.
+            # After an outage of the database, all leases may have expired, so the other processes first get time to renew their leases.
             self._takes_over_from = anyio.current_time() + self._lease.seconds
         if not are_there or anyio.current_time() < self._takes_over_from:
             return
@@ -141,11 +147,11 @@ class Upkeep:
             self._executor.launch(row, from_stored(row))
 
     async def _release(self) -> None:
-        """Give up the lease, so that other processes take the tasks over at once."""
+        """Delete this process's right to run its tasks (its lease) from the database, so that other processes take them over at once."""
         if not self._records.is_open:
             return
         with anyio.move_on_after(2, shield=True):
-            while self._executor.running:  # noqa: ASYNC110  # cancelled tasks still record what they did
+            while self._executor.running:  # noqa: ASYNC110  # cancelled tasks still record their finished steps
                 await anyio.sleep(0.01)
         with anyio.move_on_after(2, shield=True):
             try:

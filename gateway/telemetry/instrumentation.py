@@ -39,14 +39,14 @@ _TRUE = frozenset({"true", "1", "yes", "on"})
 
 
 class ObservabilitySettings:
-    """Settings for traces and metrics. Code that runs in every call reads `enable_instrumentation`; the functions of this module set it."""
+    """Whether this process records traces and metrics, and which data. Every call reads `enable_instrumentation`."""
 
     __slots__ = ("_instruments", "_is_refused", "enable_instrumentation", "enable_sensitive_data")
 
     def __init__(self) -> None:
         """Start with instrumentation off. A program may switch it on, or disable it permanently (`refuse`)."""
         self.enable_instrumentation = False
-        """Whether traces and metrics are recorded. If so, every request takes the SDK path, which records them."""
+        """Whether traces and metrics are recorded. If so, the MCP SDK, which records them, processes every request, also plain ones."""
         self.enable_sensitive_data = False
         """Whether messages, tool arguments and results are recorded in traces and metrics."""
         self._is_refused = False

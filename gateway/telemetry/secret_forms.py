@@ -39,12 +39,12 @@ _FORMS = (
 )
 _VALUES = "abcdefghi"
 _SIGNS = ("=", "://", ":", "earer")
-"""Each pattern contains at least one of these strings, so a text without any of them is not searched."""
+"""Each form of a secret contains at least one of these strings, so a text without any of them is not searched."""
 
 
 @cache
 def _secret() -> re.Pattern[str]:
-    """Return the compiled pattern of all forms. It is compiled on first use, because this takes milliseconds and would delay a start."""
+    """Return the pattern that matches all forms of secrets. It is compiled on first use, because this takes milliseconds."""
     return re.compile("|".join(_FORMS), re.IGNORECASE)
 
 

@@ -1,4 +1,4 @@
-"""`SparseLog`: limits log lines that clients or servers can cause to one line of each kind in `SPARSE_SECONDS`."""
+"""`SparseLog`: prevents clients and servers from flooding the log, with at most one line of each kind in `SPARSE_SECONDS`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import time
 
 SPARSE_SECONDS = 10.0
-"""Minimum seconds between two lines of one kind; the next line reports how many lines were omitted."""
+"""Minimum seconds between two log lines of one kind (format string). The next line reports how many lines were omitted."""
 
 
 class SparseLog:
@@ -18,10 +18,10 @@ class SparseLog:
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._kinds: dict[str, tuple[float, int]] = {}
-        """Per kind: time of the last line, and number of lines omitted since."""
+        """Format string of a log line → time of its last line (monotonic), and number of lines omitted since."""
 
     def warning(self, event: str, *values: object) -> None:
-        """Log an event, unless an event of its kind was logged less than `SPARSE_SECONDS` ago."""
+        """Log the format string `event` with `values`, unless a line with this format string was logged less than `SPARSE_SECONDS` ago."""
         now = time.monotonic()
         last, left_out = self._kinds.get(event, (float("-inf"), 0))
         if now - last < SPARSE_SECONDS:

@@ -1,1 +1,1 @@
-"""The interfaces of everything callable (`Tool`, `ToolSource`), the context of a call, and Python functions as tools."""
+"""The interfaces of everything that the gateway can call (`Tool`, `ToolSource`), the context of a call, and Python functions as tools."""

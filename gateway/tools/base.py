@@ -1,8 +1,8 @@
-"""`Tool` and `ToolSource`: the interfaces of everything callable, and the types of outcomes.
+"""`Tool` and `ToolSource`: the interfaces of everything that the gateway can call, and the types of the outcomes of calls.
 
-A proxied tool, a Python function, an agent, a skill tool and a workflow are all a `Tool`, and differ only in what `call` does. A
-`ToolSource` yields tools; a `Source` has resources and prompts too. Values are decoded JSON with MCP's camelCase keys, so a relayed result
-passes unchanged.
+A tool of a remote server, a Python function, an agent, a skill tool and a workflow all implement `Tool`, and differ only in what `call`
+does. A `ToolSource` provides tools; a `Source` also provides resources and prompts. Values are decoded JSON with MCP's camelCase keys, so
+that results of servers are forwarded unchanged.
 """
 
 from __future__ import annotations
@@ -29,28 +29,31 @@ ChangeKind = Literal["tools", "resources", "prompts"]
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """The published definition of a tool. Schemas are kept exactly as their author wrote them."""
+    """The definition of a tool, as clients see it in `tools/list`, and settings for its calls. Schemas stay as their author wrote them."""
 
     name: str
-    """Native name within the tool's source. The catalog chooses the exposed name, which clients call."""
+    """Name of the tool in its source (native name). The catalog assigns the exposed name, by which clients call the tool."""
     description: str | None = None
     input_schema: JsonObject = field(default_factory=lambda: cast("JsonObject", {"type": "object"}))
     output_schema: JsonObject | None = None
     title: str | None = None
     annotations: JsonObject | None = None
-    """MCP hints (`readOnlyHint`, …); untrusted if they come from a remote server."""
+    """The tool annotations of MCP (`readOnlyHint`, …). They are untrusted hints if they come from a remote server."""
     extra: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """Other published keys, verbatim: `icons`, `_meta`, …"""
+    """Other keys of the published definition, unchanged: `icons`, `_meta`, …"""
     task: TaskSupport = "never"
     task_by: TaskRunnerName = "nobody"
-    """What runs calls as tasks: this gateway, the tool's server, or nobody. With `nobody`, clients do not see `taskSupport`."""
+    """What runs calls of the tool as MCP tasks: this gateway, the tool's server, or nobody. `nobody` publishes no `taskSupport`."""
     needs_approval: bool = False
-    """Whether the tool's author wants a person to approve each call. The gate asks the person."""
+    """Whether the tool's author requires that a person approves each call. The gate (the checks before each call) requests the approval."""
     may_ask: bool = False
-    """Whether `call` may use `CallContext.ask`. If not, the server's fast path may run the tool for every client."""
+    """Whether a call may request input from the client (`CallContext.ask`).
+
+    If not, the server may run the tool for every client on its fast path, which does not use the MCP SDK.
+    """
 
     def to_wire(self, name: str | None = None) -> JsonObject:
-        """Return the MCP `Tool` object, with the exposed name `name`, or else the native name."""
+        """Return the definition as an MCP `Tool` object with the name `name`; without `name`, with the native name."""
         wire: JsonObject = {"name": name or self.name}
         if self.title is not None:
             wire["title"] = self.title
@@ -67,23 +70,24 @@ class ToolDefinition:
 
 
 class Releasable(Protocol):
-    """A claim: the share that a large result has of the limited memory for large results (`upstream.large_bodies`)."""
+    """Protocol of a claim: the part of the limited memory for large results that one result occupies (`upstream.large_bodies`)."""
 
     def release(self) -> None:
-        """Give the share of memory back. Further calls have no effect."""
+        """Return the occupied part to the memory for large results. Further calls have no effect."""
         ...
 
 
 class Received(dict[str, JsonValue]):
-    """The result of a request to a server, together with the JSON from which it was parsed."""
+    """The result of a request to a server: a dict that also has the JSON from which it was parsed, because this is faster to search."""
 
     __slots__ = ("claim", "encoded", "long_text")
 
     def __init__(self, result: JsonObject, encoded: tuple[bytes, ...], long_text: LongText | None, claim: Releasable | None = None) -> None:
         """Copy the members of `result`.
 
-        `encoded` is the JSON of the whole response, in parts; `long_text` is a long text of the result, if there is one; `claim` is the
-        share of the memory for large results that the result takes.
+        `encoded` is the JSON of the whole response, as consecutive byte strings. `long_text` is the string of at least 64 KiB that the
+        result contains, if any; its JSON is a byte string of its own in `encoded`. `claim` is the part of the memory for large results that
+        the result occupies.
         """
         dict.__init__(self, result)  # pyright: ignore[reportUnknownMemberType]  # `super()` takes as long again, for every call
         self.encoded = encoded
@@ -91,23 +95,25 @@ class Received(dict[str, JsonValue]):
         self.claim = claim
 
 
-@dataclass(slots=True)  # not frozen: creating a frozen one takes three times as long, and each call creates one
+@dataclass(slots=True)  # not frozen, because creating a frozen object takes three times as long, and each call creates one
 class Complete:
-    """A finished call: an MCP `CallToolResult` in wire form, which the code that receives it may change."""
+    """The outcome of a finished tool call: an MCP `CallToolResult` as decoded JSON. Code that receives it may change it."""
 
     result: JsonObject
     """`content` (list of content blocks) and optionally `structuredContent`, `isError`, `_meta`."""
     encoded: tuple[bytes, ...] | None = field(default=None, compare=False, repr=False)
-    """The JSON from which `result` was parsed, in parts, if it is known. Searching this JSON is faster than walking through `result`."""
+    """The JSON from which `result` was parsed, as consecutive byte strings; `None` if unknown. It is faster to search than `result`."""
     long_text: LongText | None = field(default=None, compare=False, repr=False)
-    """A long text of `result`, if there is one. Then the parts of `encoded` at odd indexes are its JSON, the others the rest."""
+    """The string of at least 64 KiB in `result`, if any. Its JSON is then in the byte strings of `encoded` at odd indexes."""
     claim: Releasable | None = field(default=None, compare=False, repr=False)
-    """The share of the memory for large results that this result takes; the gate releases it. If the claim is a `HelperResult`, a helper
-    process has the content, and `result` has none until the gate has judged it."""
+    """The part of the limited memory for large results that this result occupies. The gate, which checks results, releases it.
+
+    If the claim is a `HelperResult`, a helper process has the content, and `result` has no content until the gate has checked it.
+    """
 
     @classmethod
     def text(cls, text: str, *, is_error: bool = False, structured: JsonValue = None) -> Complete:
-        """Build a result with one text block, and with structured content unless `structured` is `None`."""
+        """Create a result with one text block, and with `structured` as its structured content unless `structured` is `None`."""
         result: JsonObject = {"content": [{"type": "text", "text": text}]}
         if structured is not None:
             result["structuredContent"] = structured
@@ -117,16 +123,16 @@ class Complete:
 
     @classmethod
     def received(cls, result: JsonObject) -> Complete:
-        """Return the outcome with a server's result; if the result is a `Received`, with its JSON and its claim too."""
+        """Create the outcome from a server's result. If the result is a `Received`, its JSON and its memory claim are included."""
         if not isinstance(result, Received):
             return cls(result)
         return cls(result, result.encoded, result.long_text, result.claim)
 
     @property
     def looked_at(self) -> tuple[bytes, ...] | None:
-        """The parts of the result's JSON (`encoded`) that must be searched for hidden text: all but long binary data.
+        """The byte strings of the result's JSON (`encoded`) that must be searched for invisible characters: all except long binary data.
 
-        `None` if the JSON was not kept.
+        `None` if the JSON of the result is unknown.
         """
         parts, long_text = self.encoded, self.long_text
         if parts is None or long_text is None or not all(is_binary(key, node) for node, key in long_text.holders):
@@ -135,27 +141,27 @@ class Complete:
 
     @property
     def content(self) -> list[JsonObject]:
-        """The content blocks in wire form."""
+        """The content blocks of the result, as decoded JSON; an empty list if the result has no `content`."""
         return self.result.get("content") or []
 
     @property
     def structured(self) -> JsonValue:
-        """`structuredContent`, or `None` if it is absent."""
+        """The structured content of the result (`structuredContent`), or `None` if it is absent."""
         return self.result.get("structuredContent")
 
     @property
     def is_error(self) -> bool:
-        """Whether the result is an error."""
+        """Whether the result reports a failed call (`isError`)."""
         return bool(self.result.get("isError"))
 
     def as_text(self) -> str:
-        """Return all text blocks, joined by newlines."""
+        """Return the texts of all text blocks of the result, joined by newlines."""
         return "\n".join(str(b.get("text", "")) for b in self.content if b.get("type") == "text")
 
 
 def is_call_result(result: JsonMapping) -> bool:
-    """Return whether a server's result can be used as `Complete.result`: its content blocks are objects, whatever their types."""
-    content: list[JsonValue] | None = result.get("content")  # or another value
+    """Return whether a server's result has the form of a `CallToolResult`: a list of objects as `content`, or `structuredContent` alone."""
+    content: list[JsonValue] | None = result.get("content")  # a faulty server may send another type
     if not isinstance(content, list):
         return "structuredContent" in result
     for block in content:
@@ -175,7 +181,7 @@ def complete_result(result: JsonObject, *, is_modern: bool) -> JsonObject:
 
 
 def prompt_schema(prompt: JsonMapping) -> JsonObject:
-    """Return the input schema of the tool that renders a listed prompt; all arguments of a prompt are strings."""
+    """Return the input schema of a tool that renders a prompt. `prompt` is an entry of `prompts/list`; all its arguments are strings."""
     properties: JsonObject = {}
     required: list[str] = []
     for argument in objects_in(prompt.get("arguments")):
@@ -189,44 +195,48 @@ def prompt_schema(prompt: JsonMapping) -> JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class InputRequired:
-    """The call needs answers, and must be repeated with them (MCP `input_required`, SEP-2322)."""
+    """The outcome of a call that needs input from the client and must be repeated with the answers (MCP `input_required`, SEP-2322)."""
 
     requests: Mapping[str, JsonObject]
-    """Key → `{"method": "elicitation/create" | "sampling/createMessage" | "roots/list", "params": {…}}`."""
+    """Requests for input by key: `{"method": "elicitation/create" | "sampling/createMessage" | "roots/list", "params": {…}}`."""
     state: str | None = None
-    """Opaque `requestState` that the repeated call must send back unchanged."""
+    """The opaque `requestState` that the client must send back unchanged when it repeats the call."""
     meta: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStarted:
-    """The work continues in the background: a flat MCP `CreateTaskResult` (SEP-2663), in wire form."""
+    """The outcome of a call that continues in the background as an MCP task: a `CreateTaskResult` (SEP-2663), as decoded JSON."""
 
     task: JsonObject
 
 
 ToolOutcome = Complete | InputRequired | TaskStarted
-"""How a call can end: MCP's `resultType` `complete`, `input_required` or `task`."""
+"""The possible outcomes of a tool call, for MCP's `resultType` `complete`, `input_required` and `task`."""
 
 
 class Tool(Protocol):
-    """A callable tool. One object serves concurrent calls, so it must not store anything of a call."""
+    """Protocol of everything that the gateway can call: a remote tool, a Python function, an agent, a skill tool or a workflow.
+
+    One object serves concurrent calls, so it must not store the state of a call.
+    """
 
     @property
     def definition(self) -> ToolDefinition:
-        """The definition, which never changes for this object: a tool whose definition changes is a new `Tool`."""
+        """The definition of the tool. It never changes for one object: if a definition changes, the source creates a new `Tool`."""
         ...
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run the tool once. Behind the gate, `arguments` have passed the policy and the schema.
+        """Run the tool once. Its caller, the gate, has checked the arguments against the policy and the input schema.
 
-        A failure that a model can act on is a `Complete` with `isError`, or a `GatewayError`, which the gate turns into one.
+        A failure on which a model can act is returned as a `Complete` with `isError`, or raised as a `GatewayError`, which the gate
+        converts to such a result.
         """
         ...
 
 
 class NamedTool(Tool, Protocol):
-    """A tool with the attributes `name` and `description`, which agent-framework's middleware reads."""
+    """Protocol of a tool that also has the attributes `name` and `description`, which middleware written for agent-framework reads."""
 
     @property
     def name(self) -> str:
@@ -244,82 +254,88 @@ TaskMethod = Literal["tasks/get", "tasks/update", "tasks/cancel"]
 
 @runtime_checkable
 class TaskTool(Protocol):
-    """A `Tool` of a remote server that relays requests about the tasks which its calls started on the server."""
+    """Protocol of a tool of a remote server that forwards requests about MCP tasks, which calls of the tool started on the server."""
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Send a request about a task, and return the result in the 2026 wire form. `taskId` in `params` is the server's id.
+        """Send a task request to the server, and return its result in the form of MCP 2026-07-28. `taskId` in `params` is the server's id.
 
         Raises:
-            NotFound: No such task (`kind` is `task`).
+            NotFound: The server has no task with this id (`kind` is `task`).
         """
         ...
 
 
 OnChange = Callable[[ChangeKind], None]
-"""A function that a source calls when its list of this kind may have changed. It must not block or raise."""
+"""A callback that a source calls with the kind of a list (such as `tools`) that may have changed. It must not block or raise."""
 
 
 @runtime_checkable
 class DescribingTool(Protocol):
-    """A tool whose description names things that only some callers may use, such as skills."""
+    """Protocol of a tool whose description depends on the caller, because it lists items that only some callers may use (skills)."""
 
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        """Return the description for a caller whose key has these `scopes` (`None`: no restriction).
+        """Return the description for a caller whose API key has these `scopes` (`None`: no restriction).
 
-        `named` is for the model of an agent: the skills that the agent's file names.
+        For the model of an agent, `named` are the skills that the agent's file names.
         """
         ...
 
 
 @runtime_checkable
 class ToolSource(Protocol):
-    """A source of tools. Its owner enters it as an async context manager before use."""
+    """Protocol of a provider of tools: a remote server, or the gateway's functions, agents, workflows or skills.
+
+    The owner of a source enters it as an async context manager before use.
+    """
 
     @property
     def id(self) -> str:
-        """Unique source name: a server key, or `agent`, `skill`, `workflow`, `function`."""
+        """Unique id of the source: the name of a server in the configuration, or `agent`, `skill`, `workflow` or `function`."""
         ...
 
     async def tools(self) -> Sequence[Tool]:
-        """Return the current tools in stable order, without a request to a server."""
+        """Return the current tools of the source in stable order, without sending a request."""
         ...
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Call `on_change` whenever a list of the source may have changed. The catalog registers its listener once."""
+        """Register the callback for changes of the source's lists. The catalog, which merges all sources, calls this once."""
         ...
 
 
 class Source(ToolSource, Protocol):
-    """A source that also has resources, templates, prompts and completion (remote servers, skills)."""
+    """Protocol of a source of tools that also has resources, resource templates, prompts and completion (remote servers, skills)."""
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
-        """Return all entries of `kind` in wire form with native names and URIs, in stable order, without a request to a server."""
+        """Return all resources, templates or prompts in MCP form, in stable order, without sending a request.
+
+        The entries have native names and URIs, which are the names and URIs that the source itself uses.
+        """
         ...
 
     async def read(self, uri: str, ctx: CallContext) -> ReadOutcome:
-        """Read the resource with this native URI, and return its result. Raises `NotFound("resource", uri)`."""
+        """Read the resource with this native URI (the source's own URI), and return its result. Raises `NotFound("resource", uri)`."""
         ...
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> PromptOutcome:
-        """Render the prompt with this native name, and return its result. Raises `NotFound("prompt", name)`."""
+        """Render the prompt with this native name (the source's own name), and return its result. Raises `NotFound("prompt", name)`."""
         ...
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """Complete an argument, and return MCP's `completion` object (`values`, `total`, `hasMore`)."""
+        """Return suggestions for an argument of a prompt or template, as MCP's `completion` object (`values`, `total`, `hasMore`)."""
         ...
 
     async def watch(self, uri: str) -> None:
-        """Subscribe to updates of a native URI. Subscriptions are counted: each call needs its own call of `unwatch`."""
+        """Subscribe to updates of the resource with a native URI. Subscriptions are counted: each call needs its own call of `unwatch`."""
         ...
 
     async def unwatch(self, uri: str) -> None:
-        """Undo one call of `watch` with the same URI."""
+        """End one subscription to a native URI that a call of `watch` started."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A finished read or prompt: the MCP result in wire form (`contents`, or `messages` and `description`)."""
+    """The outcome of a finished `resources/read` or `prompts/get`: the MCP result as decoded JSON (`contents`, or `messages`)."""
 
     result: JsonObject
 
@@ -329,31 +345,38 @@ PromptOutcome = Finished | InputRequired
 
 
 SourceState = Literal["starting", "ready", "idle", "auth needed", "down", "held", "disabled"]
-"""`idle`: disconnected on purpose; the next call connects again. `auth needed`: the server rejects the gateway's credentials."""
+"""The state of a source.
+
+`idle`: disconnected on purpose; the next call connects again. `auth needed`: the server rejects the gateway's credentials. `held`: the
+server's configuration entry waits until a person accepts it. `disabled`: the entry is disabled or invalid.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """A request for input of a 2025 server that waits for an answer, or a cancelled call on which the server still works."""
+    """A wait of a server of protocol 2025-11-25 or older that blocks calls of other clients, shown in the server's status.
+
+    The server waits for the answer to its request for input, or the gateway waits for the end of a cancelled call on the server.
+    """
 
     method: str
-    """MCP method of the request; empty for a cancelled call."""
+    """MCP method of the server's request for input; empty for a cancelled call."""
     caller: Principal | None
-    """The principal that made the call; `None` if whoever sees this status may not know the principal."""
+    """The principal that made the call; `None` if the viewer of this status may not see other principals."""
     client: str
-    """Name that the client declares; empty if whoever sees this status may not know the client."""
+    """Name that the client of the call declares; empty if the viewer of this status may not see other clients."""
     seconds: int
-    """Seconds that the request or call has waited."""
+    """Seconds since the wait began."""
     seconds_left: int
-    """Seconds that the request or call may still wait."""
+    """Seconds after which the gateway ends the wait."""
     approvers: str = ""
-    """Who must approve the request on the pending list, in words; empty if the client of the call is asked directly."""
+    """Description of the people who must approve the request first; empty if the request goes directly to the client of the call."""
     calls_waiting: int = 0
-    """Number of calls of other clients that wait for the server."""
+    """Number of calls of other clients that wait for the server meanwhile."""
 
     @property
     def text(self) -> str:
-        """A description of the open question for the status line of its server."""
+        """A description of the wait for the status line of its server, such as `waits 5 s for 'ann' to answer …`."""
         who = "another caller" if self.caller is None else repr(self.caller.name or self.caller.id)
         who = f"{who} (client {self.client!r})" if self.client else who
         awaited = f"{who} to answer {self.method}" if not self.approvers else f"{self.approvers} to approve {self.method} for {who}"
@@ -366,7 +389,7 @@ class OpenQuestion:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """The status of a source (a server, or agents, skills, workflows or functions), for people and for the health pages."""
+    """The status of a source of tools (a server, or the agents, skills, workflows or functions of the gateway), as operators see it."""
 
     name: str
     kind: Literal["server", "agent", "skill", "workflow", "function"]
@@ -375,27 +398,27 @@ class SourceStatus:
     state: SourceState
     tools: int
     milliseconds: float | None = None
-    """Milliseconds from the start of the connection to a complete listing; `None` before that."""
+    """Milliseconds from the start of the connection until all lists were fetched; `None` before that."""
     error: str | None = None
-    """Why the source is down or disabled, and what to do."""
+    """Why the source is down or disabled, and what to do; `None` without an error."""
     quarantined: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
-    """Native name of each tool that is withheld until a person accepts it → the reason, and the command that accepts it."""
+    """Native name of each tool that is not served until a person accepts its definition → the reason, and the command that accepts it."""
     suspicious: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
-    """Listed items that read like instructions to a model, such as `tool search` → the reason. These items are served nevertheless."""
+    """Listed items whose text reads like instructions to a model (such as `tool search`) → the reason. They are served nevertheless."""
     since: str | None = None
-    """When the source began to fail, in ISO 8601."""
+    """Time at which the source began to fail, in ISO 8601; `None` if it does not fail."""
     loop: str | None = None
-    """Set if the source is this gateway or leads back to it: the problem, and the fix."""
+    """If the source is this gateway itself, or a gateway connected to it: a text with the problem and the fix. Else `None`."""
     questions: tuple[OpenQuestion, ...] = ()
-    """Requests for input, and cancelled calls, for which a 2025 server blocks other calls."""
+    """Waits of an older server for input or for the end of a cancelled call, which block calls of other clients."""
 
     def to_json(self) -> JsonObject:
-        """Return the fields under their names, with each question as text."""
+        """Return all fields as a dict with the names of the fields as keys. Each item of `questions` becomes a text."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {**fields, "questions": [question.text for question in self.questions]}
 
     def seen_by(self, viewer: Principal) -> SourceStatus:
-        """Return the status as `viewer` may see it. Only operators see which other caller a question belongs to."""
+        """Return the status as the principal `viewer` may see it: only operators see the principals and clients of other callers."""
         if not self.questions or is_operator(viewer):
             return self
         seen = (q if q.caller == viewer else dataclasses.replace(q, caller=None, client="") for q in self.questions)
@@ -404,50 +427,53 @@ class SourceStatus:
 
 @runtime_checkable
 class UpdatingSource(Protocol):
-    """A `Source` that reports changes of watched resources."""
+    """Protocol of a `Source` that reports updates of resources to which the gateway has subscribed."""
 
     def subscribe_updates(self, on_update: Callable[[str], None]) -> None:
-        """Call `on_update` with the native URI of each watched resource that changes. The function must not block or raise."""
+        """Call `on_update` with the native URI of each subscribed resource that changes. The function must not block or raise."""
         ...
 
 
 @runtime_checkable
 class QuarantiningSource(Protocol):
-    """A `ToolSource` that withholds tools until a person accepts them."""
+    """Protocol of a `ToolSource` that does not list tools with changed definitions until a person accepts them."""
 
     def quarantined(self) -> Mapping[str, str]:
-        """Return the native names of the withheld tools, each with the reason and the command that accepts it."""
+        """Return the tools that are not listed until a person accepts them: native name → the reason, and the command that accepts it."""
         ...
 
 
 SkillMethod = Literal["skills/list", "skills/get", "resources/directory/read"]
-"""The methods of the skills extension (SEP-2640)."""
+"""The methods of MCP's skills extension (SEP-2640)."""
 
 
 @runtime_checkable
 class SkillServing(Protocol):
-    """A source that may have the skills extension."""
+    """Protocol of a source that may support MCP's skills extension (SEP-2640)."""
 
     @property
     def serves_skills(self) -> bool:
-        """Whether the source has the skills extension now."""
+        """Whether the source supports the skills extension now."""
         ...
 
     @property
     def reads_directories(self) -> bool:
-        """Whether the source has the method `resources/directory/read` of the skills extension."""
+        """Whether the source supports the method `resources/directory/read` of the skills extension."""
         ...
 
     async def skills(self, method: SkillMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Send a request of the skills extension with native URIs; return the result. Raises `NotFound` for an unknown URI or cursor."""
+        """Send a request of the skills extension to the source, and return the result. URIs are native (those that the source uses).
+
+        Raises `NotFound` for an unknown URI or cursor.
+        """
         ...
 
 
 @runtime_checkable
 class AskingSource(Protocol):
-    """A `Source` that may use `CallContext.ask` during reads and prompts."""
+    """Protocol of a `Source` that may request input from the client (`CallContext.ask`) during reads and prompts."""
 
     @property
     def may_ask(self) -> bool:
-        """Whether reads and prompts of this source may use `CallContext.ask`, as far as the source knows now."""
+        """Whether reads and prompts of this source may request input from the client, according to what the source knows now."""
         ...

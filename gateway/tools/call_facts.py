@@ -1,4 +1,4 @@
-"""`CallFacts`: what is known about one call. `Provenance`: where the call came from."""
+"""`CallFacts`: the properties of a call, such as its principal, client and `_meta`. `Provenance`: the agent, workflow or task around it."""
 
 from __future__ import annotations
 
@@ -10,67 +10,82 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.ports import ClientProfile, Era, LogLevel
 
 SKILL_ARGUMENT = "skill_name"
-"""Name of the argument that names a skill in calls of the skill tools."""
+"""Argument of the gateway's skill tools (`load_skill` and others) whose value is the name of a skill."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The origin of a call. The gateway sets these facts; a request cannot."""
+    """The origin of a call: which agents, workflows or task the call is part of. The gateway sets these fields, never a request."""
 
     caller: Principal | None = None
-    """After the gate authorized a call: the caller with the scopes of its key. `None` before, and for a key without scopes."""
+    """The principal with the scopes of its API key, after the gate authorized the call and removed them from `CallFacts.principal`.
+
+    `None` before that, and if the key has no scopes.
+    """
     agent_depth: int = 0
-    """Number of agents that this call runs inside."""
+    """Number of nested agent runs that this call is part of; 0 outside an agent."""
     named_in_files: frozenset[tuple[str, str]] = frozenset()
-    """Argument names and values that files of the agents and workflows around this call fix: constants, and `skill_name` for skills."""
+    """Values of arguments that the surrounding agent and workflow files contain, so that the caller's scopes do not apply to them.
+
+    Each is a pair of argument name and value: a constant of a workflow, or `skill_name` and the name of a skill.
+    """
     tells_errors: bool = True
-    """Whether the caller gets the text of an unexpected exception of a function. Inside an agent, the agent's file decides this."""
+    """Whether the caller receives the text of an unexpected exception of a Python function. Inside an agent, the agent's file decides."""
     step_key: str = ""
-    """Key of this call as a step of a durable task, which is the same when the task is resumed. Empty outside a durable task."""
+    """Key of this call as a step of a durable task; the key stays the same when the task is resumed. Empty outside a durable task."""
 
 
 DIRECT = Provenance()
-"""The origin of a call that a client made itself, rather than an agent, a workflow or a task."""
+"""The origin of a call that a client made directly, not an agent, a workflow or a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFacts:
-    """What is known about one call. A call inside it starts from the same facts (`CallContext.child`)."""
+    """The properties of one call: its principal, client, `_meta`, answers to requests for input, and options.
+
+    A nested call starts with a copy of them (`CallContext.child`).
+    """
 
     principal: Principal = LOCAL
     client: ClientProfile = field(default_factory=ClientProfile)
     meta: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
-    """Request `_meta` that may be forwarded: trace context, vendor keys, the `via` list of gateways. Never keys of the connection."""
+    """The part of the request's `_meta` that may be forwarded to servers: trace context, vendor keys, the `via` list of gateways.
+
+    It never has keys that describe the connection to the client.
+    """
     input_responses: JsonMapping | None = None
-    """Answers to an earlier `InputRequired` of this call, by key, in wire form."""
+    """The client's answers to the requests for input that an earlier attempt of this call returned, by key, in MCP form."""
     request_state: str | None = None
-    """The `state` of that `InputRequired`, unchanged."""
+    """The `requestState` that an earlier attempt of this call returned with its requests for input, unchanged."""
     ask_timeout_seconds: float = 3600.0
-    """Seconds that one question waits for its answer (`server.askTimeoutSeconds`)."""
+    """Seconds that the call waits for the answer to one request for input (`server.askTimeoutSeconds`)."""
     wants_progress: bool = False
-    """Whether the caller requested progress. Only then is progress requested from a server."""
+    """Whether the caller requested progress notifications. Only then does the gateway request them from a server."""
     takes_tasks: bool = False
-    """Whether the caller accepts `TaskStarted` (it declared the tasks extension of 2026 with this call)."""
+    """Whether the caller accepts an MCP task instead of a result, because it declared the tasks extension (2026-07-28) with this call."""
     in_task: bool = False
-    """Whether this call runs as a task, with the limit `tasks.maxWaitSeconds` instead of `timeoutSeconds`. Not set for calls inside it."""
+    """Whether this call runs as a task, with the limit `tasks.maxWaitSeconds` instead of `timeoutSeconds`. False for its nested calls."""
     line: str = ""
-    """Calls with the same text (not empty) share a session with a server that may request input."""
+    """Key of requests that must use the same session with a server: a call of a task tool, and the polls of its task. Else empty."""
     log_level: LogLevel | None = None
-    """Least severe log level that the caller requested; `None` for no logs."""
+    """The least severe level of log messages that the caller wants to receive; `None` for no log messages."""
     provenance: Provenance = DIRECT
-    """The origin of this call."""
+    """The agents, workflows or task that this call is part of."""
 
     @property
     def era(self) -> Era:
-        """The protocol era of the client."""
+        """The protocol era of the client: `legacy` (2025-11-25 and older) or `modern` (2026-07-28)."""
         return self.client.era
 
     @property
     def on_behalf_of(self) -> Principal:
-        """The caller with the scopes of its key, also in calls that an agent or workflow makes for the caller."""
+        """The principal of the original caller with the scopes of its API key, also in calls that an agent or workflow makes for it.
+
+        The gate removes the scopes from `principal` when it has authorized a call; here they are still present.
+        """
         return self.provenance.caller or self.principal
 
     @property
     def skills_in_files(self) -> frozenset[str]:
-        """The skills that files of the agents and workflows around this call name."""
+        """The names of skills that the surrounding agent and workflow files contain, so that this call may use these skills."""
         return frozenset(value for name, value in self.provenance.named_in_files if name == SKILL_ARGUMENT)

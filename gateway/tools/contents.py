@@ -1,4 +1,4 @@
-"""Converts contents of messages to blocks of MCP results and back, and return values of functions to contents."""
+"""Converts `Content` objects (the parts of an agent's messages) to MCP content blocks and back, and results of functions to `Content`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gateway.tools.base import Complete
 from gateway.types.content import Content
 
 NOTHING = "(no output)"
-"""Text for a model when a call has no output, because models understand an empty result as a failure."""
+"""Text that a model receives as the result of a call without output, because models misunderstand an empty result as a failure."""
 
 
 class Contents(list[Content]):
-    """A list of contents, the parts of a message. `str` returns their text."""
+    """A list of `Content` objects, the parts of a message. `str()` returns the texts of its text parts, joined by newlines."""
 
     def __str__(self) -> str:
         return "\n".join(content.text or "" for content in self if content.type == "text")
 
 
 def is_rich(value: object) -> bool:
-    """Whether a value is a content (a part of a message, such as an image), or a list with at least one."""
+    """Return whether a function's result is a `Content` object (such as an image), or a list that contains a `Content` object."""
     return isinstance(value, Content) or _is_contents(value)
 
 
@@ -32,7 +32,10 @@ def _is_contents(value: object) -> TypeGuard[Sequence[object]]:
 
 
 def to_contents(value: object) -> Contents:
-    """Convert a result to contents, the parts of a message. The result is an outcome, contents, text, or a value with a JSON form."""
+    """Convert a result of a call to a list of `Content` objects, the parts of a message.
+
+    The result can be a `Complete` (the outcome of a tool call), one or more `Content` objects, a text, or a value with a JSON form.
+    """
     if isinstance(value, Complete):
         return _of_result(value)
     if isinstance(value, Content):
@@ -51,7 +54,7 @@ def _text(value: object) -> str:
 
 
 def _plain(value: object) -> JsonValue:
-    """Convert a value without a JSON form: models and dataclasses to objects, any other value to its text."""
+    """Convert a value that `json.dumps` cannot encode: pydantic models and dataclasses become objects, other values their `str()`."""
     if callable(dump := getattr(value, "model_dump", None)):
         return dump(mode="json")
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
@@ -73,7 +76,11 @@ def _of_result(result: Complete) -> Contents:
 
 
 def from_block(block: JsonMapping) -> Content:
-    """Convert an MCP content block. Images, audio and files keep their data; a link keeps its name and description."""
+    """Convert an MCP content block to a `Content` object.
+
+    Images, audio and embedded resources keep their data; a resource link keeps its name and description. A block of an unknown type becomes
+    text with the JSON of the block.
+    """
     mime = block.get("mimeType")
     match block.get("type"):
         case "text":
@@ -97,7 +104,7 @@ def from_block(block: JsonMapping) -> Content:
 
 
 def to_block(content: Content) -> JsonObject:
-    """Convert a content (a part of a message) to an MCP content block, or to a text block if MCP has no block for it."""
+    """Convert a `Content` object (a part of a message) to an MCP content block: a text block if MCP has no type for it."""
     match content.type:
         case "text":
             return {"type": "text", "text": content.text or ""}

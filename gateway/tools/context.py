@@ -1,7 +1,7 @@
-"""`CallContext`: the facts, ports, limits and run of one call. `CallClock` and `LateClock`: its deadlines.
+"""`CallContext`: the state of one call: its facts, its client, its deadlines, its agent run. `CallClock` and `LateClock`: deadlines.
 
-The server or the CLI makes one for each incoming call, and passes it down as an argument; an agent or workflow derives a child context for
-each call that it makes. It holds no services and no settings.
+The server or the CLI creates a `CallContext` for each incoming call, and passes it on as an argument; an agent or workflow derives a child
+context for each call that it makes. A `CallContext` holds no services and no settings.
 """
 
 from __future__ import annotations
@@ -27,50 +27,56 @@ from gateway.tools.ports import Caller, LogLevel, NoCaller, Presence
 ToolT = TypeVar("ToolT")
 
 Wait = Callable[[], contextlib.AbstractAsyncContextManager[None]]
-"""A function that returns the context manager to enter around a wait for a person."""
+"""A function that returns a context manager, which a call enters while it waits for a person (it releases a concurrency slot meanwhile)."""
 
 
 class CallClock:
-    """The deadline of one call, which stops while a person is asked. The gate runs the work inside `scope`."""
+    """The deadline of one call; the time that the call waits for a person does not count. The gate runs the call inside `scope`.
+
+    The gate is the code that checks and runs each call.
+    """
 
     __slots__ = ("_ends_at", "_is_abandoned", "_left", "_paused", "_scope", "ended", "is_left")
 
     def __init__(self, seconds: float) -> None:
-        """The deadline is when `seconds` of working time are over, counted from now. Infinite is allowed."""
+        """Start the deadline: `seconds` from now, without the time inside `paused`. Infinity means no deadline."""
         self._ends_at = time.monotonic() + seconds
         self._scope: anyio.CancelScope | None = None
         self._paused = 0
         self._left = seconds
         self._is_abandoned = False
         self.is_left = False
-        """Whether the work of the call ended. Only set for a clock in a `LateClock`."""
+        """Whether the call has ended. Only set for calls on the server's fast path (without the SDK), whose clock is in a `LateClock`."""
         self.ended = ""
-        """Why the call was ended before its deadline; empty if this did not happen."""
+        """Why `end` ended the call before its deadline; empty if `end` was not called."""
 
     @property
     def scope(self) -> anyio.CancelScope:
-        """The cancel scope that ends the work at the deadline."""
+        """The cancel scope in which the call runs. It cancels the call at the deadline."""
         if self._scope is None:
             self._scope = anyio.CancelScope(deadline=self._ends_at)
         return self._scope
 
     @property
     def is_over(self) -> bool:
-        """Whether the deadline, or `end`, cancelled the work, rather than the caller."""
+        """Whether the deadline or `end` cancelled the call; false if the caller cancelled it."""
         return self._scope is not None and self._scope.cancel_called and not self._is_abandoned
 
     def abandon(self) -> None:
-        """Record that the caller cancels the call, so that `is_over` stays false."""
+        """Record that the caller has cancelled the call, so that `is_over` stays false."""
         self._is_abandoned = True
 
     def end(self, reason: str) -> None:
-        """End the call now, because a question that it asked was not answered. `reason` says so; the asking server may not notice it."""
+        """Cancel the call now, because its request for input was not answered, and store `reason` in `ended` for the error message.
+
+        The server that requested the input may not notice this by itself.
+        """
         self.ended = reason
         self.scope.cancel()
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncGenerator[None, None]:
-        """Stop the deadline inside the context, while a person is asked. Several questions may overlap."""
+        """Async context manager: stop the deadline while the call waits for a person. Several waits may overlap."""
         self._paused += 1
         if self._paused == 1:
             self._left = self._ends_at - time.monotonic()
@@ -84,24 +90,27 @@ class CallClock:
 
 
 class LateClock:
-    """Holds the `CallClock` of a call on the server's fast path. The server begins to enforce its deadline only if the call is slow.
+    """Holds the deadline (`CallClock`) of a call on the server's fast path, without the SDK. It is enforced only if the call is slow.
 
-    Because: entering a cancel scope with a deadline takes 6 µs, 5 % of a plain call, and most calls end long before their deadline.
+    Because: entering a cancel scope with a deadline takes 6 µs, 5 % of a call on the fast path, and most calls end before their deadline.
     """
 
     __slots__ = ("_is_closed", "_seconds", "clock")
 
     def __init__(self, seconds: float) -> None:
-        """After `seconds`, the server begins to enforce the deadline of the call. A shorter deadline is enforced from the start."""
+        """Create it without a clock. After `seconds`, the server begins to enforce the deadline of the call.
+
+        The gate, which runs the call, enforces shorter deadlines from the start.
+        """
         self._seconds = seconds
         self._is_closed = False
         self.clock: CallClock | None = None
-        """The clock whose deadline the server enforces; `None` if there is none."""
+        """The clock whose deadline the server enforces; `None` if the gate, which runs the call, enforces all deadlines."""
 
     def takes(self, clock: CallClock, seconds: float) -> bool:
-        """Have the server enforce `clock`, whose deadline is after `seconds`. Return false if the gate must enforce it itself.
+        """Let the server enforce the deadline of `clock`, which is in `seconds`; return false if the gate must enforce it itself.
 
-        The server only enforces the first clock of a call, if its deadline is late enough.
+        The gate runs the call and calls this. The server enforces only the first clock of a call, and only if its deadline is late enough.
         """
         if self._is_closed or self.clock is not None or seconds <= self._seconds:
             return False
@@ -109,61 +118,64 @@ class LateClock:
         return True
 
     def close(self) -> None:
-        """Accept no clock from now on, because the server has begun to enforce the deadline."""
+        """Refuse all clocks from now on, because the server has begun to enforce the deadline."""
         self._is_closed = True
 
 
 @dataclass(frozen=True, slots=True)
 class StartedStep:
-    """A step of a durable task that `DurablePort.begin` began, or whose result an earlier attempt recorded."""
+    """A step of a durable task, as `DurablePort.begin` returns it: newly started, or with the result that an earlier attempt recorded."""
 
     is_done: bool
     value: JsonValue
-    """The recorded result; `None` if the step is not done."""
+    """The recorded result; `None` if the step has no recorded result."""
     finish: Callable[[JsonValue], Awaitable[None]]
-    """A function that records the result of the step."""
+    """Function that records the result of the step. The caller of `begin` calls it when the step has ended."""
 
 
 class DurablePort(Protocol):
-    """The step log of a durable task, for the work inside it; `CallContext.durable` is `None` outside a task.
+    """Protocol of the step log of a durable task (a background call that continues after a restart); code in the task records steps in it.
 
-    The protocol is defined here, so that tools, agents and workflows record steps without importing the task engine (`tasks`). When a
-    task is resumed, its work runs from the start, and recorded steps return their recorded results.
+    When a task is resumed, its code runs from the start, and recorded steps return their recorded results. The protocol is defined here, so
+    that tools, agents and workflows record steps without importing the task engine (`tasks`).
     """
 
     @property
     def version(self) -> int:
-        """Version of the rules by which the task's steps are named. A task keeps the version with which it was started."""
+        """Version of the rules by which the steps of the task are named. A task keeps the version with which it was started."""
         ...
 
     def scoped(self, label: str) -> DurablePort:
-        """Return a port for a part of the work: names and numbers of its steps are separate from those of other parts."""
+        """Return a step log for one part of the task, in which names and numbers of steps are separate from those of other parts."""
         ...
 
     def asking(self, label: str) -> DurablePort:
-        """Return a port with the same steps, but with `label` in the names of its questions.
+        """Return a step log with the same steps that adds `label` to the keys of questions (requests for input).
 
-        Parts of the work that run concurrently each need such a port, so that the numbers of their questions do not depend on the order.
+        Parts of the task that run concurrently each need their own label, so that the keys do not depend on the order of the questions.
         """
         ...
 
     def question(self, name: str) -> str:
-        """Return a key for the next question with this name. A resumed task that asks in the same order gets the same keys, and so answers.
+        """Return the key of the next question (request for input) with this name; a resumed task finds the stored answer by the key.
 
-        Call it only in code that runs again when the task is resumed, or on the port of the step that contains the question. Otherwise
-        the numbers shift when a recorded step is skipped.
+        Call it only in code that runs again when the task is resumed, or on the step log of the step that contains the question. Otherwise
+        the numbers in the keys shift when a recorded step is skipped.
         """
         ...
 
     def judges(self, key: str) -> None:
-        """Announce that the work will judge the answers to the question `key`, by calling `judged` for each answer."""
+        """Announce that the code checks each answer to the question with this key, and reports by `judged` whether the answer can be used.
+
+        The response to the client that sends the answer waits a limited time for this report, and contains the reason of a refusal.
+        """
         ...
 
     async def judged(self, key: str, problem: str = "") -> bool:
-        """Record that the work used the answer to the question `key`, or cannot use the answer because of `problem`.
+        """Report that the answer to the question with this key was used, or, with `problem`, why it cannot be used.
 
-        An answer that cannot be used is removed, and the client that sent it gets the problem as an error. Returns whether the task keeps
-        the question: if the work asks it again with the same request and key, clients see it under the same name.
+        A refused answer is removed, and the client that sent it receives the problem as an error. Returns whether the question stays open:
+        if the code then repeats the same request with the same key, clients see it under the same name.
         """
         ...
 
@@ -175,11 +187,11 @@ class DurablePort(Protocol):
         repeatable: bool | Callable[[str], bool],
         ctx: CallContext | None = None,
     ) -> JsonValue:
-        """Run `work` once, and record its JSON result. `work` receives the step's idempotency key, the same at every attempt.
+        """Run `work` once, and record its JSON result. `work` receives an idempotency key of the step, the same at every attempt.
 
-        Steps with one name are numbered in their order. A step that was running when the process died runs again if it is `repeatable` (a
-        function receives the key without the task's id); otherwise a person is asked. The clocks of `ctx`, the call that the step belongs
-        to, stop during that question.
+        Steps of the same name are numbered in their order. A step that was running when the process died runs again if it is `repeatable`
+        (a function receives the key without the task's id and decides); otherwise a person decides. Deadlines of `ctx`, the call that
+        contains the step, stop while a person decides.
 
         Raises:
             ToolFailed: The outcome of an earlier attempt is unknown, and the step must not be repeated.
@@ -187,60 +199,61 @@ class DurablePort(Protocol):
         ...
 
     async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> StartedStep:
-        """Begin a step that the work itself ends, with `StartedStep.finish`. `repeatable`, `ctx` and the errors are those of `step`."""
+        """Begin a step whose result the caller records later with `StartedStep.finish`. Other parameters and errors are those of `step`."""
         ...
 
     def shows(self, message: str) -> contextlib.AbstractContextManager[None]:
-        """Show `message` as the task's status message inside the context, whatever progress other parts of the work report."""
+        """Show `message` as the task's status message inside the context, even if other parts of the task report progress."""
         ...
 
     async def keep(self, name: str, value: JsonValue) -> None:
-        """Store a value of the task under a name (a checkpoint), in place of the earlier value of this name."""
+        """Store a JSON value (a checkpoint) with the task under a name, and replace an earlier value of this name."""
         ...
 
     def kept(self, name: str) -> JsonValue:
-        """Return the value that `keep` stored under a name, or `None`."""
+        """Return the value that `keep` stored with the task under a name, or `None`."""
         ...
 
     async def goes_on(self) -> bool:
-        """Return whether the task, whose work is being cancelled here, will be continued: in another process, or at the next start.
+        """Return whether the task will be resumed, by another process or at the next start, although its code is being cancelled here.
 
-        If so, the calls that the task has running on servers must not be cancelled there: the task will follow them.
+        If so, its calls that are in flight on servers must not be cancelled there, because the resumed task waits for their results.
         """
         ...
 
 
 class Invocation(Protocol):
-    """A tool call of an agent's run (`invocation.FunctionInvocationContext`)."""
+    """Protocol of one tool call of an agent's run, implemented by `FunctionInvocationContext`."""
 
     metadata: JsonObject
-    """Values that the middleware of the call share."""
+    """Values that all middleware of the tool call share."""
     kwargs: JsonObject
-    """The values that the program passed to the run (`function_invocation_kwargs`)."""
+    """The values that the program passed to the run of the agent as `function_invocation_kwargs`."""
 
 
 class ToolGuard(Protocol[ToolT]):
-    """The gate for the tools that one agent or workflow brings along.
+    """Protocol of the gate (policy checks) for tools that one agent or workflow defines itself, such as an agent's file tools.
 
     `ToolT` is always `base.Tool`, which cannot be named here because its `call` takes a `CallContext`.
     """
 
     def guarded(self, tools: Sequence[ToolT]) -> list[ToolT]:
-        """Return the tools that policy does not hide, in order, each behind the gate. A tool behind a gate is returned unchanged.
+        """Return the tools that policy does not hide, in order, each wrapped so that its calls pass the policy checks (the gate).
 
-        A tool that is only declared is returned unchanged too, because the caller of the run, not the gateway, answers its calls.
+        A tool that is already behind a gate is returned unchanged, and so is a tool that is only declared, because the program that runs
+        the agent, not the gateway, answers its calls.
         """
         ...
 
     def lent(self, tools: Sequence[ToolT]) -> list[ToolT]:
-        """Return `tools`, which other sources have and a key of the agent's or workflow's file adds (`skills`), each behind this gate too.
+        """Return tools of other sources, which an agent has by its key `skills`, wrapped so that these policy checks apply to them too.
 
-        A call passes this gate, and then the gate of the tool's own source. Tools that policy hides are left out. Rules use native names.
+        A call passes these checks, and then those of the tool's source. Tools that policy hides are left out. Rules use native names.
         """
         ...
 
     async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:
-        """Ask a person to approve `name`, which the text `shown` describes; `None` means approved.
+        """Ask a person to approve the call of `name`, which the text `shown` describes; return `None` if approved.
 
         `key` identifies the question in a durable task (`CallContext.question`).
 
@@ -250,49 +263,50 @@ class ToolGuard(Protocol[ToolT]):
         ...
 
     def function(self, reference: str, found: object, tool: ToolT) -> ToolT:
-        """Return `tool`, which runs the Python function `found`, behind the gate. `reference` is how a file names the function.
+        """Return a tool that runs a Python function (`found`), wrapped so that its calls pass the policy checks (the gate).
 
-        The gate refuses each call if the policy of `function` or of this source denies the function.
+        `reference` is the name of the function in the file. The gate refuses each call if the policy of `function` or of the agent or
+        workflow denies the function.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPorts:
-    """Interfaces to the client of a call and to the durable task around it."""
+    """The interfaces of a call to its client and to the durable task that contains it."""
 
     caller: Caller = field(default_factory=NoCaller)
     presence: Presence | None = None
-    """Whether the client is reachable, for a request in a 2025 session over HTTP. Other requests end with their connection."""
+    """Tracks whether the client is connected, for a request in a 2025 session over HTTP. Other requests end with their connection."""
     durable: DurablePort | None = None
-    """The step log of the durable task that the call is part of; `None` outside a task."""
+    """The step log of the durable task that contains the call; `None` outside a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLimits:
-    """Deadlines and concurrency slots of a call and of the calls around it."""
+    """The deadlines and concurrency slots of a call and of all calls that contain it."""
 
     clocks: tuple[CallClock, ...] = ()
-    """Deadlines. All of them stop while a person is asked."""
+    """The deadlines of the call and of the calls that contain it. All of them stop while the call waits for a person."""
     waits: tuple[Wait, ...] = ()
-    """Context managers that are entered around each wait for a person. They release concurrency slots meanwhile."""
+    """Functions that return context managers, which release a concurrency slot while the call waits for a person."""
     late_clock: LateClock | None = None
-    """Holds the deadline of a call on the server's fast path; `None` for other calls."""
+    """Holds the deadline of a call on the server's fast path (without the SDK); `None` for other calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentScope:
-    """The run of an agent or workflow that a call belongs to."""
+    """The run of an agent or workflow that contains a call."""
 
     invocation: Invocation | None = None
-    """The agent's tool call that this call is; `None` outside an agent's run."""
+    """The tool call of an agent's run that caused this call; `None` outside an agent's run."""
     tool_guard: ToolGuard[Any] | None = None
-    """The gate for the tools that the surrounding agent or workflow brings along; `None` outside a gateway."""
+    """The policy checks for tools that the surrounding agent or workflow defines itself; `None` outside a gateway."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """One call: its facts, its ports, its limits and the run around it. The methods derive the contexts of other calls."""
+    """The context of one call: its facts, interfaces to its client, limits, and agent run. Methods derive contexts of nested calls."""
 
     facts: CallFacts = field(default_factory=CallFacts)
     ports: CallPorts = field(default_factory=CallPorts)
@@ -301,7 +315,7 @@ class CallContext:
 
     @staticmethod
     def of_request(known: CallFacts, principal: Principal, meta: JsonMapping, ports: CallPorts, late_clock: LateClock) -> CallContext:
-        """Return the context of a call on the server's fast path. `known` are the facts that all calls of the client share."""
+        """Create the context of a call on the server's fast path (without the SDK). `known` has facts that all calls of a client share."""
         facts = CallFacts(
             principal=principal,
             client=known.client,
@@ -313,45 +327,45 @@ class CallContext:
         return CallContext(facts, ports, CallLimits(late_clock=late_clock))
 
     def with_facts(self, facts: CallFacts) -> CallContext:
-        """Return the context with other facts."""
+        """Return a copy of the context with `facts` in place of its facts."""
         return CallContext(facts, self.ports, self.limits, self.run)
 
     def with_meta(self, meta: JsonMapping) -> CallContext:
-        """Return the context with other `_meta` to forward."""
+        """Return a copy of the context with `meta` as the `_meta` that may be forwarded to servers."""
         return self.with_facts(dataclasses.replace(self.facts, meta=meta))
 
     def with_answers(self, answers: JsonMapping | None, state: str | None) -> CallContext:
-        """Return the context with the answers to an `InputRequired` and its state; both `None` for a call that starts again."""
+        """Return a copy with the client's answers to requests for input, and the `requestState` of these; both `None` for a new call."""
         return self.with_facts(dataclasses.replace(self.facts, input_responses=answers, request_state=state))
 
     def with_state(self, state: str | None) -> CallContext:
-        """Return the context with another request state: the state of the `InputRequired` result that this round of the call answers."""
+        """Return a copy of the context with another `requestState`, which the last result `InputRequired` of the call contained."""
         return self.with_answers(self.facts.input_responses, state)
 
     def with_caller(self, caller: Caller) -> CallContext:
-        """Return the context with another receiver of progress, log messages and requests for input."""
+        """Return a copy of the context that sends progress, log messages and requests for input to `caller`."""
         return CallContext(self.facts, dataclasses.replace(self.ports, caller=caller), self.limits, self.run)
 
     def with_durable(self, durable: DurablePort | None) -> CallContext:
-        """Return the context with another port to the durable task."""
+        """Return a copy of the context with another step log of the durable task, or without one."""
         return CallContext(self.facts, dataclasses.replace(self.ports, durable=durable), self.limits, self.run)
 
     def with_wait(self, wait: Wait) -> CallContext:
-        """Return the context with one more concurrency slot."""
+        """Return a copy with one more concurrency slot to release during waits for a person: `wait` returns the context manager for it."""
         return dataclasses.replace(self, limits=dataclasses.replace(self.limits, waits=(*self.limits.waits, wait)))
 
     def for_invocation(self, invocation: Invocation) -> CallContext:
-        """Return the context of the agent's tool call that this call is."""
+        """Return a copy of the context with `invocation`, the tool call of an agent's run that causes this call."""
         return dataclasses.replace(self, run=dataclasses.replace(self.run, invocation=invocation))
 
     def guarded_by(self, tool_guard: ToolGuard[Any] | None) -> CallContext:
-        """Return the context with the gate for the tools that an agent or workflow brings along."""
+        """Return a copy of the context with the policy checks for tools that an agent or workflow defines itself."""
         return dataclasses.replace(self, run=dataclasses.replace(self.run, tool_guard=tool_guard))
 
     def child(self, invocation: Invocation | None = None) -> CallContext:
-        """Return the context for a call inside this one: the same caller, without answers and without progress.
+        """Return the context for a nested call of the same principal and client. It has no progress and no answers to requests for input.
 
-        The idempotency key in `meta` is removed, because it names the outer call.
+        The idempotency key in `meta` is removed, because it identifies the outer call.
         """
         facts = dataclasses.replace(
             self.facts,
@@ -365,34 +379,36 @@ class CallContext:
         return CallContext(facts, self.ports, self.limits, AgentScope(invocation=invocation, tool_guard=self.run.tool_guard))
 
     def limited(self, clock: CallClock, wait: Wait | None) -> CallContext:
-        """Return the context with one more deadline and, if `wait` is given, one more concurrency slot."""
+        """Return a copy of the context with one more deadline and, if `wait` is given, one more concurrency slot."""
         held = self.limits
         waits = held.waits if wait is None else (*held.waits, wait)
         limits = CallLimits(clocks=(*held.clocks, clock), waits=waits, late_clock=held.late_clock)
         return CallContext(self.facts, self.ports, limits, self.run)
 
     def let_in(self) -> CallContext:
-        """Return the context for an authorized call: without the scopes of the caller's key, because what an agent or workflow may use is
-        decided by its file.
+        """Return the context for an authorized call: its principal has no scopes, because an agent or workflow may use what its file names.
 
-        `on_behalf_of` still returns the caller with its scopes.
+        `on_behalf_of` still returns the principal with its scopes.
         """
         return self._from(self.facts.principal.unscoped(), caller=self.facts.on_behalf_of)
 
     def as_caller(self) -> CallContext:
-        """Return the context with the scopes of the caller's key, to judge a value that the caller chose, such as a URI."""
+        """Return the context with the scopes of the caller's API key, to check a value that the caller chose, such as a URI."""
         return self if self.facts.provenance.caller is None else self._from(self.facts.on_behalf_of, caller=None)
 
     def for_argument(self, name: str, value: str) -> CallContext:
-        """Return the context for reading or running `value`, the argument `name` of this call.
+        """Return the context with which to check whether this call may use `value`, the value of its argument `name` (such as a URI).
 
-        A value that a workflow's or agent's file fixes may be used whatever the caller's scopes are; for other values, the scopes apply.
-        Values that an agent's model chooses count as the caller's, because the caller's task controls the model.
+        A value that a workflow's or agent's file contains may be used regardless of the caller's scopes; for other values, the scopes
+        apply. Values that an agent's model chooses count as the caller's, because the caller's prompt controls the model.
         """
         return self if (name, value) in self.facts.provenance.named_in_files else self.as_caller()
 
     def inside_agent(self, skills: Sequence[str] = (), *, tells_errors: bool = False) -> CallContext:
-        """Return the context of an agent's run whose file names `skills`. Constants of a workflow around it no longer apply."""
+        """Return the context for the run of an agent whose file names `skills`, which it may use regardless of the caller's scopes.
+
+        Constants in the file of a surrounding workflow are no longer exempt from these scopes.
+        """
         named = frozenset((SKILL_ARGUMENT, skill) for skill in skills)
         came = self.facts.provenance
         return self._with_provenance(
@@ -400,17 +416,23 @@ class CallContext:
         )
 
     def named_in_file(self, constants: frozenset[tuple[str, str]]) -> CallContext:
-        """Return the context of a call whose arguments a workflow's file fixes: `constants` are pairs of argument name and value."""
+        """Return the context of a call that may use `constants` regardless of the caller's scopes, because a workflow's file has them.
+
+        Each constant is a pair of argument name and value.
+        """
         came = self.facts.provenance
         return self._with_provenance(dataclasses.replace(came, named_in_files=came.named_in_files | constants))
 
     def as_step(self, durable: DurablePort | None, key: str) -> CallContext:
-        """Return the context of the step `key` of a durable task. Servers receive the key as an idempotency key."""
+        """Return the context of a step of a durable task. Servers receive the step's `key` as an idempotency key."""
         step = self._with_provenance(dataclasses.replace(self.facts.provenance, step_key=key)).with_durable(durable)
         return step.with_meta({**self.facts.meta, IDEMPOTENCY_KEY: key})
 
     def detached(self) -> CallContext:
-        """Return a context for work that outlives this call: the same caller, rights and gate, without progress and questions."""
+        """Return a context for work that continues after this call.
+
+        It has the same principal and policy checks (`tool_guard`), but no progress and no requests for input.
+        """
         came = dataclasses.replace(self.facts.provenance, step_key="")
         facts = CallFacts(principal=self.facts.principal, meta=self.facts.meta, provenance=came)
         return CallContext(facts, run=AgentScope(tool_guard=self.run.tool_guard))
@@ -423,16 +445,16 @@ class CallContext:
         return self.with_facts(dataclasses.replace(self.facts, provenance=provenance))
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Send progress to the caller; `progress` must increase from call to call."""
+        """Send a progress notification to the caller; `progress` must increase from call to call."""
         await self.ports.caller.progress(progress, total, message)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None = None) -> None:
-        """Send a log message to the caller; dropped if the caller did not request messages of this level."""
+        """Send a log message to the caller. It is dropped if the caller did not request messages of this level."""
         await self.ports.caller.log(level, data, logger)
 
     @contextlib.asynccontextmanager
     async def waiting(self) -> AsyncGenerator[None, None]:
-        """Stop the deadlines, and free the concurrency slots, of this call inside the context, while a person decides."""
+        """Async context manager for a wait for a person: it stops the deadlines of this call, and releases its concurrency slots."""
         async with contextlib.AsyncExitStack() as stack:
             for clock in self.limits.clocks:
                 await stack.enter_async_context(clock.paused())
@@ -443,25 +465,25 @@ class CallContext:
             yield
 
     async def here(self) -> None:
-        """Wait until the client has a stream open. Use it inside `waiting`, so that the call ends if the client is lost."""
+        """Wait until the client has an open stream for messages. Call it inside `waiting`, so that the call ends if the client is lost."""
         if self.ports.presence is not None:
             await self.ports.presence.here()
 
     def question(self, name: str) -> str:
-        """Return a key for the next question with this name, to be passed to `ask`; empty outside a durable task."""
+        """Return the key for the next request for input with this name, to be passed to `ask`; empty outside a durable task."""
         return self.ports.durable.question(name) if self.ports.durable is not None else ""
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Ask the caller (a person, its model, its roots), and wait at most `ask_timeout_seconds`.
+        """Send a request for input (elicitation, sampling or roots) to the caller, and return the answer, within `ask_timeout_seconds`.
 
-        The deadlines of this call stop, and its concurrency slots are released, during the wait. Inside a durable task, `key` (from
-        `question`) identifies the question: when the task is resumed, a question with the same key gets the same answer. A question
-        without a key is asked again.
+        During the wait, the deadlines of this call stop and its concurrency slots are released. Inside a durable task, `key` (from
+        `question`) identifies the request: when the task is resumed, a request with the same key gets the stored answer; a request without
+        a key is sent again.
 
         Raises:
-            AskUnavailable: The caller cannot be asked this.
-            AskExpired: The question was not answered in time.
-            AnswerRefused: The answer does not have the form that the question requires.
+            AskUnavailable: The caller cannot receive this request.
+            AskExpired: The caller did not answer in time.
+            AnswerRefused: The answer does not have the form that the request requires.
         """
         answer: JsonObject | None = None
         async with self.waiting():

@@ -1,7 +1,7 @@
-"""`drive`: runs a call to its end: asks the caller for the input that it requests, and repeats it with the answers.
+"""`drive`: completes a call that requests input: it asks the caller, and repeats the call with the answers until the call is finished.
 
-Used where an `InputRequired` cannot be returned to the client: for 2025 clients, inside agents and workflows, and by the CLI. 2026 clients
-receive it unchanged. One request of such a call, with its result, is a round.
+Used if the outcome `InputRequired` (MCP 2026-07-28, SEP-2322) cannot be returned to the client: for 2025 clients, inside agents and
+workflows, and by the CLI. 2026 clients receive `InputRequired` unchanged. Each repetition of a call is called a round.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from gateway.tools.context import CallContext, CallPorts
 logger = logging.getLogger(__name__)
 
 MAX_ROUNDS = 10
-"""Maximum rounds of one call. A server that requests input more often is assumed to be stuck."""
+"""Maximum number of times that one call may request input. A server that requests input more often is assumed to be stuck."""
 
 WITHDRAW_SECONDS = 5.0
-"""Seconds within which a remote gateway must end a call that nobody will answer. After them, only its own deadline ends the call."""
+"""Seconds to wait until a remote gateway ends a call whose requests for input stay unanswered. After that, only its deadline ends it."""
 
 OutcomeT = TypeVar("OutcomeT")
 
 
 async def drive(tool: Tool, arguments: JsonObject, ctx: CallContext) -> Complete | TaskStarted:
-    """Call `tool`, send its requests for input to `ctx.ask`, and repeat the call with the answers until it is finished.
+    """Call `tool`, send its requests for input to the caller (`ctx.ask`), and repeat the call with the answers until it is finished.
 
     Raises:
-        AskUnavailable: The caller cannot be asked what the tool needs.
-        ToolFailed: More than `MAX_ROUNDS` rounds.
+        AskUnavailable: The caller cannot receive a request for input of the tool.
+        ToolFailed: The tool requested input more than `MAX_ROUNDS` times.
     """
     return await drive_rounds(lambda leg: tool.call(arguments, leg), ctx, tool.definition.name, arguments)
 
@@ -48,7 +48,11 @@ async def drive_rounds(
     name: str,
     arguments: JsonObject | None = None,
 ) -> OutcomeT:
-    """Run `work`, which may return `InputRequired`, to its end, as `drive` does for a tool. `name` identifies it in an error."""
+    """Make a call (`work`), and repeat it while its outcome is `InputRequired`, each time with answers for which the caller is asked.
+
+    `work` receives a context with the answers. `name` is the name of the call in errors. Together with `arguments` it identifies the
+    questions in a durable task.
+    """
     outcome = await work(ctx)
     return await drive_on(outcome, work, ctx, name, arguments) if isinstance(outcome, InputRequired) else outcome
 
@@ -60,7 +64,10 @@ async def drive_on(
     name: str,
     arguments: JsonObject | None = None,
 ) -> OutcomeT:
-    """Continue `drive_rounds` after the first round of `work`, with the context `ctx`, returned the requests for input `asked`."""
+    """Continue a call whose first attempt returned the requests for input `asked`: ask the caller, and repeat `work` until it is finished.
+
+    `ctx` is the context of the first attempt; `name` and `arguments` are those of `drive_rounds`.
+    """
     asking = asking_of(ctx, name, arguments)
     for number in range(1, MAX_ROUNDS + 1):
         try:
@@ -80,14 +87,15 @@ async def drive_on(
 
 
 async def withdraw(asked: InputRequired, work: Callable[[CallContext], Awaitable[object]], ctx: CallContext) -> None:
-    """End the call that a remote gateway keeps running for the answers to `asked`, if it does.
+    """End a call on a remote gateway that waits there for the answers to `asked`, because the requests for input will not be answered.
 
-    `work` sends a round of the call, and `ctx` is the context of the last round.
+    Does nothing if no call waits. `work` sends the call again, with a key in `_meta` that ends it; `ctx` is the context of the last
+    attempt.
 
-    Returns when the call has ended there, or after `WITHDRAW_SECONDS`. Cancellation does not interrupt it: the round runs in a task of
-    its own, because a shielded scope does not keep `asyncio.Task.cancel` from the task that it is in.
+    Returns when the call has ended there, or after `WITHDRAW_SECONDS`. Cancellation does not interrupt it: the request is sent in a
+    separate task, because a shielded scope does not protect the current task from `asyncio.Task.cancel`.
     """
-    if HELD_KEY not in asked.meta or asked.state is None:  # without a state, the next round would be a new call
+    if HELD_KEY not in asked.meta or asked.state is None:  # without a state, the remote gateway would start a new call
         return
     meta = {**ctx.facts.meta, WITHDRAWN_KEY: True}
     facts = dataclasses.replace(ctx.facts, meta=meta, input_responses={}, request_state=asked.state, wants_progress=False)
@@ -106,17 +114,17 @@ async def withdraw(asked: InputRequired, work: Callable[[CallContext], Awaitable
 
 
 async def _answers(asked: InputRequired, ctx: CallContext, number: int) -> JsonObject:
-    """Ask for the input that round `number` requests; return the answers by key.
+    """Send the requests for input in `asked`, which attempt `number` of the call returned, to the caller; return the answers by key.
 
-    A durable task records the result of the round, so a resumed task asks the same questions with the same keys.
+    A durable task records each attempt, so a resumed task sends the same requests with the same keys.
     """
     return {key: await ctx.ask(keyed(request, key), ctx.question(f"{number}.{key}")) for key, request in asked.requests.items()}
 
 
 def asking_of(ctx: CallContext, name: str, arguments: JsonObject | None) -> CallContext:
-    """Return `ctx` for a call of the tool `name`: its questions to people are named after the tool and a digest of `arguments`.
+    """Return a context for a call of the tool `name` in which keys of requests for input contain the tool and a digest of `arguments`.
 
-    A resumed task finds the answers by these names. Outside a durable task, `ctx` is returned unchanged.
+    A resumed durable task finds the stored answers by these keys. Outside a durable task, `ctx` is returned unchanged.
     """
     if ctx.ports.durable is None:
         return ctx
@@ -124,11 +132,14 @@ def asking_of(ctx: CallContext, name: str, arguments: JsonObject | None) -> Call
 
 
 def digest_of(value: JsonValue) -> str:
-    """Return a short digest of a JSON value, for names of steps and questions."""
+    """Return a short digest of a JSON value (12 hexadecimal digits), for names of steps and keys of questions in durable tasks."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def keyed(request: JsonObject, key: str) -> JsonObject:
-    """Return a request for input with `key`, under which its server sent it, in `_meta`."""
+    """Return a copy of a request for input with `key`, its key in the server's `InputRequired`, in `_meta`.
+
+    A durable task then uses the same key for its clients.
+    """
     params: JsonObject = request.get("params") or {}
     return {**request, "params": {**params, "_meta": {**(params.get("_meta") or {}), ASK_KEY: key}}}

@@ -1,7 +1,7 @@
-"""`@tool` and `FunctionTool`: a Python function as a tool.
+"""`@tool` and `FunctionTool`: make a Python function a tool that clients, agents and workflows can call.
 
 A sync function runs in a worker thread, an async function is awaited. Used by authors of functions, by `FunctionSource`, by agents and by
-workflow files. Policy is applied by `gate`.
+workflow files. The package `gate` applies the policy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_THREADS = 40
-"""Maximum sync functions that run at once. They do not use anyio's limit, because a cancelled function keeps its thread."""
+"""Maximum number of threads that run sync functions. It is separate from anyio's limit, because a cancelled function keeps its thread."""
 
 _NAME = re.compile(r"^[A-Za-z0-9_.-]{1,128}$")
 _TOLD = ("approval_mode", "kind", "max_invocations", "invocation_count", "max_invocation_exceptions", "invocation_exception_count")
@@ -43,11 +43,11 @@ _threads = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("gateway.tools.function.
 
 
 class FunctionFailed(ToolFailed):
-    """The function raised an exception that is not a `GatewayError`; the exception is the `__cause__`."""
+    """Raised if the Python function of a tool raised an exception that is not a `GatewayError`; that exception is the `__cause__`."""
 
 
 class FunctionInvocation(Invocation, Protocol):
-    """The part of a `FunctionInvocationContext` that `FunctionTool.invoke` reads."""
+    """Protocol of the part of a `FunctionInvocationContext` (a tool call in an agent's run) that `FunctionTool.invoke` reads."""
 
     @property
     def ctx(self) -> CallContext:
@@ -64,11 +64,11 @@ ApprovalMode = Literal["always_require", "never_require"]
 """Whether a person must approve each call of a tool."""
 
 ResultParser = Callable[[Any], Any]
-"""Converts a function's return value to text or contents for the model."""
+"""A function that converts the return value of a tool's function to text or `Content` objects for the model."""
 
 
 class _SkipParsing(Enum):
-    """The type of `SKIP_PARSING`. It is an enum, so that annotations can name the value `SKIP_PARSING`."""
+    """The type of the constant `SKIP_PARSING`. It is an enum, so that annotations can name this value."""
 
     SKIP_PARSING = "skip"
 
@@ -77,11 +77,11 @@ class _SkipParsing(Enum):
 
 
 SKIP_PARSING = _SkipParsing.SKIP_PARSING
-"""A `result_parser` with which `invoke` returns the function's return value unchanged."""
+"""A value for `result_parser`, with which `FunctionTool.invoke` returns the function's return value unchanged."""
 
 
 class FunctionTool(Generic[P, R]):
-    """A Python function as a `Tool`. Calling the object itself calls the plain function."""
+    """A tool that runs a Python function. Calling the object itself calls the function without validating the arguments."""
 
     def __init__(
         self,
@@ -101,16 +101,16 @@ class FunctionTool(Generic[P, R]):
         task: TaskSupport = "never",
         include_detailed_errors: bool | None = None,
     ) -> None:
-        """Wrap `func`. Name, description and schema default to the function's; `input_model` is an alias of `schema`.
+        """Wrap `func`. Name, description and schema of the arguments default to the function's; `input_model` is an alias of `schema`.
 
-        `func=None` declares a tool that the program which runs an agent answers; `name` is required then. The signature is read at first
-        use, so annotations may name objects that are defined later. With `approval_mode="always_require"` a person must approve each
-        call. `max_invocations` and `max_invocation_exceptions` count over the life of the object. `include_detailed_errors` decides
-        whether the caller reads the text of an unexpected exception. By default every caller does, except an agent's model, for which the
-        agent's `include-detailed-errors` decides.
+        `func=None` declares a tool without a function, for which `name` is required: the program that runs an agent answers its calls. The
+        signature is read at first use, so annotations may name objects that are defined later. With `approval_mode="always_require"` a
+        person must approve each call. `max_invocations` and `max_invocation_exceptions` limit the calls and failures of the object.
+        `include_detailed_errors` decides whether the caller receives the text of an unexpected exception. By default every caller does,
+        except an agent's model, for which the agent's `include-detailed-errors` decides.
 
         Raises:
-            ValueError: The name is missing or not a tool name, or a limit is below 1.
+            ValueError: The name is missing or is not a valid tool name, or a limit is below 1.
         """
         while isinstance(func, FunctionTool):
             func = cast("Callable[P, R] | None", func.func)
@@ -149,7 +149,7 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def name(self) -> str:
-        """The name that callers use. The attributes `name`, `description` and `approval_mode` may be set."""
+        """The name by which the tool is called. Setting it changes the definition, like setting `description` or `approval_mode`."""
         return self._name
 
     @name.setter
@@ -170,7 +170,7 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def approval_mode(self) -> ApprovalMode:
-        """Whether a person must approve each call."""
+        """Whether a person must approve each call of the tool: `always_require` or `never_require`."""
         return self._approval_mode
 
     @approval_mode.setter
@@ -181,11 +181,11 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def declaration_only(self) -> bool:
-        """Whether the tool has no function, so that the program which runs the agent answers the calls."""
+        """Whether the tool is only declared: it has no function, and the program that runs the agent answers its calls."""
         return self.func is None
 
     def parameters(self) -> JsonObject:
-        """Return the JSON Schema of the arguments."""
+        """Return the JSON Schema of the tool's arguments."""
         return self.definition.input_schema
 
     def __str__(self) -> str:
@@ -203,14 +203,14 @@ class FunctionTool(Generic[P, R]):
         return {key: value for key, value in data.items() if key not in (exclude or ()) and (value is not None or not exclude_none)}
 
     def to_json(self, *, exclude: Collection[str] | None = None, exclude_none: bool = True) -> str:
-        """Return `to_dict` as JSON text."""
+        """Return the tool, without its function, as JSON text (the object that `to_dict` returns)."""
         return json.dumps(self.to_dict(exclude=exclude, exclude_none=exclude_none), ensure_ascii=False)
 
     @classmethod
     def from_dict(cls, value: JsonMapping, /, *, dependencies: Mapping[str, Mapping[str, Any]] | None = None) -> Self:
-        """Make a tool from the JSON that `to_dict` returns. `dependencies={"function_tool": {"func": f}}` adds the function.
+        """Create a tool from the JSON that `to_dict` returns. `dependencies={"function_tool": {"func": f}}` sets its function.
 
-        Without a function the tool is only declared. With a function, its schema is read from its signature again.
+        Without a function the tool is only declared. With a function, the schema is read from the signature again.
         """
         func = (dependencies or {}).get("function_tool", {}).get("func")
         made = cls(
@@ -229,7 +229,7 @@ class FunctionTool(Generic[P, R]):
 
     @classmethod
     def from_json(cls, value: str, /, *, dependencies: Mapping[str, Mapping[str, Any]] | None = None) -> Self:
-        """Make a tool from the text that `to_json` returns. `dependencies` can add the function, as in `from_dict`."""
+        """Create a tool from the text that `to_json` returns. `dependencies={"function_tool": {"func": f}}` sets its function."""
         return cls.from_dict(json.loads(value), dependencies=dependencies)
 
     def to_json_schema_spec(self) -> JsonObject:
@@ -246,7 +246,7 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def definition(self) -> ToolDefinition:
-        """The definition of the tool that clients see.
+        """The MCP definition of the tool, with its input schema and, for a return type that is an object, its output schema.
 
         Raises:
             TypeError: JSON Schema cannot describe the function's signature.
@@ -270,11 +270,11 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def takes_context(self) -> bool:
-        """Whether the function has a parameter for the context of the call."""
+        """Whether the function has a parameter that receives the context of the call."""
         return self._schema.context_parameter is not None
 
     def coerce(self, arguments: JsonMapping) -> JsonObject:
-        """Return the arguments as the function receives them, for middleware: validated, converted, with defaults.
+        """Return the arguments as the function receives them (validated, converted, with defaults), for middleware of agents.
 
         Raises:
             ArgumentsRefused: The arguments do not match the schema.
@@ -282,7 +282,7 @@ class FunctionTool(Generic[P, R]):
         return self._schema.coerce(arguments)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the Python function with these arguments, without validating or converting them.
+        """Call the Python function directly with these arguments, without validating or converting them.
 
         Raises:
             ToolFailed: The tool is only declared, or a limit on calls or failures is reached.
@@ -313,9 +313,9 @@ class FunctionTool(Generic[P, R]):
         skip_parsing: bool = False,
         **values: JsonValue,
     ) -> Any:
-        """Run the function once, and return its result as contents (parts of a message), or unchanged with `skip_parsing`.
+        """Run the function once, and return its result as a list of `Content` objects, or unchanged with `skip_parsing`.
 
-        The arguments are an object or keywords; without both, those of the context are used. Exceptions of the function are not changed.
+        The arguments are passed as `arguments` or as keywords, else taken from `context`. Exceptions of the function are raised unchanged.
 
         Raises:
             TypeError: The arguments do not match the schema.
@@ -342,7 +342,7 @@ class FunctionTool(Generic[P, R]):
 
     @staticmethod
     def parse_result(result: object) -> list[Content]:
-        """Convert a function's return value to contents."""
+        """Convert the return value of a function to a list of `Content` objects, the parts of a message."""
         return to_contents(result)
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
@@ -365,10 +365,10 @@ class FunctionTool(Generic[P, R]):
         return Complete.text(text, structured=value if isinstance(value, dict) else None)
 
     async def run(self, arguments: JsonObject, ctx: CallContext) -> JsonValue | ToolOutcome:
-        """Run the function once, and return its result as JSON; a `ToolOutcome` of the function is returned unchanged.
+        """Run the function once, and return its result as JSON; a `ToolOutcome` that the function returns stays unchanged.
 
         Raises:
-            ToolFailed: For the reasons for which `call` raises it.
+            ToolFailed: The arguments do not match the schema, the tool is only declared, or the function raised (`__cause__`).
         """
         return await self._value(arguments, ctx)
 
@@ -437,11 +437,11 @@ def tool(
     task: TaskSupport = "never",
     include_detailed_errors: bool | None = None,
 ) -> Any:
-    """Make a function a tool: `@tool`, `@tool(name=…)`, or `tool(function)`. `FunctionTool` documents the settings.
+    """Make a function a tool: `@tool`, `@tool(name=…)`, or `tool(function)`. `FunctionTool` describes the parameters.
 
-    A parameter annotated `CallContext` or `FunctionInvocationContext` receives the call's context and is not published.
-    Results: `str` becomes text; contents stay contents; dataclasses, pydantic models and dicts become structured content with their JSON
-    as text; other values become JSON text; a `ToolOutcome` is returned unchanged.
+    A parameter annotated `CallContext` or `FunctionInvocationContext` receives the context of the call and is not in the input schema.
+    Results of the function: `str` becomes text; `Content` objects become content blocks; dataclasses, pydantic models and dicts become
+    structured content with their JSON as text; other values become JSON text; a `ToolOutcome` is returned unchanged.
     """
 
     def wrap(wrapped: Callable[..., Any]) -> FunctionTool[..., Any]:
@@ -465,7 +465,7 @@ def tool(
 
 
 async def run_function(func: Callable[..., Any], positional: list[Any], keyword: dict[str, Any]) -> object:
-    """Call a function: await an async function, run a sync function in a worker thread.
+    """Call a function and return its result: an async function is awaited, a sync function runs in a worker thread.
 
     A cancelled sync function is abandoned: its thread continues, and its result is dropped.
     """

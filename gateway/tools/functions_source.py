@@ -1,4 +1,4 @@
-"""`FunctionSource`: the `@tool` functions of the modules named in `expose.functions`.
+"""`FunctionSource`: provides the `@tool` functions of the Python modules that `expose.functions` names, as a source of tools.
 
 It imports the modules in a worker thread, and collects their tools. Agents and workflows import Python objects with `import_object`.
 Used by `app`, `agents` and `workflows`.
@@ -34,35 +34,38 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 IMPORT_TIMEOUT_SECONDS = 30.0
-"""Maximum seconds to import one module; large scientific packages take several seconds on a cold disk."""
+"""Timeout in seconds for importing one module; large scientific packages take several seconds on a cold disk."""
 
 MAX_WRAPPERS = 20
-"""Maximum wrappers around one function that are followed. More can only be wrappers that refer to each other."""
+"""Maximum number of nested wrappers of a function that `unwrapped` follows. A longer chain is assumed to be a cycle."""
 
 STAYS = "The earlier version stays in use."
-"""Last sentence of the problem of a changed file that cannot be loaded."""
+"""Sentence at the end of the message about a changed file that cannot be loaded, if its earlier version is served."""
 
 
 def still_served(problem: str) -> str:
-    """Return the problem of a changed file, followed by the sentence that the earlier version stays in use."""
+    """Return the message about a changed file that cannot be loaded, with a last sentence that its earlier version stays in use."""
     return f"{problem}{'' if problem.endswith(('.', '?', '!')) else '.'} {STAYS}"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
-    """A file or module that a source could not load. `str` returns a line for people."""
+    """A file or module that a source could not load, and the reason. `str()` returns both as one line for people."""
 
     where: str
     """Name of the module, or path of the file."""
     message: str
-    """Why it was not loaded, and what to do."""
+    """Why the module or file was not loaded, and what to do."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}"
 
 
 class FunctionSource:
-    """The tools of Python modules, which are imported once, when the source is entered. `problems` lists what could not be loaded."""
+    """Source of the tools that Python modules define with `@tool`. The modules are imported once, when the source is entered.
+
+    `problems` lists the modules and tools that could not be loaded.
+    """
 
     def __init__(
         self,
@@ -72,9 +75,9 @@ class FunctionSource:
         import_timeout_seconds: float = IMPORT_TIMEOUT_SECONDS,
         previous: FunctionSource | None = None,
     ) -> None:
-        """`modules` are dotted names, searched in `base_dir` first. They are imported when the source is entered.
+        """Store the arguments. `modules` are dotted names, which are searched in `base_dir` first.
 
-        If a module can no longer be imported, its tools in `previous`, the earlier source, are served unchanged.
+        `previous` is the source that this one replaces: if a module can no longer be imported, its tools in `previous` stay in use.
         """
         self._previous = previous
         self._modules = list(dict.fromkeys(modules))
@@ -86,11 +89,11 @@ class FunctionSource:
 
     @property
     def id(self) -> str:
-        """The id of the source: always `function`."""
+        """The id of this source, always `function`."""
         return "function"
 
     async def __aenter__(self) -> FunctionSource:
-        """Import every module. A module that fails is added to `problems`, and the others are loaded."""
+        """Import all modules and collect their tools. A module that cannot be imported is added to `problems`; the others are loaded."""
         for name in self._modules:
             try:
                 module = await import_from(name, base_dir=self._base_dir, timeout_seconds=self._timeout_seconds)
@@ -102,21 +105,21 @@ class FunctionSource:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Do nothing: the source has no open resources."""
+        """Do nothing, because the source has no open resources."""
 
     async def tools(self) -> Sequence[Tool]:
-        """Return the tools, in the order of the modules and of their definitions."""
+        """Return the tools in the order of the modules, and within a module in the order of their definitions."""
         return list(self._tools.values())
 
     def names_of(self, objects: Sequence[object]) -> list[str]:
-        """Return the names of the tools that run one of these objects, also through wrappers."""
+        """Return the names of the tools that run one of these Python objects, directly or through wrappers such as `functools.partial`."""
         return [name for name, tool in self._tools.items() if any(inner is one for inner in unwrapped(tool) for one in objects)]
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Do nothing: modules are imported once, so the list of tools never changes."""
+        """Do nothing, because modules are imported only once, so that the list of tools never changes."""
 
     def _keep(self, module_name: str, problem: str) -> None:
-        """Add a module that cannot be imported to `problems`, and serve the tools that it had in the earlier source."""
+        """Add a module that cannot be imported to `problems`, and serve its tools of the earlier source, if there was one."""
         before = self._previous
         kept = [] if before is None else [tool for name, tool in before._tools.items() if before._homes[name] == module_name]
         self._note(module_name, still_served(problem) if kept else problem)
@@ -153,7 +156,10 @@ class FunctionSource:
 
 
 def unwrapped(found: object) -> list[object]:
-    """Return an object and the functions inside it: a tool, a partial, a bound method or a `functools.wraps` wrapper has one."""
+    """Return an object, followed by the function that it wraps, the function that this wraps, and so on.
+
+    A `FunctionTool`, a `partial`, a bound method and a wrapper made with `functools.wraps` each wrap a function.
+    """
     chain = [found]
     while len(chain) < MAX_WRAPPERS:
         inner = _inside(chain[-1])
@@ -174,12 +180,13 @@ def _inside(found: object) -> object | None:
 
 
 async def import_from(name: str, *, base_dir: Path, timeout_seconds: float = IMPORT_TIMEOUT_SECONDS) -> ModuleType:
-    """Import module `name` in a worker thread, searching `base_dir` first.
+    """Import the module `name` in a worker thread, and return it. The folder `base_dir` is searched first.
 
-    `base_dir` is in `sys.path` during the import only. An import that takes too long is abandoned: its thread continues.
+    `base_dir` is in `sys.path` only during the import. An import that takes longer than `timeout_seconds` is abandoned: its thread
+    continues.
 
     Raises:
-        ConfigError: The module cannot be imported; the text has the reason and the fix.
+        ConfigError: The module cannot be imported in time; the text has the reason and the fix.
     """
     with anyio.move_on_after(timeout_seconds):
         return await anyio.to_thread.run_sync(partial(_import, name, str(base_dir)), abandon_on_cancel=True)
@@ -187,7 +194,7 @@ async def import_from(name: str, *, base_dir: Path, timeout_seconds: float = IMP
 
 
 async def import_object(reference: str, *, base_dir: Path, timeout_seconds: float = IMPORT_TIMEOUT_SECONDS) -> object:
-    """Import `pkg.module:attribute`, searching `base_dir` first.
+    """Import the Python object that a reference of the form `pkg.module:attribute` names. The folder `base_dir` is searched first.
 
     Raises:
         ConfigError: The module cannot be imported or has no such attribute.

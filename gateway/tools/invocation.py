@@ -1,6 +1,7 @@
-"""`FunctionInvocationContext`: one tool call of an agent's run, for function middleware and for the tool.
+"""`FunctionInvocationContext`: describes one tool call of an agent's run, for the middleware around the call and for the function itself.
 
-A tool receives it in a parameter annotated with this class. Outside a run the tool receives one whose tool list cannot be changed.
+A function receives it in a parameter annotated with this class. Outside an agent's run, the function receives a new object, with which it
+cannot add or remove tools.
 """
 
 from __future__ import annotations
@@ -20,19 +21,22 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[None]])
 
 
 class SessionData(Protocol):
-    """The part of a conversation that tools may read and write."""
+    """Protocol of the part of an agent's session (a conversation) that tools may read and write."""
 
     service_session_id: str | None
     state: JsonObject
 
     @property
     def session_id(self) -> str:
-        """Id of the conversation."""
+        """Id of the session, which stays the same for the whole conversation."""
         ...
 
 
 class FunctionInvocationContext:
-    """A tool call. Middleware may change `arguments` before `call_next`, `result` after it, or set `result` instead of calling it."""
+    """One tool call of an agent's run, for middleware and for the called function.
+
+    Middleware may change `arguments` before it calls `call_next`, change `result` afterwards, or set `result` without calling `call_next`.
+    """
 
     def __init__(
         self,
@@ -45,51 +49,54 @@ class FunctionInvocationContext:
         tools: list[Tool] | None = None,
         ctx: CallContext | None = None,
     ) -> None:
-        """`tools` is the tool list of the run, and `ctx` the context of the gateway call to which the run belongs."""
+        """Store the arguments. `tools` is the list of tools of the agent's run, `ctx` the context of the gateway call around the run."""
         self.function: NamedTool = named(function)
         """The tool that is called. Middleware may replace it."""
         self.arguments: JsonObject = _as_dict(arguments)
-        """The arguments of the call. For a function, they are validated, converted to the annotated types, and complete with defaults.
+        """The arguments of the call. For a Python function, they are validated, converted to the annotated types, and have defaults.
 
-        Invalid arguments are as the model wrote them, with the reason in `metadata["argument_error"]`. Middleware may repair them: the
-        call validates them again.
+        Invalid arguments stay as the model wrote them, with the reason in `metadata["argument_error"]`. Middleware may correct them,
+        because the call validates them again.
         """
         self.session = session
         self.metadata: JsonObject = dict(metadata) if metadata else {}
-        """Values that the middleware of this call share; contains `call_id`."""
+        """Values that all middleware of this call share; contains the model's `call_id`."""
         self.result = result
-        """After the call, a list of contents; `str` of the list is their text. Middleware may set any other value as the result."""
+        """The result, after the call: a list of `Content` objects, whose `str()` is their text. Middleware may set any other value."""
         self.kwargs: JsonObject = dict(kwargs) if kwargs else {}
-        """The run's `function_invocation_kwargs`."""
+        """The values that the program passed to the run of the agent as `function_invocation_kwargs`."""
         self.tools = tools
         self.terminate = False
-        """If true, no inner middleware runs and the model is not called again, as in agent-framework's first versions. New code
-        raises `MiddlewareTermination` instead.
+        """If true, the remaining middleware does not run and the model is not called again, as in agent-framework's first versions.
+
+        New code raises `MiddlewareTermination` instead.
         """
         self.ctx = ctx if ctx is not None else CallContext()
 
     @classmethod
     def for_call(cls, function: Tool, arguments: JsonMapping, ctx: CallContext) -> FunctionInvocationContext:
-        """Return the object for a tool's parameter annotated with this class: the run's own, or a new one outside a run."""
+        """Return the object to pass to a function's parameter annotated with this class: that of the agent's run, or a new one outside."""
         current = ctx.run.invocation
         return current if isinstance(current, cls) else cls(function, arguments, ctx=ctx)
 
     def add_tools(self, tools: Tool | ToolSource | Callable[..., object] | Sequence[Tool | ToolSource | Callable[..., object]]) -> None:
-        """Add tools to the run, from the next model call on. Adding a tool again has no effect.
+        """Add tools to the agent's run, starting with the next call of the model. Adding a tool again has no effect.
 
         Raises:
-            RuntimeError: The call does not belong to a run.
-            ValueError: A different tool has one of the names; no tool is added.
+            RuntimeError: The call is not part of an agent's run.
+            ValueError: A different tool already has the name of an added tool. No tool is added.
         """
         live = self._live("add")
         added = [tool for tool in normalize_tools(tools) if not isinstance(tool, ToolSource)]
         live[:] = by_name([*live, *added]).values()
 
     def remove_tools(self, tools: str | Tool | Callable[..., object] | Sequence[str | Tool | Callable[..., object]]) -> None:
-        """Remove tools from the run, by name or object, from the next model call on. Unknown tools are ignored.
+        """Remove tools, given by name or object, from the agent's run, starting with the next call of the model.
+
+        Unknown tools are ignored.
 
         Raises:
-            RuntimeError: The call does not belong to a run.
+            RuntimeError: The call is not part of an agent's run.
         """
         live = self._live("remove")
         given = cast("Sequence[object]", [tools] if isinstance(tools, str) or not isinstance(tools, Sequence) else tools)
@@ -103,21 +110,21 @@ class FunctionInvocationContext:
 
 
 class FunctionMiddleware(ABC):
-    """Base class of middleware around the tool calls of an agent's run."""
+    """Base class of middleware that wraps the tool calls of an agent's run."""
 
     middleware_type = MiddlewareType.FUNCTION
 
     @abstractmethod
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Handle a call; `await call_next()` runs the inner middleware and the tool."""
+        """Handle a tool call. `await call_next()` runs the remaining middleware and then the tool."""
 
 
 FunctionMiddlewareTypes = FunctionMiddleware | Callable[[FunctionInvocationContext, CallNext], Awaitable[None]]
-"""Middleware around tool calls: a class or a function."""
+"""Middleware that wraps the tool calls of an agent's run: an object of a `FunctionMiddleware` class, or a function."""
 
 
 def function_middleware(func: FunctionT) -> FunctionT:
-    """Mark a function as middleware around tool calls."""
+    """Decorator: mark a function as middleware that wraps the tool calls of an agent's run."""
     return mark(func, MiddlewareType.FUNCTION)
 
 
@@ -127,5 +134,5 @@ def _name(item: object) -> str:
 
 
 def _as_dict(arguments: Any) -> JsonObject:
-    """Return arguments, an object or a pydantic model, as a dict."""
+    """Return the arguments of a call (a mapping or a pydantic model) as a dict."""
     return dict(cast("JsonMapping", arguments)) if isinstance(arguments, Mapping) else cast("JsonObject", arguments.model_dump())

@@ -1,4 +1,4 @@
-"""`missing_imports`: finds the missing modules and names that Python files import, without running them. Used for import errors."""
+"""`missing_imports`: finds modules and names that Python files import but that do not exist, without running them, for error messages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 def missing_imports(error: ImportError, folder: str) -> tuple[list[str], list[str]]:
-    """Return the missing modules, and the missing names as `module.name`, that files of `folder` in the error's traceback import.
+    """Find all imports that fail in the files of an import error's traceback that lie below `folder`.
 
-    Only statements at the top level of a file count, because imports in `try` and `if` may be optional. Names are checked only in modules
-    that are already imported.
+    Returns the modules that do not exist, and the names that do not exist in their module, as `module.name`. Only statements at the top
+    level of a file count, because imports in `try` and `if` may be optional. Names are checked only in modules that are already imported.
     """
     modules: dict[str, None] = {}
     names: dict[str, None] = {}
@@ -34,7 +34,7 @@ def missing_imports(error: ImportError, folder: str) -> tuple[list[str], list[st
 
 
 def _imports(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield each imported module with the imported name, which is empty for `import module`."""
+    """Yield `(module, name)` for each import at the top level of a Python file. The name is empty for `import module`."""
     try:
         body = ast.parse(path.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
@@ -47,7 +47,10 @@ def _imports(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _exists(module: str) -> bool:
-    """Whether a module can be found. If its package is not imported, only the package is searched, so that nothing is imported."""
+    """Return whether a module can be found, without importing anything.
+
+    If the module's package is not imported yet, only the package is searched, because searching the module would import the package.
+    """
     if module in sys.modules:
         return True
     parent = module.rpartition(".")[0]

@@ -1,11 +1,12 @@
-"""`OwnModules`: the operator's Python modules that a gateway imported, so that changed files can be imported again.
+"""`OwnModules`: records the operator's Python modules that a gateway imported, so that they can be imported again after a change.
 
-`app` has one per gateway, and makes it current while it builds sources; `functions_source` imports through it. Only modules below the
-configuration's folder count, and only those that these imports loaded: installed packages and earlier modules are not changed.
+There is one object per gateway. It is active while the gateway builds its sources of tools; `functions_source` reports imports to it. It
+records only modules in the folder of the configuration that these imports loaded: installed packages, and modules that were imported
+before, are never changed.
 
-Decided: a change of any file drops all of these modules from `sys.modules`. Because: a module keeps the objects that it imported, so
+Decided: a change of any file drops all recorded modules from `sys.modules`. Because: a module keeps the objects that it imported, so
 importing only the changed file would leave other modules with its old objects. Running calls keep the old objects. Instead of:
-`importlib.reload`, which changes modules under running calls. Revisit when: importing a project takes seconds.
+`importlib.reload`, which changes modules while calls use them. Revisit when: importing a project takes seconds.
 """
 
 from __future__ import annotations
@@ -22,32 +23,36 @@ from types import ModuleType
 from gateway.config.watch import Signature, signature_of
 
 _CLOCK_TICK_NS = 10_000_000
-"""Assumed resolution of a file system's timestamps, in nanoseconds."""
+"""Assumed resolution of the timestamps of a file system, in nanoseconds (10 ms), by which an import's time is compared with a file's."""
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Names of folders with installed packages, whose modules do not count as the operator's."""
+"""Names of folders with installed packages. Their modules are not recorded, even if they lie in the configuration's folder."""
 
 _current: ContextVar[OwnModules | None] = ContextVar("gateway_own_modules", default=None)
-"""The `OwnModules` that records imports in the current context; `None` without one."""
+"""The `OwnModules` object that records imports in the current context; `None` if imports are not recorded."""
 
 
 class OwnModules:
-    """The operator's Python modules that one gateway imported. The methods block, and are called by one thread at a time."""
+    """Records the operator's Python modules that one gateway imported, and drops them so that they are imported again.
+
+    All methods block, and only one thread at a time may call them.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is the configuration's folder: only modules below it are recorded."""
+        """Create an empty record. Only modules below `folder`, the folder of the configuration, are recorded."""
         self._folder = os.path.realpath(folder)
         self._modules: dict[str, ModuleType] = {}
         self.files: dict[str, Signature] = {}
-        """File → its signature when it was first imported, to notice changes. Also contains files that failed, and missing files that
-        would fix an import (`None`).
+        """Path of each recorded file → its signature (size and times) at its first import, by which changes are detected.
+
+        Also contains files whose import failed, and files that do not exist but would make a failed import succeed (`None`).
         """
         self.generation = 0
-        """How often the modules were dropped."""
+        """How often `drop` has removed the recorded modules from `sys.modules`."""
 
     @contextmanager
     def current(self) -> Generator[None]:
-        """Have this object record the imports that run inside the context."""
+        """Context manager: let this object record the imports that `functions_source` makes inside the context."""
         token = _current.set(self)
         try:
             yield
@@ -55,9 +60,10 @@ class OwnModules:
             _current.reset(token)
 
     def note(self, name: str, before: Iterable[str], error: BaseException | None, *, since_ns: int) -> None:
-        """Record an import of module `name`: the modules that it added to `sys.modules`, and the files that `error` names if it failed.
+        """Record an import of the module `name`: the modules that it added to `sys.modules`, and, if it failed, the files in its error.
 
-        `since_ns` is the start of the import, in nanoseconds since the epoch. A file that changed later counts as changed since the import.
+        `before` are the names in `sys.modules` before the import; `error` is the error, or `None`. `since_ns` is the time when the import
+        started, in nanoseconds since the epoch: a file that was changed later counts as changed since the import.
         """
         for added in set(sys.modules).difference(before):
             module = sys.modules[added]
@@ -75,7 +81,7 @@ class OwnModules:
         for name, module in self._modules.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
-            # Python compares a cached file by seconds and size, which may be equal after two edits.
+            # Python compares a source file with its `.pyc` by seconds and size, which may be equal after two edits.
             cached = getattr(module, "__cached__", None)
             if isinstance(cached, str):
                 with suppress(OSError):
@@ -107,5 +113,5 @@ class OwnModules:
 
 
 def current_modules() -> OwnModules | None:
-    """Return the `OwnModules` that records imports in this context, if there is one."""
+    """Return the `OwnModules` object that records imports in the current context, or `None`."""
     return _current.get()

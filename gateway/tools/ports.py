@@ -1,4 +1,4 @@
-"""`ClientProfile`: what a client declares. `Caller` and `Presence`: interfaces through which a call reaches its client."""
+"""`ClientProfile`: the name, protocol version and capabilities of a client. `Caller` and `Presence`: interfaces of a call to its client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.errors import AskUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 Era = Literal["legacy", "modern"]
-"""`legacy`: protocol ≤ 2025-11-25 (handshake, sessions). `modern`: 2026-07-28 (stateless)."""
+"""The protocol era of a client: `legacy` for MCP 2025-11-25 and older (handshake, sessions), `modern` for 2026-07-28 (stateless)."""
 
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 _SEVERITY: dict[str, int] = {level: rank for rank, level in enumerate(get_args(LogLevel))}
@@ -19,21 +19,24 @@ _SEVERITY: dict[str, int] = {level: rank for rank, level in enumerate(get_args(L
 
 @dataclass(frozen=True, slots=True)
 class ClientProfile:
-    """What the client of a call declares. Its name and version are not verified: they are shown, and never trusted."""
+    """The name, version, protocol version and capabilities that the client of a call declares.
+
+    Name and version are not verified, so they are shown but never trusted.
+    """
 
     era: Era = "modern"
     protocol_version: str = ""
     name: str = ""
     version: str = ""
     capabilities: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
-    """Declared capabilities in wire form (`sampling`, `elicitation`, `roots`, `extensions`, …)."""
+    """The client capabilities as MCP sends them (`sampling`, `elicitation`, `roots`, `extensions`, …)."""
     session_id: str | None = None
-    """Id of the 2025 session, over HTTP or stdio; `None` in the 2026 era, whose requests are stateless."""
+    """Id of the client's session (MCP 2025-11-25 and older), over HTTP or stdio; `None` for stateless 2026-07-28 requests."""
 
     def can(self, capability: str) -> bool:
-        """Whether the client declares the capability with this dotted path: `sampling`, `elicitation.url`, `sampling.tools`.
+        """Return whether the client declares a capability, given as a dotted path: `sampling`, `elicitation.url`, `sampling.tools`.
 
-        `elicitation: {}` means form only (MCP 2025-11-25), so `elicitation.form` is then declared.
+        By MCP 2025-11-25, a client with `elicitation: {}` supports forms only, so `elicitation.form` is then declared.
         """
         if capability == "elicitation.form":
             declared = self.capabilities.get("elicitation")
@@ -47,50 +50,50 @@ class ClientProfile:
 
     @property
     def can_be_asked(self) -> bool:
-        """Whether the client declares sampling, elicitation or roots."""
+        """Whether the client can receive requests for input: it declares sampling, elicitation or roots."""
         return any(map(self.can, ("sampling", "elicitation", "roots")))
 
 
 class Presence(Protocol):
-    """Tracks whether the client of a request can be reached, for requests of 2025 sessions, which survive a lost connection."""
+    """Protocol: tracks whether the client of a request is connected. Used in 2025 sessions, where requests survive a lost connection."""
 
     @property
     def is_here(self) -> bool:
-        """Whether the client has a stream open."""
+        """Whether the client has an open stream, through which messages reach it."""
         ...
 
     async def here(self) -> None:
-        """Wait until the client has a stream open."""
+        """Wait until the client has an open stream, through which messages reach it."""
         ...
 
     def need(self) -> None:
-        """From now on, end the request if its client is lost. Each call needs its own `release`."""
+        """From now on, end the request if the client is lost, because it waits for the client. Each call needs its own `release`."""
         ...
 
     def release(self) -> None:
-        """Undo one call of `need`."""
+        """Undo one call of `need`, so that the request continues if the client is lost."""
         ...
 
     def waiting(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Return a context manager to enter around a wait for a person or a queue: it calls `need`, and `release` at the end."""
+        """Return a context manager for a wait for a person or in a queue, during which a lost client ends the request (see `need`)."""
         ...
 
 
 class Caller(Protocol):
-    """The interface through which a call sends progress, log messages and requests for input to its caller, until it returns."""
+    """Protocol through which a call sends progress, log messages and requests for input to its caller. Usable until the call returns."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Send a progress report, which is dropped if the caller did not request progress."""
+        """Send a progress notification to the caller. It is dropped if the caller did not request progress."""
         ...
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Send a log message, which is dropped if the caller did not request messages of this level."""
+        """Send a log message to the caller. It is dropped if the caller did not request messages of this level."""
         ...
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Send a request for input (`{"method", "params"}`, wire form) to the client, and return its result.
+        """Send a request for input (an MCP request with `method` and `params`) to the client, and return its result.
 
-        `key` identifies the question inside a durable task (`CallContext.question`), and is ignored elsewhere. `CallContext.ask` enforces
+        `key` identifies the request inside a durable task (`CallContext.question`), and is ignored elsewhere. `CallContext.ask` enforces
         the deadline.
 
         Raises:
@@ -100,7 +103,7 @@ class Caller(Protocol):
 
 
 class NoCaller:
-    """The `Caller` of calls without a client: it drops messages and refuses requests for input."""
+    """The `Caller` implementation for calls without a client: it drops all messages and refuses requests for input."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Drop the progress report."""
@@ -109,13 +112,13 @@ class NoCaller:
         """Drop the log message."""
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Raise `AskUnavailable`."""
+        """Raise `AskUnavailable`, because the call has no client that could answer."""
         method = str(request.get("method", ""))
         raise AskUnavailable(f"This call has no client that could answer {method!r}.", capability=capability_of(request))
 
 
 def capability_of(request: JsonMapping) -> str:
-    """Return the client capability that a request for input needs: `sampling`, `elicitation.form`, `elicitation.url` or `roots`."""
+    """Return the client capability that a request for input requires: `sampling`, `elicitation.form`, `elicitation.url` or `roots`."""
     match request.get("method"):
         case "sampling/createMessage":
             return "sampling"
@@ -127,13 +130,13 @@ def capability_of(request: JsonMapping) -> str:
 
 
 def undeclared(request: JsonMapping) -> AskUnavailable:
-    """Return the error for a request for input whose capability the client does not declare."""
+    """Return the error for a request for input that cannot be sent because the client does not declare the required capability."""
     capability = capability_of(request)
     return AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
 
 
 def nested_capability(capability: str) -> JsonObject:
-    """Return a capability in the form of the error field `requiredCapabilities`: `elicitation.url` → `{"elicitation": {"url": {}}}`."""
+    """Convert a dotted capability to nested objects, for the error field `requiredCapabilities`: `a.b` → `{"a": {"b": {}}}`."""
     nested: JsonObject = {}
     for part in reversed(capability.split(".")):
         nested = {part: nested}
@@ -141,5 +144,5 @@ def nested_capability(capability: str) -> JsonObject:
 
 
 def severity(level: str) -> int:
-    """Return the rank of a log level: the more severe, the higher. Unknown levels count as `info`."""
+    """Return the rank of a log level, which is higher for a more severe level. Unknown levels have the rank of `info`."""
     return _SEVERITY.get(level, _SEVERITY["info"])

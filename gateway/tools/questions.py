@@ -1,5 +1,7 @@
-"""`ask_until_usable`: asks the caller, again and again until the answer can be used. Used for questions of the gateway, of workflows
-and of tasks."""
+"""`ask_until_usable`: sends a request for input to the caller, and repeats it until the answer can be used.
+
+Used for the requests for input of the gateway itself, of workflows and of tasks.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +16,24 @@ from gateway.tools.context import CallContext
 T = TypeVar("T")
 
 MAX_WRONG_ANSWERS = 5
-"""Maximum wrong answers to one question. The last one raises the error, because a program rather than a person sends so many."""
+"""Maximum number of unusable answers to one question. More raise an error, because a program rather than a person sends so many."""
 
 MAX_WRONG_TASK_ANSWERS = 100
-"""Maximum wrong answers to one question of a durable task, where people may answer over days, and an error would lose the run."""
+"""Maximum number of unusable answers to one question of a durable task. It is high, because an error would end a task of many days."""
 
 
 async def ask_until_usable(
     ctx: CallContext, request: JsonObject, use: Callable[[JsonObject], Awaitable[T]], key: str = "", *, judges: bool = False
 ) -> T:
-    """Ask the caller, pass the answer to `use`, and return the result. If `use` refuses the answer to a form or link, ask again.
+    """Send a request for input to the caller, pass the answer to `use`, and return the result of `use`.
 
-    The repeated question contains the reason.
-
-    `key` identifies the question in a durable task. Each repetition has a key of its own, so that a resumed task finds the same answers.
-    With `judges`, for a `use` that may refuse answers which match the request's schema, a task may keep the question under the same key.
+    If `use` refuses the answer to a form or link (by `AnswerRefused`), the request is sent again with the reason. `key` identifies the
+    request in a durable task; each repetition has a new key, so that a resumed task finds the stored answers. Set `judges` if `use` may
+    refuse answers that match the schema of the request: a task may then repeat the request with the same key.
 
     Raises:
-        AnswerRefused: Too many answers were refused, or the refused answer is not a person's (sampling, roots).
-        AskUnavailable: The caller cannot be asked this. Other errors of `CallContext.ask` are raised too.
+        AnswerRefused: Too many answers were refused, or the refused answer was not given by a person (sampling, roots).
+        AskUnavailable: The caller cannot receive this request. Other errors of `CallContext.ask` are raised too.
     """
     durable = ctx.ports.durable if key and judges else None
     asked, place, most = request, key, MAX_WRONG_ANSWERS if ctx.ports.durable is None else MAX_WRONG_TASK_ANSWERS

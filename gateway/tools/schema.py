@@ -1,4 +1,4 @@
-"""Schemas of Python functions: reads a signature and a docstring as JSON Schema, and converts arguments and results.
+"""Derives JSON Schemas from Python functions (signature and docstring), and converts the arguments and results of calls by them.
 
 Used by `FunctionTool` and by executors of workflow files. Pydantic is imported at the first use, because importing it takes long.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 Explicit = Union["type[BaseModel]", JsonMapping]
-"""A schema for the arguments that replaces the one of the signature: a pydantic model, or JSON Schema."""
+"""A schema for the arguments of a function that replaces the schema of its signature: a pydantic model, or JSON Schema."""
 
 _OUTCOMES = (Complete, InputRequired, TaskStarted)
 _SECTION = re.compile(r"^(args|arguments|params|parameters|returns?|yields?|raises):\s*$", re.IGNORECASE)
@@ -34,58 +34,58 @@ _FIELD = re.compile(r"^:(\w+)\s*([^:]*):\s*(.*)$")
 
 
 class ArgumentsRefused(ToolFailed):
-    """The arguments of a call do not match the schema."""
+    """Raised if the arguments of a call do not match the input schema of the function."""
 
 
 class ContextType(Protocol):
-    """A class with which a function may annotate one parameter: the gateway passes an object of it, made by `for_call`, to each call."""
+    """Protocol of a class that may annotate a function's context parameter. Each call passes the object that `for_call` returns."""
 
     @classmethod
     def for_call(cls, function: Any, arguments: JsonMapping, ctx: CallContext) -> object:
-        """Return the object to pass to `function` in one call."""
+        """Return the object to pass to the context parameter of `function` in one call."""
         ...
 
 
 class _RunOrCall:
-    """Makes the value of an unannotated parameter `ctx`: the `FunctionInvocationContext` in an agent's run, else the `CallContext`."""
+    """Provides the value of an unannotated parameter `ctx`: the `FunctionInvocationContext` in an agent's run, else the `CallContext`."""
 
     @classmethod
     def for_call(cls, function: Any, arguments: JsonMapping, ctx: CallContext) -> object:
-        """Return the `FunctionInvocationContext` of an agent's tool call, else the `CallContext`."""
+        """Return the `FunctionInvocationContext` if an agent's run makes the call, else the `CallContext`."""
         return ctx if ctx.run.invocation is None else ctx.run.invocation
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a function that callers see, and how it is passed to the function."""
+    """A parameter of a function that is part of its input schema, and how a value is passed to it."""
 
     name: str
     attribute: str
-    """Name of the parameter's field in the argument model. It is not the parameter's name, because pydantic forbids some names."""
+    """Name of the field for this parameter in the pydantic model. It differs from `name`, because pydantic forbids some field names."""
     is_positional: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSchema:
-    """The schemas of a function that callers see, with the conversion of arguments and results."""
+    """The input and output schema of a function, and the means to validate and convert its arguments and results."""
 
     description: str
     input_schema: JsonObject
     output_schema: JsonObject | None
     context_parameter: str | None
-    """Name of the parameter that receives the context of the call, which callers do not see; `None` without one."""
+    """Name of the parameter that receives the context of the call and is not in the input schema; `None` if there is no such parameter."""
     parameters: tuple[Parameter, ...] = ()
     model: type[BaseModel] | None = None
-    """Validates and converts arguments; `None` passes them unchanged."""
+    """Pydantic model that validates and converts the arguments; `None` if they are passed without conversion."""
     returns: TypeAdapter[Any] | None = field(default=None, repr=False)
-    """Converts results of the annotated return type; `None` unless that is an object type."""
+    """Converts results to the annotated return type; `None` unless that type is described by an object schema."""
     check: SchemaCheck | None = field(default=None, repr=False)
-    """Validates arguments if the explicit schema is a JSON Schema."""
+    """Validates the arguments by a JSON Schema; used without a pydantic model."""
     context_type: type[ContextType] | None = None
-    """Class that makes the value of the context parameter; `None` if the parameter receives the `CallContext` itself."""
+    """Class that provides the value of the context parameter; `None` if the parameter receives the `CallContext` itself."""
 
     def bind(self, arguments: JsonMapping, ctx: CallContext, function: object = None) -> tuple[list[Any], dict[str, Any]]:
-        """Return positional and keyword arguments for the function, validated and converted.
+        """Validate and convert the arguments of a call, and return the positional and keyword arguments for the function.
 
         Raises:
             ArgumentsRefused: The arguments do not match the schema. The text names each wrong argument, and never shows its value.
@@ -108,15 +108,15 @@ class FunctionSchema:
         return positional, keyword
 
     def _check(self, arguments: JsonMapping) -> None:
-        if self.check is not None and self.check.problem is None:  # one that cannot be used checks nothing
+        if self.check is not None and self.check.problem is None:  # an unusable schema accepts all arguments
             given = dict(arguments)
             if reason := self.check.find(given, measure(given)):
                 raise ArgumentsRefused(f"Argument parsing failed. {reason}")
 
     def coerce(self, arguments: JsonMapping) -> JsonObject:
-        """Return the arguments as the function receives them: validated, converted to the annotated types, with defaults.
+        """Return the arguments of a call as the function receives them: validated, converted to the annotated types, with defaults.
 
-        A default of `None` is left out. The returned object may be passed to `bind`.
+        Defaults of `None` are left out. The returned object may be passed to `bind`.
 
         Raises:
             ArgumentsRefused: The arguments do not match the schema.
@@ -133,10 +133,10 @@ class FunctionSchema:
         }
 
     def to_json(self, value: object) -> JsonValue:
-        """Convert a function's result to JSON. A result of an annotated object type gets the form of the output schema.
+        """Convert the result of the function to JSON. If the function has an output schema, the result is validated and converted to it.
 
         Raises:
-            ValueError: The value is not of the annotated type, or cannot be written as JSON.
+            ValueError: The value does not have the annotated type, or has no JSON form.
         """
         from pydantic_core import to_jsonable_python
 
@@ -146,14 +146,14 @@ class FunctionSchema:
 
 
 def read_function(func: Callable[..., Any], *, explicit: Explicit | None = None) -> FunctionSchema:
-    """Read a function's schema from its signature and docstring. `explicit` replaces the schema of the arguments.
+    """Derive the schemas of a function from its signature and docstring. `explicit` replaces the schema of the arguments.
 
-    Descriptions come from `Field(description=…)`, else a string in `Annotated`, else the docstring. The schema of the arguments allows no
-    other keys. A parameter annotated `CallContext` is not in the schema, and receives the context of the call.
+    Descriptions of arguments come from `Field(description=…)`, else from a string in `Annotated`, else from the docstring. The input schema
+    forbids other arguments. A parameter annotated `CallContext` is not in the schema, and receives the context of the call.
 
     Raises:
-        TypeError: An annotation cannot be resolved or described, or there are `*args` or `**kwargs`.
-        ValueError: Two parameters take the context of the call.
+        TypeError: An annotation cannot be resolved or described by JSON Schema, or the function has `*args`.
+        ValueError: Several parameters are annotated to receive the context of the call.
     """
     hints = _hints(func)
     description, parameter_notes = parse_docstring(inspect.getdoc(func if inspect.isroutine(func) else type(func)) or "")
@@ -176,9 +176,10 @@ def read_function(func: Callable[..., Any], *, explicit: Explicit | None = None)
 
 
 def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Split a cleaned docstring into its text and its parameter notes (`Args:` sections or `:param x:` fields).
+    """Split a docstring (as `inspect.getdoc` returns it) into its text and the description of each parameter.
 
-    Sections on returns and errors are dropped, because a model reads the output schema instead.
+    Descriptions are read from `Args:` sections and `:param x:` fields. Sections about results and errors are dropped, because a model reads
+    the output schema instead.
     """
     prose: list[str] = []
     notes: dict[str, str] = {}
@@ -225,7 +226,7 @@ def _validate(model: type[BaseModel], arguments: JsonMapping) -> BaseModel:
 
 
 def _wire_name(name: str, field: FieldInfo | None) -> str:
-    """Return the key of a field in the arguments: its alias, or its name."""
+    """Return the name by which a caller passes a field of a pydantic model: the alias of the field, or its name."""
     from pydantic import AliasChoices
 
     alias: object = None if field is None else field.validation_alias or field.alias
@@ -235,7 +236,10 @@ def _wire_name(name: str, field: FieldInfo | None) -> str:
 
 
 def _hints(func: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function as types. `CallContext` is found even if the file imports it for type checkers only."""
+    """Return the annotations of a function, resolved to types.
+
+    `CallContext` can be resolved even if the module of the function imports it only under `TYPE_CHECKING`.
+    """
     target = func
     while isinstance(target, partial):
         target = target.func
@@ -252,7 +256,7 @@ def _hints(func: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _context_of(annotation: Any) -> type | None:
-    """Return the class in an annotation whose objects are contexts of calls, such as `CallContext`; `None` if there is none."""
+    """Return the context class that an annotation contains: `CallContext`, or a class with `for_call`. Else return `None`."""
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if get_origin(annotation) in (Union, types.UnionType):
@@ -263,7 +267,10 @@ def _context_of(annotation: Any) -> type | None:
 def _unannotated_context(
     signature: inspect.Signature, hints: Mapping[str, Any], explicit: Explicit | None
 ) -> tuple[str, type] | tuple[None, None]:
-    """Return the parameter `ctx` of a function with an explicit schema without `ctx`, and the class that makes its value."""
+    """Return the name `ctx` and the class of its value if the function's unannotated parameter `ctx` should receive the context.
+
+    This applies only to a function with an explicit schema that does not contain `ctx`; else return `(None, None)`.
+    """
     if explicit is None or "ctx" not in signature.parameters or "ctx" in hints:
         return None, None
     shape = explicit if isinstance(explicit, Mapping) else model_schema(explicit)
@@ -287,7 +294,7 @@ def _signature_model(
         if item.kind is item.VAR_POSITIONAL:
             raise TypeError(f"{_label(func)} takes {item}, which has no schema: name every parameter.")
         if item.kind is item.VAR_KEYWORD:
-            continue  # a model cannot fill it
+            continue  # the schema allows no further arguments, so `**kwargs` is always empty
         attribute = f"p{len(parameters)}"
         annotation: Any = hints.get(name, Any)
         notes = [note for note in getattr(annotation, "__metadata__", ()) if isinstance(note, str)]
@@ -312,7 +319,7 @@ def _explicit_model(explicit: Explicit) -> tuple[type[BaseModel] | None, tuple[P
 
 
 def model_schema(model: type[BaseModel]) -> JsonObject:
-    """Return the JSON Schema of a pydantic model, without the titles that pydantic adds.
+    """Return the JSON Schema of a pydantic model for arguments, without the titles that pydantic adds.
 
     Raises:
         TypeError: JSON Schema cannot describe a part of the model.
@@ -333,7 +340,10 @@ def _describe(schema: JsonObject, notes: Mapping[str, str]) -> None:
 
 
 def _read_return(func: Callable[..., Any], annotation: Any) -> tuple[JsonObject | None, TypeAdapter[Any] | None]:
-    """Return the schema and converter of an annotated object type; `(None, None)` for any other type."""
+    """Return the output schema for the annotated return type of a function, and the pydantic adapter that converts results to it.
+
+    Returns `(None, None)` unless the schema of the type is an object schema.
+    """
     plain = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     if plain in (None, Any, str, type(None), object, inspect.Signature.empty, *_OUTCOMES):
         return None, None
@@ -357,7 +367,7 @@ def _read_return(func: Callable[..., Any], annotation: Any) -> tuple[JsonObject 
 
 @cache
 def _generator() -> type[Any]:
-    """Return a class like pydantic's schema generator that adds no titles, and does not warn about defaults."""
+    """Return a subclass of pydantic's schema generator that adds no titles to fields, and does not warn about defaults."""
     from pydantic.json_schema import GenerateJsonSchema
 
     class Quiet(GenerateJsonSchema):

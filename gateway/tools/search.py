@@ -1,9 +1,9 @@
-"""`WordIndex`: ranks short descriptions for a query, with SQLite's full-text search (FTS5) in memory. Used to find skills and tools.
+"""`WordIndex`: searches short descriptions and ranks them, with SQLite's full-text search (FTS5) in memory. Used to find skills and tools.
 
 Decided: FTS5 with its `bm25()`, Porter's stemmer and Unicode's word rules. Because: every supported Python has it in `sqlite3`, it indexes
 5,000 descriptions in a tenth of the time and a third of the memory of a scorer in Python, and it answers in less than a millisecond.
 Instead of: `rank-bm25` and `bm25s` (they need NumPy and have no stemmer), and `tantivy` (a compiled wheel of 5 MB). FTS5 cannot split text
-without spaces, so such text is indexed in pairs of characters. Revisit when: meanings have to be matched rather than words.
+without spaces, so text in such scripts is indexed as pairs of characters. Revisit when: meanings have to be matched rather than words.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from gateway.errors import StorageError
 
 WEIGHTS = (4.0, 2.0, 1.0)
-"""Weights of a match in the name, in the keywords and in the text."""
+"""Weights of matches in the name, in the keywords and in the text of a document."""
 
 MAX_QUERY_WORDS = 32
-"""Maximum words of a query that are used."""
+"""Maximum number of words of a query that are searched; further words are ignored."""
 
 MIN_PREFIX = 3
-"""Minimum characters of a word of a query that also matches longer words which start with it."""
+"""Minimum length of a word of a query, in characters, from which it also matches longer words that start with it."""
 
 STOP_WORDS = frozenset(
     "a an and are as at be by can do for from how i in is it me my of on or please skill skills that the this to use used "
@@ -33,26 +33,26 @@ _TABLE = "CREATE VIRTUAL TABLE words USING fts5(name, keywords, text, content=''
 _FIND = "SELECT rowid, bm25(words, ?, ?, ?) FROM words WHERE words MATCH ?"
 _WORD = re.compile(r"[^\W_]+")
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
-"""Scripts without spaces between words, which are matched by pairs of characters."""
+"""Matches text in scripts without spaces between words, which is searched by pairs of characters."""
 
 Row = tuple[str, str, str]
-"""Name, keywords and text of a document."""
+"""A document of the search index: name, keywords and text."""
 
 
 class WordIndex:
-    """A search index of a fixed list of documents. The first search builds the index. Safe for several threads."""
+    """A full-text index of a fixed list of documents. The first search builds the index. Threads may use it concurrently."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        """Store the documents. The index is built at the first search, because most gateways are never searched."""
+        """Store the documents. The index is built at the first search, because most indexes are never searched."""
         self._rows: Sequence[Row] = rows
         self._lock = threading.Lock()
         self._database: sqlite3.Connection | None = None
 
     def scores(self, query: str) -> dict[int, float]:
-        """Return the scores of the documents that share a word with `query`, by their positions in the list. Higher is better.
+        """Return the scores of all documents that match a word of `query`: position in the list → score. A higher score is better.
 
         Raises:
-            StorageError: This Python's SQLite has no FTS5.
+            StorageError: The SQLite library of this Python does not include FTS5.
         """
         wanted = _to_match(query)
         if not wanted or not self._rows:
@@ -76,7 +76,7 @@ def _build(rows: Sequence[Row]) -> sqlite3.Connection:
 
 
 def _to_match(query: str) -> str:
-    """Return the query in FTS5's syntax: it matches documents with any word of the query, or with longer words that start with one."""
+    """Convert a query to FTS5 syntax that matches documents with any of its words, or with longer words that start with one of them."""
     words = [word for word in _WORD.findall(_spaced(query)) if word.casefold() not in STOP_WORDS]
     terms: list[str] = []
     for word in dict.fromkeys(words[:MAX_QUERY_WORDS]):
@@ -87,7 +87,7 @@ def _to_match(query: str) -> str:
 
 
 def _spaced(text: str) -> str:
-    """Return `text` in which each run of a script without spaces is replaced by its pairs of adjacent characters, separated by spaces."""
+    """Return `text` with words in scripts without spaces (such as Chinese) replaced by all pairs of adjacent characters."""
     plain = text.encode("utf-8", errors="replace").decode()  # SQLite rejects lone surrogates
     return _UNSPACED.sub(lambda run: f" {' '.join(_pairs(run[0]))} ", plain.replace("\x00", " "))
 

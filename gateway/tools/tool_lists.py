@@ -1,6 +1,6 @@
-"""Converts the tools that a program passes into the tools of a run: functions become tools, and each name occurs once.
+"""Converts the list of tools that a program passes to an agent or chat client: functions become tools, and each name occurs once.
 
-Used by agents, by chat clients that run tools, and by calls that change the tools of their run.
+Used by agents, by chat clients that run tools, and by tool calls that change the tools of their agent's run.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from gateway.tools.base import Tool, ToolSource
 from gateway.tools.function import FunctionTool
 
 ToolTypes = FunctionTool[..., Any] | ToolSource | Tool | JsonMapping | object
-"""An item of a list of tools: a function, a tool, a source of tools, or a description of a tool that the model's provider runs."""
+"""An item of a list of tools: a function, a `Tool`, a source of tools, or the description of a hosted tool.
+
+A hosted tool is run by the provider of the model, not by the program.
+"""
 
 _RANGES = {"frequency_penalty": (-2.0, 2.0), "presence_penalty": (-2.0, 2.0), "temperature": (0.0, 2.0), "top_p": (0.0, 1.0)}
 
 
 def normalize_tools(tools: Any) -> list[Any]:
-    """Return the passed tools as a flat list, with functions as tools.
+    """Return the passed tools (one item, a list, or nested lists) as a flat list in which functions are replaced by tools.
 
     Tools, sources of tools, and descriptions of tools that the model's provider runs (mappings, the provider's objects) stay unchanged.
     """
@@ -42,20 +45,20 @@ def normalize_tools(tools: Any) -> list[Any]:
 
 
 async def validate_tools(tools: Any) -> list[Any]:
-    """Return the passed tools as a flat list, with functions as tools, and each source of tools replaced by its tools.
+    """Return the passed tools as a flat list in which functions are replaced by tools, and sources of tools by their tools.
 
     Raises:
-        ValueError: Two different tools have one name.
+        ValueError: Two different tools have the same name.
     """
     found, hosted = await separate_hosted_tools(normalize_tools(tools))
     return [*found, *hosted]
 
 
 async def validate_chat_options(options: JsonMapping) -> JsonObject:
-    """Return the options with `tools` as `validate_tools` returns them, after checking that numbers are in their ranges.
+    """Check the options of a request to a model: numbers must be in their ranges. Return them with `tools` converted by `validate_tools`.
 
     Raises:
-        ValueError: A number is out of its range, or two different tools have one name; the text of the error names the number or the tool.
+        ValueError: A number is out of its range, or two different tools have the same name; the text names the option or the tool.
     """
     checked = dict(options)
     for name, (low, high) in _RANGES.items():
@@ -71,10 +74,10 @@ async def validate_chat_options(options: JsonMapping) -> JsonObject:
 
 
 def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
-    """Return the tools by name, in order. A tool that occurs twice, alone or behind a gate, counts once.
+    """Return the tools in a dict by name, in order. If a tool occurs several times, alone or wrapped by a gate, the first item is used.
 
     Raises:
-        ValueError: Two different tools have one name.
+        ValueError: Two different tools have the same name.
     """
     found: dict[str, Tool] = {}
     for item in tools:
@@ -86,10 +89,12 @@ def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
 
 
 async def separate_hosted_tools(given: Iterable[Any]) -> tuple[list[Tool], list[Any]]:
-    """Split a list that `normalize_tools` returned into tools that a run can call, and descriptions of tools that the provider runs.
+    """Split a list that `normalize_tools` returned into tools that the program calls, and descriptions of tools that the provider runs.
+
+    Sources of tools are replaced by their tools.
 
     Raises:
-        ValueError: Two different tools have one name.
+        ValueError: Two different tools have the same name.
     """
     found: list[Tool] = []
     hosted: list[Any] = []

@@ -1,7 +1,7 @@
-"""Protocols through which agents and workflows reach tools: `ToolBox` for tools that they name, `ToolGuards` for tools of their own.
+"""Protocols through which agents and workflows use the gateway: `ToolBox` finds tools, `ToolGuards` checks calls of tools of their own.
 
-`app` implements both; tests use scripted implementations. A tool box returns tools behind the gate, so calls of agents and workflows
-pass the same policy as calls of clients.
+`ResourceBox` reads resources. `app` implements these protocols; tests use scripted implementations. Tools and resources pass the gate (the
+pipeline of policy checks), so that the same policy applies to agents and workflows as to clients.
 """
 
 from __future__ import annotations
@@ -14,31 +14,35 @@ from gateway.tools.context import CallContext, ToolGuard
 
 
 class ToolBox(Protocol):
-    """Finds the tools that agents and workflows name, by patterns such as `docs/read_*`."""
+    """Protocol: finds the tools that files of agents and workflows name by patterns such as `docs/read_*`."""
 
     async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:
-        """Return the tools that match any of the `<source>/<glob>` patterns (`docs/read_*`, `agent/researcher`).
+        """Return the tools that match at least one of the patterns `<source>/<glob>` (`docs/read_*`, `agent/researcher`).
 
-        The tools are in the order of the catalog, each once. `definition.name` is the exposed name. A pattern may match no tool.
+        Each tool occurs once, in the order of the gateway's list of tools. `definition.name` is the name by which clients call the tool. It
+        is not an error if a pattern matches no tool.
         """
         ...
 
 
 @runtime_checkable
 class ToolGuards(Protocol):
-    """The gates for the tools that agents and workflows bring along themselves."""
+    """Protocol: provides the gates (policy checks) for tools that single agents and workflows define themselves."""
 
     def guard_of(self, source: str) -> ToolGuard[Tool]:
-        """Return the gate for the own tools of `agent/<name>` or `workflow/<name>`, with the current policy of this source."""
+        """Return the policy checks (the gate) for tools that an agent or workflow defines itself, with the current policy of `source`.
+
+        `source` is `agent/<name>` or `workflow/<name>`.
+        """
         ...
 
 
 @runtime_checkable
 class ResourceBox(Protocol):
-    """Reads resources as clients do, through the gate."""
+    """Protocol: reads resources of the gateway for agents and workflows, with the same policy checks as for clients."""
 
     async def read_resource(self, uri: str, ctx: CallContext) -> ReadOutcome:
-        """Read the resource with this exposed URI, the URI that clients use.
+        """Read the resource with an exposed URI (the URI that clients use), and return its result.
 
         Raises:
             NotFound: The URI is unknown (`kind` is `resource`).

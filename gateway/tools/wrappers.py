@@ -1,4 +1,4 @@
-"""`RenamedTool`: a tool under another name."""
+"""`RenamedTool`: wraps a tool to give it another name, for models that see exposed names."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from gateway.tools.context import CallContext
 
 
 class RenamedTool:
-    """A tool under another name. A `ToolBox` returns such tools, so that models see exposed names."""
+    """Wraps a tool to give it another name; calls are passed on unchanged.
+
+    A `ToolBox` returns such tools, so that models of agents see the same names as clients.
+    """
 
     def __init__(self, tool: Tool, name: str) -> None:
         self.inner = tool
         self.native_name = tool.definition.name
         self.source: str | None = getattr(tool, "source", None)
-        """Id of the tool's source, if it is known."""
+        """Id of the source that provides the tool, or `None` if it is unknown."""
         self.definition = dataclasses.replace(tool.definition, name=name)
 
     @property
@@ -28,17 +31,17 @@ class RenamedTool:
 
     @property
     def description(self) -> str:
-        """The description for the model; empty without one."""
+        """The description for the model; empty if the tool has no description."""
         return self.definition.description or ""
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Call the tool that this object renames."""
+        """Call the wrapped tool."""
         return await self.inner.call(arguments, ctx)
 
     def described(self, scopes: Sequence[str] | None, named: Sequence[str]) -> RenamedTool:
-        """Return this tool with the description for a caller whose key has these `scopes`.
+        """Return this tool with the description for a caller whose API key has these `scopes` (`None`: no restriction).
 
-        `named` is for the model of an agent: the skills that the agent's file names.
+        For the model of an agent, `named` are the skills that the agent's file names.
         """
         tool, shown = self.inner, self.definition
         if not isinstance(tool, DescribingTool) or (description := tool.description_for(scopes, named)) == (shown.description or ""):
@@ -49,7 +52,7 @@ class RenamedTool:
 
 
 def named(tool: Tool) -> NamedTool:
-    """Return the tool if it has the attributes `name` and `description`; else a wrapper that has them, from the tool's definition."""
+    """Return the tool itself if it has the attributes `name` and `description`, else a wrapper that takes both from its definition."""
     if hasattr(tool, "name") and hasattr(tool, "description"):
         return cast("NamedTool", tool)
     return RenamedTool(tool, tool.definition.name)

@@ -10,7 +10,7 @@ from gateway.json_types import JsonObject
 UsageDetails = dict[str, int]
 """Token counts of a model response, by name. A missing key means that the count is unknown.
 
-The names are `input_token_count`, `output_token_count`, `total_token_count`, and others that only one provider uses."""
+The names are `input_token_count`, `output_token_count`, `total_token_count`, and names that only one provider uses."""
 
 
 def add_usage(first: UsageDetails | None, second: UsageDetails | None) -> UsageDetails | None:

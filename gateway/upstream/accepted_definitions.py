@@ -2,7 +2,7 @@
 
 The gateway compares later listings with these definitions (`policy.pin_check`). The state folder has one file for each server and digest of
 its configuration entry, in the format of the lock file `gateway.lock.json`. Several processes may change a file, one at a time under a file
-lock; the first process that records a tool decides. All functions block.
+lock; if two record the same tool, the first definition stays. All functions block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gateway.upstream.pins import Pins, read_pins, write_pins
 FOLDER = "pins"
 
 Forms = Mapping[str, JsonObject]
-"""Tool definitions, by the server's own tool names. Each has only the parts that are compared (`policy.pin_check.PINNED_KEYS`)."""
+"""Tool definitions by the server's own tool names, with only the members (`PINNED_KEYS`) that are compared with later listings."""
 
 
 class AcceptedDefinitions:

@@ -1,4 +1,4 @@
-"""`CallerSessions`: opens separate sessions with a 2025 server for the callers that cannot share one.
+"""`CallerSessions`: opens separate sessions with an MCP 2025 server for the callers that cannot share one.
 
 In MCP versions before 2026-07-28, the client's capabilities are fixed when a session begins, and the server sends requests for input
 (sampling, elicitation, roots) on the session. So each caller that supports such requests needs a session of its own. Sessions are opened on
@@ -70,7 +70,9 @@ class CallerSessions:
         self._held: dict[str, _Held] = {}
 
     async def run(self, ctx: CallContext, capabilities: JsonObject, work: Callable[[Session], Awaitable[JsonObject]]) -> JsonObject:
-        """Run `work` on the session of the caller of `ctx`, and return its result. A missing session is opened; it declares `capabilities`.
+        """Run `work` on the session of the caller of `ctx`, and return the result of `work`.
+
+        If the caller has no session, open one that declares the client capabilities `capabilities` to the server.
 
         Raises:
             NotSent: The session cannot be opened, or `MAX_SESSIONS` sessions are busy.
@@ -94,9 +96,10 @@ class CallerSessions:
     def _key(self, ctx: CallContext, capabilities: JsonObject) -> str:
         """Return the key of the session for a call. Calls with equal keys share a session.
 
-        Calls without `capabilities` share one session, unless policy separates callers. With `capabilities`, the calls of one 2025 client
-        session share one; each call of a 2026 client gets a session to itself, because a request that the server sends outside a call's
-        response stream does not name the call to which it belongs. Calls with the same `CallFacts.line` share one in both cases.
+        Calls without `capabilities` share one session, unless policy separates callers. With `capabilities`, the calls of one session of an
+        MCP 2025 client share one. Each call of an MCP 2026 client gets a session to itself, because a request that the server sends outside
+        a call's response stream does not name the call to which it belongs. Calls of either client with the same nonempty `CallFacts.line`
+        share one.
         """
         if not capabilities:
             separate = self._remote.policy.callers == "separate"

@@ -1,8 +1,8 @@
 """`ChangeListener`: subscribes to one remote server's notifications about changed lists and updated resources, and dispatches them.
 
-With a 2026 server, it holds one `subscriptions/listen` stream open, and opens it again when it ends or when the set of watched resources
-changes. With a 2025 server, it sends `resources/subscribe` and `resources/unsubscribe`. Its owner (`source`) reads the changed lists.
-`run` unsubscribes in the background, so that no client waits for it.
+With an MCP 2026 server, it holds one `subscriptions/listen` stream open, and opens it again when it ends or when the set of watched
+resources changes. With an MCP 2025 server, it sends `resources/subscribe` and `resources/unsubscribe`. Its owner (`source`) reads the
+changed lists. `run` unsubscribes in the background, so that no client waits for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_RELISTEN_SECONDS = 30.0
 ACKNOWLEDGED_SECONDS = 10.0
 """Timeout for `notifications/subscriptions/acknowledged`, by which a server confirms a `subscriptions/listen` request.
 
-Without it in time, the stream is opened again.
+If the confirmation does not arrive in time, the stream is opened again.
 """
 
 SUBSCRIBE_SECONDS = 20.0
@@ -54,7 +54,7 @@ class ChangeListener:
         self.on_update: Callable[[str], None] = lambda _: None
         self._watched: Counter[str] = Counter()
         self._unwanted: dict[str, None] = {}
-        """URIs that no client watches any more, for which `resources/unsubscribe` has not been sent yet to a 2025 server."""
+        """URIs that no client watches any more, for which `resources/unsubscribe` has not been sent yet to an MCP 2025 server."""
         self._subscribed_on: Session | None = None
         self._relisten = anyio.Event()
         self._acknowledged = anyio.Event()
@@ -201,7 +201,7 @@ class ChangeListener:
         return wanted
 
     async def _resubscribe(self, session: Session) -> None:
-        """Subscribe to the watched resources again after a 2025 server reconnected."""
+        """Subscribe to the watched resources again after an MCP 2025 server reconnected."""
         if (self._subscribed_on is not None or self._inherits) and self._subscribed_on is not session:
             self._unwanted.clear()
             for uri in list(self._watched):
@@ -212,7 +212,7 @@ class ChangeListener:
         self._subscribed_on = session
 
     async def _unsubscribe(self, session: Session) -> None:
-        """Unsubscribe from each resource that no client watches any more, until the session with the 2025 server ends."""
+        """Unsubscribe from each resource that no client watches any more, until the session with the MCP 2025 server ends."""
         async with anyio.create_task_group() as tasks:
 
             async def end() -> None:

@@ -31,7 +31,10 @@ from gateway.upstream.large_bodies import LargeBodies
 logger = logging.getLogger(__name__)
 
 PLACE_SECONDS = 10.0
-"""Seconds that a process waits to start if the limit of processes is reached. Stopping an idle process takes up to three grace periods."""
+"""Seconds that the start of a process waits for another process to end, if the limit of processes is reached.
+
+Stopping an idle process, which makes room, takes up to three grace periods (`stdio.GRACE_SECONDS`).
+"""
 
 LINEAGE_VARIABLE = "MOONGATE_LINEAGE"
 """Environment variable of a child process: the ids of the gateways through which it was started, outermost first, separated by spaces."""
@@ -140,7 +143,7 @@ class ChildProcesses:
             self._tell()
 
     def note_idle(self) -> None:
-        """Wake the starts of processes that wait because of the limit: a process became idle and may be stopped."""
+        """Wake the process starts that wait because the limit is reached: a process became idle, so it may be stopped for them."""
         if self._waiting:
             self._tell()
 

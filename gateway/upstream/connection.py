@@ -30,13 +30,16 @@ logger = logging.getLogger(__name__)
 State = Literal["starting", "ready", "idle", "auth needed", "down"]
 
 HEAD_START_SECONDS = 0.03
-"""Delay of the first attempt to connect.
+"""Delay in seconds of the first attempt to connect to a server.
 
-Starting servers uses all CPU cores; a gateway over stdio sends its first response to the client before that.
+Starting servers uses all CPU cores; the delay lets a gateway over stdio first send its first response to the client.
 """
 
 FIRST_BACKOFF_SECONDS = 0.5
-"""Wait after the first failed attempt to connect, if no call needs the server. Doubles after each failure, up to `MAX_BACKOFF_SECONDS`."""
+"""Seconds between the first failed attempt to connect and the next, if no call needs the server.
+
+The wait doubles after each failure, up to `MAX_BACKOFF_SECONDS`.
+"""
 
 MAX_BACKOFF_SECONDS = 30.0
 """Longest wait between attempts to reach a server that no call needs."""
@@ -71,7 +74,8 @@ class Connection:
     ) -> None:
         """Store the arguments, without side effects.
 
-        `capabilities` are the client capabilities declared to a 2025 server. While `keep_awake` returns true, the connection is not idle.
+        `capabilities` are the client capabilities declared to an MCP 2025 server. While `keep_awake` returns true, the connection never
+        counts as idle.
         """
         self.server = remote.name
         self.state: State = "starting"
@@ -81,7 +85,7 @@ class Connection:
         self.negotiated: Negotiated | None = None
         self.milliseconds: float | None = None
         self.settled = anyio.Event()
-        """Set when the first attempt to connect has ended. If the connection waits for the first call to connect, set at once."""
+        """Set when the first attempt to connect has ended; set at once if only the first call is to start that attempt."""
         self.responded = anyio.Event()
         """Set when the server has answered the first handshake; at the latest together with `settled`."""
         self._remote = remote
@@ -306,7 +310,10 @@ class Connection:
             logger.info("connection ended, connecting again server=%s", self.server)
 
     def idle_since(self) -> float | None:
-        """Return the time of the last call, or `None` if the session is in use or not open: then it cannot be closed for another server."""
+        """Return the time of the last call, or `None` if the session is in use or not open.
+
+        With `None`, the session cannot be closed to make room for the child process of another server.
+        """
         if self._users or self._session is None or self._resting or self._keep_awake():
             return None
         return self._last_used

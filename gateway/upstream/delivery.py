@@ -1,8 +1,9 @@
 """Calls the tools of a remote server: `RemoteTool` makes a request of each call, and `Delivery` sends the request on the right session.
 
 `Delivery` sends a failed request a second time if `policy.retry_safety` allows it. All callers share one session with a server, except if
-a 2025 server fixes client capabilities in its sessions and the caller has others (`caller_sessions`). On a shared child process that sends
-requests for input, one client at a time uses the server (`serial_queue`). Results pass through unchanged, except for `_meta`.
+an MCP 2025 server fixes client capabilities in its sessions and the caller has other capabilities (`caller_sessions`). On a shared child
+process that sends requests for input, one client at a time uses the server (`serial_queue`). Results pass through unchanged, except for
+`_meta`.
 """
 
 from __future__ import annotations
@@ -78,9 +79,10 @@ class RemoteTool:
     """One tool of a remote server, with the gateway's `Tool` interface."""
 
     keeps_tasks = True
-    """True, because calls of this tool inside a durable task of the gateway can continue after a restart, if the server runs them as tasks.
+    """Whether a stored (durable) task of the gateway can continue a call of this tool after a restart.
 
-    The gateway stores the server's task, and polls it after the restart instead of sending the call again.
+    True, because the server may run the call as an MCP task. The gateway stores the id of the server's task, and polls this task after the
+    restart instead of sending the call again.
     """
 
     def __init__(self, listed: Listed, sender: Sender) -> None:
@@ -94,7 +96,7 @@ class RemoteTool:
 
     @property
     def has_tasks(self) -> bool:
-        """Whether the server supports the tasks extension of 2026."""
+        """Whether the server supports the tasks extension of MCP 2026 (SEP-2663)."""
         return self._listed.definition.task_by == "server"
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
@@ -130,7 +132,7 @@ class RemoteTool:
                 raise ToolFailed(f"Tool {name!r} answered with a result of type {other!r}, which this gateway did not offer to take.")
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Send a request (`method`) about a call that a 2026 server runs as a task, and return its result (interface `TaskTool`).
+        """Send a request (`method`) about a call that an MCP 2026 server runs as a task, and return its result (interface `TaskTool`).
 
         A request for input in the task's state is judged by policy once, not at every poll.
 
@@ -195,10 +197,11 @@ class Delivery:
         admit: Callable[[Session, str, JsonMapping], Awaitable[None]],
         annotations_of: Callable[[str], JsonMapping | None],
     ) -> None:
-        """`own_id` is this gateway's id for the `via` list; `annotations_of` returns a tool's annotations as the server listed them.
+        """`own_id` is this gateway's id, which it adds to the list of gateways (`via`) that a request has passed.
 
-        `admit` raises if a request must not be sent on a session, because the session's tools differ from the pinned definitions. It is
-        called before each attempt to send a request while `pins.may_refuse` is true.
+        `annotations_of` returns a tool's annotations as the server listed them. `admit` raises if a request must not be sent on a session,
+        because the session's tools differ from the accepted definitions. It is called before each attempt to send a request while
+        `pins.may_refuse` is true.
         """
         self._remote = remote
         self._server = remote.name
@@ -210,7 +213,10 @@ class Delivery:
         self._own_id = own_id
         self._pins = pins
         self._client: ClientProfile | None = None
-        """Client of the last call. `_capabilities` are declared for it. Neither object is changed, so that sessions can reuse its JSON."""
+        """Client of the last call; `_capabilities` are the client capabilities that are declared to the server for this client.
+
+        Neither object is modified, so that sessions can reuse the JSON of `_capabilities` for the client's next call.
+        """
         self._capabilities: JsonObject = {}
         self._plain_meta = extend_via({}, own_id, remote.name)
         """The `_meta` of requests whose caller sent no `_meta`. Always the same object, so that sessions reuse its JSON."""
@@ -221,7 +227,7 @@ class Delivery:
         self._turns = SerialQueue(self._policy.serial_ask_seconds) if self._policy.callers == "serial" else None
         self._takes_turns_once_asked = self._policy.callers == "auto" and not self._is_streamable_http
         self._without_turn: dict[int, CallContext] = {}
-        """Running calls on the shared child process that began before its clients had to take turns, by id of the `Envelope`."""
+        """Running calls that began before the clients of the shared child process had to use it one at a time, by id of the `Envelope`."""
         self._questions: list[tuple[str, CallContext, float]] = []
         """Method, call and start time (`time.monotonic`) of each request for input of the server that has no answer yet.
 
@@ -238,7 +244,7 @@ class Delivery:
         """Register a server's request for input while it is open, and yield the context with which to relay it to the caller.
 
         `ctx` is the call to which the request belongs, `None` if that is unknown. With the policy `callers: auto`, the first request for
-        input on a shared child process makes clients take turns from then on. Calls that already run count as one turn.
+        input on a shared child process makes clients take turns (use it one at a time) from then on. Running calls count as one turn.
         """
         is_without_turn = ctx is None or any(call is ctx for call in self._without_turn.values())
         if self._turns is None and self._takes_turns_once_asked and is_without_turn:
@@ -276,7 +282,7 @@ class Delivery:
         )
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """Send one request for the call `ctx`, and return the result. After a failure, send it once more if `may_resend` allows.
+        """Send one request for the call `ctx`, and return the result. After a failure, send it once more if that cannot do harm.
 
         The result has only the `_meta` that the gateway accepts from servers.
 
@@ -356,9 +362,9 @@ class Delivery:
         return await session.request(method, params, envelope)
 
     async def _in_turn(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
-        """Send the request once to a 2025 server, on the caller's own session or on the shared `session`.
+        """Send the request once to an MCP 2025 server, on the caller's own session or on the shared `session`.
 
-        On the shared session, first wait for the client's turn if clients take turns.
+        On the shared session, first wait for the client's turn if only one client at a time may use the session.
         """
         ctx = envelope.ctx
         if self._callers is not None and ctx is not None:
@@ -389,7 +395,7 @@ class Delivery:
         return await self._admitted(session, method, params, envelope)
 
     def _leave(self, session: Session, ctx: CallContext, is_cancelled: bool) -> None:
-        """End the turn of a call on the shared session. If it was cancelled, ping the server first, and end the turn after the answer.
+        """End a call's turn (its client's exclusive use) on the shared session; for a cancelled call, after the server answered a ping.
 
         A server that handles one message at a time answers the ping when it has finished the cancelled call.
         """
@@ -415,7 +421,7 @@ class Delivery:
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:
         """Return whether a request declares the tasks extension.
 
-        `tools/call` declares it if the gateway follows tasks (`tasks.follow`) or the caller accepts them, `tasks/…` always.
+        `tools/call` declares it if the gateway polls the server's tasks (`tasks.follow`) or the caller accepts tasks; `tasks/…` always.
         """
         if method == "tools/call":
             return self._policy.tasks.follow or (ctx is not None and ctx.facts.takes_tasks)

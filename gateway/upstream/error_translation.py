@@ -1,7 +1,7 @@
 """Translates JSON-RPC errors of a server for a client that uses another MCP version. `source` uses this module for every request.
 
-A 2025 server that needs a person to open a URL answers with error -32042. A 2026 client gets an `input_required` result with the URL
-instead, and sends the request again. A server that requires a client capability answers with -32021; if the gateway's policy withholds
+An MCP 2025 server that needs a person to open a URL answers with error -32042. An MCP 2026 client gets an `input_required` result with the
+URL instead, and sends the request again. A server that requires a client capability answers with -32021; if the gateway's policy withholds
 that capability from the server, the client gets an error that names the policy.
 """
 
@@ -33,7 +33,7 @@ MAX_URLS = 8
 """Maximum number of URLs of one error -32042 that a person is asked to open."""
 
 RESOURCE_MISSING = frozenset({-32002, -32602})
-"""JSON-RPC error codes with which 2025 and 2026 servers answer a request for a resource that does not exist."""
+"""JSON-RPC error codes with which servers of MCP 2025 and 2026 answer a request for a resource that does not exist."""
 
 
 def agreed(ctx: CallContext) -> bool:
@@ -66,7 +66,7 @@ def sign_in_first(server: str, issuer: str, url: str) -> Rejected:
 
 
 async def as_it_is(ask: JsonObject) -> JsonObject:
-    """Return a request for input unchanged. The `judge` of `explain` for requests that the gateway itself makes, not a server."""
+    """Return a request for input unchanged. Passed to `explain` as `judge` if the gateway itself makes the request, not a server."""
     return ask
 
 
@@ -79,7 +79,7 @@ async def explain(
     name added, or raises if policy refuses the request.
 
     Raises:
-        Rejected: The server's error, with judged URLs.
+        Rejected: The server's error, with URLs that policy allowed.
         PolicyDenied: Policy refuses a URL, or withholds the capability that the server needs.
         AskUnavailable: The client cannot show URLs.
     """

@@ -1,8 +1,8 @@
 """`InputGuard`: decides on each request for input of a remote server, and on the client capabilities that are declared to the server.
 
-Requests for input are sampling, elicitation and roots: requests that a 2025 server sends, and those in `input_required` results of a 2026
-server. `policy.input_requests` has the rules. An allowed request goes to the caller, except for sampling requests that a model of the
-gateway answers (`sampling.mode` `answer`, and `ask` after approval). `input_rounds` handles the `input_required` results.
+Requests for input are sampling, elicitation and roots: requests that an MCP 2025 server sends, and those in `input_required` results of an
+MCP 2026 server. `policy.input_requests` has the rules. An allowed request goes to the caller, except for sampling requests that a model of
+the gateway answers (`sampling.mode` `answer`, and `ask` after approval). `input_rounds` handles the `input_required` results.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class InputGuard:
     def may_request_input(self, *, is_modern: bool) -> bool:
         """Return whether the client may get a request for input while a call of this server's tools runs.
 
-        That is so if policy relays requests of a 2025 server (`is_modern` is false), or if a person must approve sampling requests.
+        That is so if policy relays requests of an MCP 2025 server (`is_modern` is false), or if a person must approve sampling requests.
         """
         if self._policy.sampling.mode == "ask":
             return True
@@ -165,8 +165,8 @@ class InputGuard:
     async def answer(self, request: JsonObject, ctx: CallContext, key: str = "") -> JsonObject:
         """Return the answer to one request for input, from a configured model or from the caller.
 
-        Inside a durable task, `key` identifies the request: when the task is resumed after a restart, an earlier answer to it is used. A
-        request without `key` is sent to the caller again. Raises the errors of `judge` and `CallContext.ask`.
+        Inside a durable task (stored by the gateway), `key` identifies the request: when the task is resumed after a restart, an earlier
+        answer is used. A request without `key` is sent to the caller again. Raises the errors of `judge` and `CallContext.ask`.
         """
         judged = await self.judge(request, ctx)
         return judged.result if isinstance(judged, Answered) else await ctx.ask(judged.request, key)
@@ -223,7 +223,7 @@ class InputGuard:
             raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
 
     async def _count(self, ctx: CallContext) -> int:
-        """Count a sampling request of this server and caller in the database, and return how many they had in the hour before.
+        """Count a sampling request of this server for the caller in the gateway's database, and return their number in the hour before.
 
         Without a quota (`sampling.maxRequests`), return 0 and count nothing.
         """

@@ -1,4 +1,4 @@
-"""Handles `input_required` results of a 2026 server: models of the gateway answer some requests for input, and the caller the others.
+"""Handles `input_required` results of an MCP 2026 server: models of the gateway answer some requests for input, and the caller the others.
 
 If one result has requests for a model and for the caller, the models' answers are stored in the request state that the client returns with
 its retry, and are sent to the server together with the caller's answers. So the gateway keeps nothing in memory between a result and the

@@ -73,9 +73,9 @@ class LargeBodies:
     """Grants claims for the memory of large responses, for all servers of one gateway, in one event loop."""
 
     def __init__(self, max_bytes: int, *, used: Callable[[], None] | None = None) -> None:
-        """Grant at most `max_bytes` at once, and half of that to one caller.
+        """Grant at most `max_bytes` of memory for large responses at once, and at most half of that to one caller.
 
-        A response larger than half is granted if its caller has no other response, and one larger than `max_bytes` if no caller has any.
+        A response larger than half is granted if its caller has no other large response, and one larger than `max_bytes` if no caller has.
         `used` is called in the event loop each time granted memory was returned.
         """
         self.max_bytes = max_bytes
@@ -84,13 +84,13 @@ class LargeBodies:
         self._loop = asyncio.get_running_loop()
         self._limiter = anyio.CapacityLimiter(_WORKERS)
         self.helpers = HelperPool()
-        """Helper processes that parse and judge the largest results of `tools/call`. `ChildProcesses` closes them."""
+        """Helper processes that parse the largest `tools/call` results and apply the gate's rules to them. `ChildProcesses` ends them."""
         self._bytes = 0
         self._by_caller: Counter[str] = Counter()
         self._waiting: CallerQueues[_PendingClaim] = CallerQueues()
 
     def claim(self, caller: str, size: int, granted: Callable[[], None]) -> Claim:
-        """Claim `size` bytes for `caller`. If the claim is not granted at once, `granted` is called when it is."""
+        """Claim `size` bytes of memory for a large response to `caller`. If the claim is not granted at once, `granted` is called later."""
         wish = _PendingClaim(caller, size, granted)
         self._waiting.add(caller, wish)
         self._grant(quietly=wish)
@@ -102,7 +102,7 @@ class LargeBodies:
         """Parse a JSON-RPC message in a worker thread, or in a helper process if it is very large (`HelperPool.hold`).
 
         `is_call` returns whether an id belongs to a pending `tools/call`. Return the message, and the object whose `release` returns the
-        memory: `claim`, or the one that the helper process made.
+        memory: `claim`, or the `LargeResult` if a helper process has the result.
 
         Raises:
             ValueError: The message is not JSON.

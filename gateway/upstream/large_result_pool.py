@@ -35,7 +35,7 @@ from gateway.wire.rpc_envelope import response
 logger = logging.getLogger(__name__)
 
 HELD_BYTES = 4_194_304
-"""Size in bytes from which a helper process parses a result. Parsing a smaller result holds the interpreter's lock for milliseconds."""
+"""Size in bytes from which a helper process parses a result. Parsing a smaller result holds the interpreter's lock for few milliseconds."""
 
 MOST_HELPERS = 2
 """Maximum number of helper processes at once. Further large results wait until one is free."""
@@ -44,7 +44,10 @@ IDLE_SECONDS = 5.0
 """Seconds without a result after which the idle helper processes are ended."""
 
 JUDGE_SECONDS = 60.0
-"""Timeout of a helper process for parsing one result, and for judging and storing it, which the deadline of the call does not cover."""
+"""Timeout of a helper process for parsing one result, and for applying the gate's rules and storing it.
+
+The deadline of the call does not cover these steps.
+"""
 
 _HEAP = {"MALLOC_MMAP_THRESHOLD_": "262144"}
 """Environment variable that makes the C library (glibc) return a large block of memory to the system when it is freed."""
@@ -104,7 +107,10 @@ def _started() -> HelperProcess | None:
 
 
 class HelperPool:
-    """The helper processes of one gateway that parse and judge large results, for one event loop. The owner calls `aclose`."""
+    """The helper processes of one gateway, which parse large results and apply the gate's rules to them. The owner calls `aclose`.
+
+    Belongs to one event loop.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -173,7 +179,7 @@ class HelperPool:
         self._timer = self._loop.call_later(IDLE_SECONDS, self._end_idle)
 
     def give_back_soon(self, helper: HelperProcess) -> None:
-        """End a helper process whose result was dropped before the gate judged it. Does not wait. Callable from any thread."""
+        """End a helper process whose result was dropped before the gate's rules were applied. Does not wait. Callable from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(partial(self.give_back, helper, is_usable=False))
 
@@ -205,7 +211,7 @@ class HelperPool:
 
 
 class LargeResult:
-    """A large result of `tools/call` that a helper process has parsed and can judge for the gate (`gate.results.HelperResult`)."""
+    """A large result of `tools/call` in a helper process, which applies the gate's rules to it (interface `gate.results.HelperResult`)."""
 
     def __init__(self, helpers: HelperPool, helper: HelperProcess, parts: list[bytes], claim: Releasable | None) -> None:
         self._helpers = helpers
@@ -250,7 +256,7 @@ class LargeResult:
         return Received(received(result), encoded, long_text, self._claim)
 
     def release(self) -> None:
-        """Return the claimed memory. If the result was not judged, end its helper process."""
+        """Return the claimed memory. If the gate's rules were not applied to the result yet, end its helper process."""
         helper, self._helper = self._helper, None
         if helper is not None:
             self._helpers.give_back_soon(helper)

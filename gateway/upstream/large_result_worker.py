@@ -27,7 +27,7 @@ from gateway.wire.rpc_envelope import VERSION, VERSION_KEY
 _LENGTH_BYTES = 4
 
 _BLOCKS = frozenset({"text", "image", "audio"})
-"""Types of content blocks that reach the gate unchanged. A result with a block of another type is judged in the gateway, not here."""
+"""Types of content blocks that reach the gate unchanged. For a result with another block, the gateway's process applies the rules."""
 
 
 def send(stream: IO[bytes], fields: JsonMapping, parts: Sequence[bytes] = ()) -> None:
@@ -60,7 +60,7 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
 def read_plain(parts: list[bytes]) -> tuple[JsonValue, JsonObject] | None:
     """Parse a JSON-RPC response, and return its id and its result.
 
-    Return `None` if the result cannot be judged here: the message is not a successful response, the result is incomplete
+    Return `None` if this process cannot apply the gate's rules: the message is not a successful response, the result is incomplete
     (`input_required`, a task), or a content block is not in `_BLOCKS`.
 
     Takes ownership of `parts`.
@@ -82,7 +82,10 @@ def read_plain(parts: list[bytes]) -> tuple[JsonValue, JsonObject] | None:
 
 
 def _judged(result: JsonObject, order: JsonObject) -> tuple[JsonObject, Sequence[bytes]]:
-    """Judge `result` as `order` says, and return the reply and its body: `whole` if it passes unchanged, else the replacing result."""
+    """Apply the gate's rules in `order` to `result`, and return the reply to the gateway: its JSON object and its body.
+
+    The reply is `whole` without a body if the result passes unchanged; else the verdict, with the replacing result as the body.
+    """
     store = None if order["store"] is None else ResultStore(**order["store"])
     try:
         judged = judge_whole(result, ResultRules(**order["rules"]), store, ResultOrigin(**order["source"]))

@@ -128,8 +128,8 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
 def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool = False) -> Listed | None:
     """Convert an entry of `tools/list`. Return `None` if the specification requires to drop the tool (invalid `x-mcp-header`).
 
-    `modern` is true for a 2026 server. `may_ask` becomes part of the definition: whether a call may request input. `has_tasks` is true if
-    the server supports the tasks extension of 2026, so that it may run any call as a task.
+    `modern` is true for an MCP 2026 server. `may_ask` becomes part of the definition: whether a call may request input. `has_tasks` is true
+    if the server supports the tasks extension of MCP 2026, so that it may run any call as a task.
     """
     schema = as_object(wire.get("inputSchema"))
     input_schema: JsonObject = {"type": "object"} if schema is None else schema
@@ -138,7 +138,7 @@ def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool
         return None
     extra = {k: v for k, v in wire.items() if k not in _KNOWN_TOOL_KEYS}
     execution = members_of(extra.pop("execution", None))
-    # A 2025 tool with optional task support is called without a task.
+    # An MCP 2025 tool with optional task support is called without a task.
     support: TaskSupport = "required" if execution.get("taskSupport") == "required" else "never"
     if not isinstance(extra.get("_meta", {}), dict):
         del extra["_meta"]

@@ -27,7 +27,9 @@ class LockFile:
         """Why the gateway does not apply the current content of the lock file; `None` if the gateway applies it."""
 
     async def read(self, loaded: LoadedConfig) -> Pins:
-        """Return the pins in the lock file of a configuration, and watch this file from now on. `run` must be running to notice changes.
+        """Return the accepted definitions (pins) in the lock file of a configuration, and watch this file from now on.
+
+        `run` must be running to notice changes.
 
         Raises:
             ConfigError: The file cannot be read. The previous configuration's file is still watched.
@@ -46,7 +48,7 @@ class LockFile:
         return pins
 
     async def run(self) -> None:
-        """Read the file after each change and pass its pins to `apply`, until cancelled.
+        """Read the file after each change and pass its pins (accepted definitions) to `apply`, until cancelled.
 
         If the file cannot be read, set `problem` and do not call `apply`, so that the earlier pins stay in force.
         """

@@ -20,7 +20,7 @@ class Negotiated:
     instructions: str | None = None
     server_info: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     has_tasks: bool = field(init=False)
-    """Whether the server supports the tasks extension of 2026."""
+    """Whether the server supports the tasks extension of MCP 2026 (SEP-2663)."""
 
     def __post_init__(self) -> None:
         has_tasks = self.era == "modern" and TASKS_EXTENSION in (self.capabilities.get("extensions") or ())

@@ -1,4 +1,4 @@
-"""Makes the HTTP headers of a 2026 request that repeat parts of its body: arguments that a tool's schema marks with `x-mcp-header`.
+"""Makes the HTTP headers of an MCP 2026 request that repeat parts of its body: arguments that a tool's schema marks with `x-mcp-header`.
 
 The rules are those of MCP 2026-07-28 (transports, "Custom Headers"). The MCP SDK implements them too, but importing the SDK takes longer
 than starting a gateway; `tests/upstream/test_param_headers.py` compares the two implementations. `encode_header_value` also encodes

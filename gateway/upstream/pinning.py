@@ -1,9 +1,9 @@
 """`Pinning`: compares the tools that one remote server lists with their accepted definitions (pins), and finds the tools that differ.
 
-The pins of a server in the lock file are the definitions in this file. Then each call is checked against the tools that were listed on the
-session on which it is sent (`Session.listed_tools`), because another session may reach another server. The pin of any other server's tool
-is its first listed definition. Then only the listing that clients see is checked, because a model reads only this listing. The module sends
-no requests.
+If the lock file contains the server, the pins are the definitions in this file. Then each call is checked against the tools that were
+listed on the session on which it is sent (`Session.listed_tools`), because another session may reach another server process. Otherwise, a
+tool's pin is its first listed definition. Then only the listing that clients see is checked, because a model reads only this listing. The
+module sends no requests.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class Pinning:
     # -- first use ---------------------------------------------------------------------------------------------
 
     def begin(self, record: AcceptedDefinitions, *, was_listed: bool) -> None:
-        """Read the tools' first listed definitions from `record`, and use them as pins unless the lock file has pins. Blocks.
+        """Read the tools' first listed definitions from `record`, and use them as pins (accepted definitions). Blocks.
+
+        The pins of the lock file take precedence.
 
         `was_listed` is true if the server was listed in an earlier run of the gateway; it affects only the log.
 
@@ -75,7 +77,10 @@ class Pinning:
         self._first = _digests(recorded or {})
 
     def note(self, wires: Sequence[JsonMapping]) -> None:
-        """Use the definitions of tools that are listed for the first time as pins, unless the lock file has pins. `write` stores them."""
+        """Use each tool's first listed definition as its pin (accepted definition). Does nothing if the lock file has pins.
+
+        `write` stores the pins.
+        """
         if self._record is None or self._locked is not None:
             return
         is_first = not self._first
@@ -88,7 +93,7 @@ class Pinning:
             logger.info("new tools recorded server=%s tools=%d names=%s", self._server, len(new), _shown(new))
 
     async def write(self) -> bool:
-        """Store the definitions that `note` added. Return whether another process stored different ones before, which replace these."""
+        """Store the definitions that `note` added. Return whether another process stored different ones first, which become the pins."""
         if self._record is None or not self._unwritten:
             return False
         new, self._unwritten = self._unwritten, {}
@@ -118,7 +123,7 @@ class Pinning:
     # -- judging -----------------------------------------------------------------------------------------------
 
     def digests(self, wires: Sequence[JsonMapping]) -> dict[str, str]:
-        """Return the digest of each tool in a listing, by tool name; empty if the server has no pins.
+        """Return the digest of each tool in a listing, by tool name; empty if the server has no pins (accepted definitions).
 
         If a name is listed twice, the first definition counts.
         """
@@ -128,7 +133,7 @@ class Pinning:
         return judge_pins(listed, pinned, self._mode, first_use=self._locked is None)
 
     def judge(self, wires: Sequence[JsonMapping]) -> set[str]:
-        """Compare a listing with the pins, log new differences, and return the names of the tools that must not be served."""
+        """Compare listed tools with their pins (accepted definitions), log new differences, and return the names of tools not to serve."""
         listed = self.digests(wires)
         # An empty listing is not compared: before the first listing, it is unknown whether a tool is missing.
         found = self._judge(listed, self._pinned if listed else None)
@@ -155,7 +160,7 @@ class Pinning:
         raise PolicyDenied(f"Tool {name!r} of {self._server!r} is not called: {reason}.", rule=PINS_RULE, subject=name)
 
     def quarantined(self) -> dict[str, str]:
-        """Return the quarantined tools: tool name → difference and command that accepts it. Their definitions differ from the pins."""
+        """Return the tools that are not served because their definitions differ from the pins, with the command that accepts each."""
         return {n: self._held(n, f) for n, f in self._findings.items() if f.change != "removed" and not f.is_served}
 
     def _held(self, name: str, finding: PinFinding) -> str:

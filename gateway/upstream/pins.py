@@ -62,7 +62,7 @@ class Pins:
 
 
 NO_PINS = Pins({})
-"""The pins of a configuration without a lock file: no server is pinned."""
+"""The pins (accepted tool definitions) of a configuration without a lock file: no tool is pinned."""
 
 
 def read_pins(path: Path | None) -> Pins:
@@ -110,7 +110,7 @@ def write_pins(path: Path, pins: Pins, *, mode: int | None = None) -> None:
 
 
 def forms_of(listed: Sequence[JsonMapping]) -> dict[str, JsonObject]:
-    """Return the parts of each listed tool's definition that are pinned, by tool name. If a name is listed twice, the first counts."""
+    """Return the parts of each listed tool's definition that a person accepts (pins), by tool name. Of equal names, the first counts."""
     forms: dict[str, JsonObject] = {}
     for wire in listed:
         forms.setdefault(str(wire["name"]), pinned_form(wire))

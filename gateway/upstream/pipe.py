@@ -82,7 +82,7 @@ class Pipe(FramedPipe):
         """The future of a large line that is being parsed. Referenced here because the event loop does not keep it alive."""
         self._log = log
         self._waiting: deque[JsonObject | tuple[int, JsonObject | PipeFailure]] = deque()
-        """Received items that wait in order: messages that are not responses, and the responses that arrived after them."""
+        """Received messages that wait, in order, until the session processes them, and the responses that arrived after them."""
         self._is_quiet = True
         """Whether no received message waits or is being processed, so that a response can end its request at once."""
         self._came = anyio.Event()

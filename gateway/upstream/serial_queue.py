@@ -1,7 +1,7 @@
 """`SerialQueue`: lets one client at a time use a server whose requests for input do not name the call that they belong to.
 
-A 2025 server over stdio sends requests for input (sampling, elicitation, roots) on the pipe that all clients share. To attribute a request
-to the right client, only the calls of one client run at a time: its "turn".
+An MCP 2025 server over stdio sends requests for input (sampling, elicitation, roots) on the pipe that all clients share. To attribute a
+request to the right client, only the calls of one client run at a time: its "turn".
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from gateway.tools.context import CallContext
 from gateway.tools.ports import Presence
 
 MAX_JOINED = 32
-"""Maximum number of calls that a client may begin during its turn while other clients wait. A client may need calls to answer a request for
-input.
+"""Maximum number of calls that a client may begin during its exclusive use of a server (its turn) while other clients wait.
+
+More than one is allowed, because a client may need further calls of the server to answer a request for input.
 """
 
 SETTLE_SECONDS = 0.25
-"""Seconds that the server gets to react to a rejected request for input before the turn of the next client."""
+"""Seconds that the server gets to react to a rejected request for input before the next client may use the server."""
 
 
 Leave = Callable[[CallContext, bool], None]
@@ -41,27 +42,27 @@ class _Waiter:
 
 
 class SerialQueue:
-    """Gives turns on a shared server to clients, rotating among principals. Calls of the same client run concurrently in one turn."""
+    """Gives the clients of a shared server turns, rotating among principals. In a turn, only calls of one client run, concurrently."""
 
     def __init__(self, question_seconds: float) -> None:
-        """While calls of other clients wait, a request for input may stay open for at most `question_seconds`."""
+        """While calls of other clients wait for the server, a request for input may stay open for at most `question_seconds`."""
         self._question_seconds = question_seconds
         self._questions: set[anyio.CancelScope] = set()
         self._owner: str | None = None
         self._running = 0
         self._joined = 0
-        """Number of calls of the current client that began in this turn while calls of other clients waited."""
+        """Number of calls of the client that now uses the server, which began while calls of other clients waited."""
         self._waiting: CallerQueues[_Waiter] = CallerQueues()
         self._holders: list[Presence] = []
         """For each running call whose client may disconnect and reconnect: the object that reports whether the client is connected."""
         self._is_wanted = False
-        """Whether calls of other clients wait for their turn."""
+        """Whether calls of other clients wait to use the server."""
         self._settled_at = -math.inf
         """Time (`anyio.current_time`) before which no further call begins, so that the server can react to a rejected request for input."""
 
     @asynccontextmanager
     async def turn(self, ctx: CallContext, leave: Leave) -> AsyncGenerator[CallContext, None]:
-        """Wait for the turn of the client of `ctx`, and yield the context with which its call runs inside this context manager.
+        """Wait until the client of `ctx` may use the server, and yield the context with which its call runs inside this context manager.
 
         The wait does not count against the call's deadline. When the call has ended, the callback `leave` must call `SerialQueue.leave`, at
         once or later.
@@ -78,7 +79,7 @@ class SerialQueue:
             leave(ctx, is_cancelled)
 
     async def _take(self, ctx: CallContext, owner: str) -> None:
-        """Wait for the turn of the client `owner`. While the client is disconnected, calls of other clients go first."""
+        """Wait until the client `owner` may use the server. While the client is disconnected, calls of other clients go first."""
         while True:
             is_held = self._join(owner)
             try:
@@ -100,9 +101,9 @@ class SerialQueue:
                 await ctx.here()
 
     def _join(self, owner: str) -> bool:
-        """Begin a call at once if no call runs or the current turn is that of `owner`. Return whether the call began.
+        """Begin a call of the client `owner` at once if no call runs, or only calls of this client. Return whether the call began.
 
-        A client with `MAX_JOINED` calls in its turn must wait if other clients wait.
+        A client that began `MAX_JOINED` calls while other clients waited must wait, too.
         """
         if self._running and (owner != self._owner or (self._waiting and self._joined >= MAX_JOINED)):
             return False
@@ -113,7 +114,9 @@ class SerialQueue:
         return True
 
     def adopt(self, calls: Collection[CallContext], asking: CallContext | None) -> None:
-        """Make one turn of the running `calls`, which began before clients had to take turns. `leave` must be called at the end of each.
+        """Let other clients wait for the end of the running `calls`, which began before clients had to use the server one at a time.
+
+        `leave` must be called at the end of each call.
 
         `asking` is the call to which the first request for input belongs, or `None` if that is unknown. Its client gets the turn.
         """
@@ -127,7 +130,7 @@ class SerialQueue:
 
     @property
     def waiting(self) -> int:
-        """Number of calls that wait for their turn."""
+        """Number of calls that wait until their client may use the server."""
         return len(self._waiting)
 
     @property
@@ -163,9 +166,9 @@ class SerialQueue:
                 ctx.ports.presence.need()
 
     def _waiting_changed(self) -> None:
-        """Start or stop the limits that apply while clients wait, after the number of waiting calls changed.
+        """Start or stop the limits on the current client, after the number of calls of other clients that wait for the server changed.
 
-        Open requests for input get a deadline, and a running call ends if its client disconnects.
+        While such calls wait, open requests for input have a deadline, and a running call ends if its client disconnects.
         """
         is_wanted = bool(self._waiting)
         deadline = anyio.current_time() + self._question_seconds
@@ -188,7 +191,7 @@ class SerialQueue:
             raise
 
     def leave(self, ctx: CallContext, seconds: float = 0) -> None:
-        """End the call of `ctx` in the current turn. The next call begins after `seconds`.
+        """End the call of `ctx`. Further calls begin after `seconds` at the earliest, those of other clients also after all running calls.
 
         `seconds` is not 0 if the server may still wait for the answer to a request for input of the ended call.
         """
@@ -201,7 +204,7 @@ class SerialQueue:
         self._next()
 
     def _next(self) -> None:
-        """Remove one call from the current turn. After the last call of the turn, give the turn to the next client."""
+        """Count one running call less. After the last running call, let the waiting calls of the next client begin."""
         self._running -= 1
         if self._running or not self._waiting:
             return

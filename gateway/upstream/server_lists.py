@@ -68,7 +68,7 @@ class ServerLists:
         self._built_modern = False
         self._agreed: Negotiated | None = None
         self._rereads: list[anyio.Event] = []
-        """One event for each pending or running reading of the tools, which is set when the reading has ended."""
+        """Events for the scheduled and running readings of the tools. Each is set when its reading has ended; calls wait for the last."""
         self._shared: Session | None = None
         """The shared session, on which the lists that clients see were read."""
         self._memory: ListingCache | None = None
@@ -80,7 +80,7 @@ class ServerLists:
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """The tools that clients may see and call: the listed tools without the quarantined ones."""
+        """The tools that clients may see and call: the listed tools, except those whose definitions differ from the accepted ones."""
         return [tool for _, tool in self._tools.values()]
 
     async def load(self, session: Session) -> None:
@@ -145,12 +145,12 @@ class ServerLists:
     def pin(self, pinned: Mapping[str, str] | None) -> None:
         """Set the digests of the tools in the lock file, by tool name; `None` if the file does not contain the server.
 
-        Called at the start and after each change of the file. If the digests differ, all tools are judged again.
+        Called at the start and after each change of the file. If the digests changed, all listed tools are compared with them again.
         """
         self._judge_again(is_needed=self.pins.take(pinned))
 
     async def read_pins_again(self) -> None:
-        """Read the recorded definitions again, because a person accepted a definition in another process."""
+        """Read the recorded (accepted) tool definitions again, because a person accepted a definition in another process."""
         self._judge_again(is_needed=await self.pins.read_again())
 
     def _judge_again(self, *, is_needed: bool) -> None:
@@ -200,9 +200,10 @@ class ServerLists:
                 raise _gone(self._server) from None
 
     def recall(self, memory: ListingCache, first_use: AcceptedDefinitions) -> None:
-        """Serve the lists stored in `memory` until the server's current lists are read, and use the definitions in `first_use` as pins.
+        """Serve the lists that an earlier run stored in `memory`, until the server's current lists are read.
 
-        Called before the connection to the server starts. Blocks.
+        Use the tool definitions recorded in `first_use` as pins (accepted definitions). Called before the connection to the server starts.
+        Blocks.
 
         Raises:
             StorageError: The file of `first_use` is unusable.

@@ -29,7 +29,7 @@ MAX_OPEN_REQUESTS = 1_000
 """Maximum number of requests of one server that wait for their responses. Further requests are rejected."""
 
 MAX_PENDING_NOTIFICATIONS = 1_000
-"""Number of notifications of one server that may wait for slow callers. Beyond it, log messages are dropped, and all others still wait."""
+"""Number of notifications of one server that wait for slow callers before further log messages are dropped. Other kinds always wait."""
 
 
 class SessionHooks(Protocol):
@@ -65,7 +65,7 @@ class ServerMessages:
         self._answering = self._notifying = 0
 
     def begin_call(self, key: int, ctx: CallContext) -> None:
-        """Register a running call, to which messages of the server may belong that do not name a call."""
+        """Register a running call. Messages of the server that do not name a call may belong to it."""
         self._running[key] = ctx
 
     def end_call(self, key: int, method: str) -> None:
@@ -87,7 +87,7 @@ class ServerMessages:
         return CANCEL_SECONDS + SETTLE_SECONDS if self._withdrawn else 0
 
     async def answer_request(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:
-        """Return the result of a server's request: `ping`, or a request for input, which the hooks answer. Raises `RpcError`.
+        """Return the result of a server's request: `ping`, or a request for input, which `SessionHooks` answers. Raises `RpcError`.
 
         `ctx` is the call to which the request belongs, `None` if the request does not name it.
         """
@@ -127,7 +127,7 @@ class ServerMessages:
             raise RpcError(INTERNAL_ERROR, "Internal server error") from None
 
     async def receive_notification(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """Pass a notification of the server to the hooks. Drop a log message if `MAX_PENDING_NOTIFICATIONS` notifications wait.
+        """Pass a notification of the server to `SessionHooks`. Drop a log message if `MAX_PENDING_NOTIFICATIONS` notifications wait.
 
         Progress and cancellation are ignored here, because the carriers process them.
         """
@@ -145,9 +145,9 @@ class ServerMessages:
             self._notifying -= 1
 
     def _only_caller(self) -> CallContext | None:
-        """Return the call to which a message belongs that does not name one, if all running calls are those of one client session.
+        """Return the call to which a message belongs that names no call: the latest running call, if all are of one client session.
 
-        Return the latest of several such calls, and `None` in all other cases.
+        Return `None` in all other cases.
         """
         calls = list(self._running.values())
         if len(calls) <= 1:

@@ -47,7 +47,7 @@ from gateway.upstream.tracing import request_in_span
 logger = logging.getLogger(__name__)
 
 PROBE_TIMEOUT_SECONDS = 10.0
-"""Timeout of `server/discover`. A server that does not answer in time is treated as a 2025 server."""
+"""Timeout of `server/discover`. A server that does not answer in time is treated as an MCP 2025 server."""
 
 MAX_CACHED_HEADERS = 1024
 """Maximum number of requests whose HTTP headers are cached. Each tool and each resource needs one entry."""
@@ -61,9 +61,9 @@ class Envelope:
     """The call for which the request is sent. It gets progress, log messages and requests for input. `None` outside calls."""
     meta: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     capabilities: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
-    """Client capabilities that the request declares (2026 only)."""
+    """Client capabilities that the request declares (only in MCP 2026)."""
     log_level: LogLevel | None = None
-    """Least severe level of the log messages that the server may send during the request; `None` for no log messages (2026 only)."""
+    """Least severe level of the log messages that the server may send during the request (only in MCP 2026); `None` for no messages."""
     headers: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
     """Additional HTTP headers, such as `Mcp-Param-*`."""
 
@@ -115,7 +115,7 @@ class Session:
 
     @property
     def is_modern(self) -> bool:
-        """Whether the session uses the stateless protocol of 2026."""
+        """Whether the session uses the stateless protocol of MCP 2026."""
         return self.negotiated.era == "modern"
 
     async def request(self, method: str, params: JsonMapping, envelope: Envelope = PLAIN) -> JsonObject:
@@ -164,7 +164,7 @@ class Session:
         """Carry out the handshake with the server, and store the result in `negotiated`.
 
         `era` selects the protocol: `modern` (2026-07-28), `legacy` (2025-11-25 or older), or `auto` for the newest that the server
-        supports. `capabilities` are the client capabilities that a 2025 server gets.
+        supports. `capabilities` are the client capabilities that an MCP 2025 server gets.
 
         Raises:
             UpstreamError: The server does not speak MCP, or has no protocol version in common with the gateway; the message says why.
@@ -181,16 +181,16 @@ class Session:
             try:
                 agreed = await self._initialize(capabilities)
             except Rejected:
-                # A 2026 server that starts slowly reads `server/discover` only now, and then rejects `initialize`: ask it again.
+                # An MCP 2026 server that starts slowly reads `server/discover` only now, and then rejects `initialize`: ask it again.
                 self.negotiated = modern
                 if not was_silent or (agreed := await self._discover(required=True)) is None:
                     raise
         self.negotiated = agreed
 
     async def _discover(self, *, required: bool) -> Negotiated | None:
-        """Send `server/discover`, and return the result of the handshake with a 2026 server, or `None` for a 2025 server.
+        """Send `server/discover`, and return the result of the handshake with an MCP 2026 server, or `None` for an MCP 2025 server.
 
-        If `required`, raise the failure of the request instead of assuming a 2025 server.
+        If `required`, raise the failure of the request instead of assuming an MCP 2025 server.
         """
         try:
             with anyio.fail_after(PROBE_TIMEOUT_SECONDS):
@@ -231,7 +231,7 @@ class Session:
         return agreed
 
     async def want_level(self, level: LogLevel | None) -> None:
-        """Request log messages of `level` and above from a 2025 server, unless the session already has this or a more verbose level.
+        """Request log messages of `level` and above from an MCP 2025 server, unless the session already has this or a more verbose level.
 
         The level applies to all callers of the session; `server.detached_caller.wants_level` drops messages that a caller does not want.
         """
@@ -246,7 +246,7 @@ class Session:
             logger.debug("log level rejected server=%s reason=%s", self.server, error)
 
     async def notify(self, method: str, params: JsonMapping | None = None) -> None:
-        """Send a notification to a 2025 server. Sessions with 2026 servers send no notifications."""
+        """Send a notification to an MCP 2025 server. Sessions with MCP 2026 servers send no notifications."""
         await self.carrier.notify(method, params, ((MCP_PROTOCOL_VERSION_HEADER, self.negotiated.protocol_version),))
 
     async def listen(self, notifications: JsonObject) -> None:

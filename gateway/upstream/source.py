@@ -121,7 +121,7 @@ class UpstreamSource:
     async def is_silent(self) -> bool:
         """Wait for the first handshake with a server over HTTP, and return true if it has not answered within `SILENT_SECONDS`.
 
-        Return false at once for a child process.
+        Listings do not wait for a silent server. Return false at once for a child process, which may take longer to start.
         """
         if isinstance(self._entry, StdioServer):
             return False
@@ -161,7 +161,7 @@ class UpstreamSource:
 
     @property
     def may_ask(self) -> bool:
-        """Whether the client may get a request for input during any request: from a 2025 server, or to approve sampling."""
+        """Whether the client may get a request for input during any request: from an MCP 2025 server, or to approve sampling."""
         agreed = self._connection.negotiated
         return self._guard.may_request_input(is_modern=agreed is not None and agreed.era == "modern")
 
@@ -188,7 +188,7 @@ class UpstreamSource:
     def succeed(self, former: UpstreamSource) -> None:
         """Take over the state of `former`, the source of the same server before its entry or policy changed. Call before entering.
 
-        Watched resources stay watched. The lists of `former` are served until the current lists are read, unless stored lists are.
+        Watched resources stay watched. Until the current lists are read, the lists stored in a file are served, or else those of `former`.
         """
         self._watcher.inherit(former._watcher)
         self.lists.succeed(former.lists)
@@ -196,7 +196,7 @@ class UpstreamSource:
     # -- requests and notifications of the server --------------------------------------------------------------
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
-        """Return the answer to a request for input that a 2025 server sends during the call `ctx` (interface `SessionHooks`)."""
+        """Return the answer to a request for input that an MCP 2025 server sends during the call `ctx` (interface `SessionHooks`)."""
         with self._delivery.question(str(request.get("method")), ctx) as asking:
             if asking is None:
                 text = "The server sent a request for input that cannot be attributed to one caller, so it was rejected."

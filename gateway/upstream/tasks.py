@@ -1,6 +1,6 @@
 """`TaskFollower`: polls a remote server's long-running MCP task until it has a result, for both versions of tasks in MCP.
 
-With the extension of 2026 (`io.modelcontextprotocol/tasks`, SEP-2663), the server may run any call as a task. In 2025-11-25, the client
+With the extension of MCP 2026 (`io.modelcontextprotocol/tasks`, SEP-2663), the server may run any call as a task. In 2025-11-25, the client
 requests a task, for tools listed with task support `required`. Once a task's id is known, the call is never sent again: a broken connection
 is opened once more, and polling continues. `source` uses this module for callers that do not support tasks, and `library` for Python
 programs. Requests are sent through the interface `TaskLine`.
@@ -51,14 +51,13 @@ CANCEL_SECONDS = 5.0
 """Timeout of `tasks/cancel`."""
 
 MAX_JUDGED = 2_000
-"""Maximum number of stored verdicts on requests for input of tasks that callers poll themselves."""
+"""Maximum number of requests for input, of tasks that callers poll themselves, for which the decision of policy is stored."""
 
 _TIMEOUT_CODES = frozenset({408, REQUEST_TIMEOUT})
-"""JSON-RPC error codes with which the MCP SDKs 1.x and 2.x report a timeout."""
+"""JSON-RPC error codes with which the MCP SDKs 1.x and 2.x report a timeout. A poll that fails with one of them is repeated."""
 
 _ANSWERED: JsonObject = {}
-"""Stored verdict (`TaskFollower._judged`) on a request for input that a model of this gateway answered, so that the caller does not get it.
-"""
+"""Value that is stored for a task's request for input if a model of this gateway answered it, so that the caller does not get it."""
 
 _BROKEN = (OutcomeUnknown, NotSent)
 _STATES = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
@@ -115,7 +114,10 @@ class TaskLine(Protocol):
         ...
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
-        """Apply policy to one request for input, send it to the caller under `key`, and return the answer. Raises if policy refuses it."""
+        """Apply policy to a task's request for input, identified by `key`, send it to the caller, and return the answer.
+
+        Raises if policy refuses the request.
+        """
         ...
 
 
@@ -125,8 +127,8 @@ class TaskFollower:
     def __init__(self, server: str, line: TaskLine, options: MCPTaskOptions, *, readable: Callable[[str], str] = str) -> None:
         """Create the object without side effects.
 
-        `line` sends the requests. `readable` removes hidden text from status messages if the server's policy requires it. The attribute
-        `options` may be replaced at any time; tasks that are being polled keep the earlier options.
+        `line` sends the requests. `readable` removes text that people would not see from status messages, if policy requires it. The
+        attribute `options` may be replaced at any time; tasks that are being polled keep the earlier options.
         """
         self.options = options
         self._readable = readable
@@ -140,8 +142,8 @@ class TaskFollower:
     async def call(self, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """Call a tool as a task of MCP 2025-11-25, wait for the task, and return its result.
 
-        `params` and `headers` are those of the `tools/call` request. If the server rejects the task, the request is sent once more without
-        a task, and in no other case.
+        `params` and `headers` are those of the `tools/call` request. Only if the server rejects the task, the request is sent once more,
+        without a task.
 
         Raises:
             TaskError: The task failed, was lost, or took longer than `max_task_wait`.

@@ -21,6 +21,8 @@ from gateway.upstream.gateway_chain import received_input_request
 def readable_input_request(request: JsonObject, policy: SourcePolicy, server: str) -> JsonObject:
     """Return a server's request for input without hidden text, and with only the `_meta` keys that the gateway accepts.
 
+    Hidden text is text that a person does not see but a model reads.
+
     Raises:
         PolicyDenied: The request has hidden text, and the policy's `hiddenText` is `refuse`.
     """
@@ -38,17 +40,23 @@ def readable_input_requests(asks: JsonObject, policy: SourcePolicy, server: str)
 
 
 def readable_text(text: str, policy: SourcePolicy) -> str:
-    """Return a message of the server without hidden text, unless policy allows it."""
+    """Return a message of the server without text that people do not see but models read, unless policy allows such text."""
     return text if policy.hidden_text == "allow" else strip_text(text)
 
 
 def readable_value(value: JsonValue, policy: SourcePolicy) -> JsonValue:
-    """Return a JSON value from the server, such as log data, without hidden text in its strings, unless policy allows it."""
+    """Return a JSON value from the server, such as log data, without text in its strings that people do not see but models read.
+
+    If policy allows such hidden text, return the value unchanged.
+    """
     return value if policy.hidden_text == "allow" else strip_value(value, keys=True)
 
 
 def with_readable_progress(ctx: CallContext, policy: SourcePolicy) -> CallContext:
-    """Return a copy of `ctx` whose progress messages reach the caller without hidden text, or `ctx` if policy allows hidden text."""
+    """Return a copy of `ctx` that removes hidden text (not seen by people, but read by models) from progress messages to the caller.
+
+    Return `ctx` itself if policy allows hidden text.
+    """
     if policy.hidden_text == "allow":
         return ctx
     return ctx.with_caller(_ReadableProgress(ctx.ports.caller))
@@ -57,14 +65,15 @@ def with_readable_progress(ctx: CallContext, policy: SourcePolicy) -> CallContex
 class _ReadableProgress:
     """A `Caller` that removes hidden text from progress messages, and passes all messages to another `Caller`.
 
-    Log messages and requests for input are passed unchanged, because they were filtered before.
+    Hidden text is text that a person does not see but a model reads. Log messages and requests for input are passed unchanged, because
+    they were filtered before.
     """
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Pass a progress report to the caller, without hidden text in its message."""
+        """Pass a progress report to the caller, without text in its message that a person would not see but a model would read."""
         await self._caller.progress(progress, total, strip_text(message) if message is not None else None)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:

@@ -1,8 +1,8 @@
 """`FramedPipe`: splits the output of a child process into lines and writes lines to its input. `upstream.pipe` is its subclass.
 
 Every buffer is bounded. A line over the limit is dropped except for its ends. A large line needs a claim (permission to hold it in
-memory): until the claim is granted, the child is not read. Plain asyncio, because the child's pipes are protocols of the event loop, and
-memory streams and tasks would cost ten times what a message costs.
+memory): until the claim is granted, the child is not read. The class uses asyncio's protocol callbacks directly, because memory streams and
+tasks (anyio) would cost ten times as much for each message.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
     """Reads and writes the standard streams of one child process as lines. A subclass implements the methods that receive lines."""
 
     def __init__(self, name: str, max_line_bytes: int, claims: Claims | None = None) -> None:
-        """Limit lines to `max_line_bytes`. `claims` grants the memory for each large line, and counts it under `name`.
+        """Limit lines to `max_line_bytes`. `claims` grants the memory for each large line, and counts its bytes for the server `name`.
 
         Without `claims`, large lines are delivered like short lines.
         """

@@ -42,7 +42,7 @@ MIN_SWEEP_SECONDS = 1.0
 """Shortest time between two sweeps that close idle connections."""
 
 LONG_BYTES = 65_536
-"""Remaining body bytes from which the rest of a body of known length bypasses the parser, which would copy it."""
+"""If at least this many bytes of a response body are still to arrive, they bypass the parser, which would copy them."""
 
 DRAIN_SECONDS = 1.0
 """Seconds that a connection whose event stream is no longer read may take to end the response; then it is closed."""
@@ -74,9 +74,10 @@ class ConnectionPool:
         self.header_cache: HeaderCache[ResponseHead] = HeaderCache(varies_in_response, min(LONG_BYTES, max_body_bytes))
 
     async def send(self, request: bytes, caller: str = "") -> Response:
-        """Send a complete HTTP request and return its response. An event stream is returned with its first message or at its end.
+        """Send a complete HTTP request and return its response after the whole body has arrived.
 
-        The memory of a large response counts against the share of `caller`, the id of a principal.
+        If the body is an event stream, return the response as soon as the stream's first message has arrived, or the stream has ended.
+        The bytes of a large response count towards the memory that large responses to `caller` (id of a principal) may use at once.
 
         Raises:
             Unreachable: The request was not sent.
@@ -168,7 +169,7 @@ class ClientConnection(asyncio.Protocol):
         self._caller = ""
         self._claim: Claim | None = None
         self._claim_timer: asyncio.TimerHandle | None = None
-        """Timeout for the memory of a large response; it is set, and nothing is read, until the memory is granted."""
+        """Timer that fails the request if the memory for its large response is not granted in time; while it runs, nothing is read."""
         self._reset(None)
 
     def _reset(self, waiter: asyncio.Future[Response] | None) -> None:
@@ -182,12 +183,12 @@ class ClientConnection(asyncio.Protocol):
         self._parsed_bytes = self._length = self._missing = 0
         """Numbers of body bytes: received from the parser; total, if known; not yet received of a body that bypasses the parser."""
         self._other_bytes = 0
-        """Bytes received since the last byte of a body, for the limit `MAX_HEAD_BYTES`."""
+        """Number of bytes received since the last byte of a body, such as a head or chunk sizes; `MAX_HEAD_BYTES` limits it."""
         self._is_expected = waiter is not None
         """Whether a request has been sent whose response is not complete."""
         self._has_head = self._is_interim = self._stays_open = self._ends_with_connection = False
         self._is_single = True
-        """Whether no header field of the response occurred twice."""
+        """Whether each header field of the response occurred only once, as is required to cache the response's head."""
 
     # -- for the pool and the event stream -------------------------------------------------------------------------
 
@@ -314,14 +315,14 @@ class ClientConnection(asyncio.Protocol):
             self._missing = self._length - self._parsed_bytes
 
     def _take_cached(self, head: ResponseHead, body: bytes) -> None:
-        """Complete the request with a response that has a cached head. The parser is between two responses and does not receive it."""
+        """Complete the request with a response whose head was found in the cache, so that the parser need not read the response."""
         self._is_expected, self._stays_open = False, True
         self._response = Response(200, head.fields, [body])
         self._keep_or_close()
         self._give_response()
 
     def _take_body(self, data: bytes) -> None:
-        """Store a part of a long body without the parser. After the body, a new parser replaces the parser, which did not receive it."""
+        """Store a part of a long body without the parser. At the body's end, replace the parser, which still waits for the body."""
         self._missing -= len(data)
         if self._missing < 0:  # bytes after the end of the response
             data = data[: self._missing]
@@ -466,7 +467,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 def _unread_bytes_check(transport: asyncio.BaseTransport) -> Callable[[], bool]:
-    """Return a function that checks whether the socket has unread data or was closed by the peer, which the event loop has not read yet."""
+    """Return a function that checks whether an idle socket has data to read or was closed by the server, before the event loop notices."""
     connected = transport.get_extra_info("socket")
     if connected is None or not hasattr(select, "poll"):
         return lambda: False

@@ -27,8 +27,8 @@ _JOINED_BYTES = 65_536
 """Largest response body that is copied behind its head and written with it; a larger body is written separately."""
 
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\ncontent-type: application/json\r\n%b%b"
-"""Template of the head of a fast-path response. Its arguments: the common fields, the body's length, an additional field or nothing, and
-the last lines.
+"""Template of the head of a response of the fast path (no MCP SDK). Its arguments: the header lines that every response has, the body's
+length, one additional header line or nothing, and the last lines: `connection: close` if needed, and the empty line.
 """
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
@@ -75,17 +75,17 @@ class Exchange(Generic[HeadT]):
         self.is_complete = body is not None
         """Whether the whole request, with its body, has arrived."""
         self.is_started = self.is_fast = self.is_rejected = False
-        """Whether the request was given to an application or to the fast path; whether it was given to the fast path; whether its body is
-        dropped.
+        """Whether the request was given to an ASGI application or to the fast path, the code that works without the MCP SDK; whether it was
+        given to the fast path; whether its body is dropped.
         """
         self.is_responding = self.is_answered = self.client_gone = False
         """Whether the response has begun; whether the response is complete; whether the client has disconnected."""
         self.admission: Admission | None = None
-        """Caller of a request that was judged by its head while its body was incomplete; `None` for any other request."""
+        """Caller of the request, if it was determined from the request's head while the body was incomplete; otherwise `None`."""
         self.received_bytes = 0
-        """Number of body bytes that arrived after the head."""
+        """Number of body bytes that arrived after the head, which counts towards the limit on the bytes of incomplete requests."""
         self.started: StartedRequest | None = None
-        """Handle of the request while the fast path processes it; `None` before and afterwards."""
+        """Handle of the request while the fast path (code without the MCP SDK) processes it; `None` before and afterwards."""
         self.known_scope: Scope | None = None
         """The ASGI scope, or `None` until the property `scope` is first read."""
         self.wants_continue = wants_continue
@@ -102,7 +102,7 @@ class Exchange(Generic[HeadT]):
 
     @property
     def scope(self) -> Scope:
-        """The ASGI scope, made on first access because the fast path does not need it."""
+        """The ASGI scope, made on first access because the fast path (which answers requests without the MCP SDK) does not need it."""
         if self.known_scope is None:
             self.known_scope = self.head.scope()
         return self.known_scope
@@ -136,7 +136,7 @@ class Exchange(Generic[HeadT]):
         return self._parts[0]
 
     def answer(self, field: Field | None, body: Sequence[bytes | memoryview]) -> None:
-        """Send the fast path's response with `body` (JSON) and the additional header field `field`, unless the client has disconnected."""
+        """Send a response of the fast path (no MCP SDK) with the JSON `body` and the additional header `field`, unless the client left."""
         if self.client_gone:
             return
         connection = self._connection
@@ -159,7 +159,8 @@ class Exchange(Generic[HeadT]):
     async def receive(self) -> Message:
         """Return the next part of the request's body, or `http.disconnect` after the response or if the client disconnects.
 
-        If the fast path hands the request over to the application, the application gets the body even if the client has disconnected.
+        If the fast path (code without the MCP SDK) hands the request over to the application, the application gets the body even if the
+        client has disconnected.
         """
         while not self.is_answered and (not self.client_gone or (self.is_fast and not self._is_received)):
             if self._parts or (self.is_complete and not self._is_received):
@@ -266,7 +267,7 @@ class UnreadConnection(Protocol):
 
 
 class UnreadResponses(Protocol[HeadT]):
-    """Counts the response bytes that clients have not read, and closes connections above a limit."""
+    """Counts the response bytes that clients have not read, so that they use memory, and closes connections if they exceed a limit."""
 
     def hold(self, connection: UnreadConnection, exchange: Exchange[HeadT], size: int, /) -> bool:
         """Set the count of a connection's unread response bytes to `size`.
@@ -276,7 +277,7 @@ class UnreadResponses(Protocol[HeadT]):
         ...
 
     def drop(self, connection: UnreadConnection, /) -> None:
-        """Stop counting a connection's unread bytes, because its client has read everything or has disconnected."""
+        """Stop counting a connection's unread response bytes, because its client has read everything or has disconnected."""
         ...
 
 
@@ -294,13 +295,13 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
     """Seconds that a response may stay unread before the connection is closed."""
 
     def __init__(self, state: ServerState) -> None:
-        """`state` is uvicorn's; its default header fields are in every response. uvicorn replaces them each second."""
+        """`state` is that of uvicorn's server. Its default header fields (such as `date`), renewed each second, are in every response."""
         self.loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport
         self.drained: asyncio.Event | None = None
         """Event that is set when the client reads its responses again; `None` while no writing is paused."""
         self.common_count = 0
-        """Number of header lines that `common_fields` returns."""
+        """Number of header lines that `common_fields` returns; used to check that a response's head has no additional line breaks."""
         self._state = state
         self._common: tuple[object, bytes] = None, b""
         self._current: Exchange[HeadT] | None = None
@@ -358,8 +359,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
                 self._count_unread(len(data))
 
     async def wait_drained(self, size: int) -> None:
-        """Wait until the client reads its responses again. Until then, `size` more bytes, which are to be sent afterwards, count as unread.
-        """
+        """Wait until the client reads its responses again. Until then, the `size` bytes to be sent afterwards count as unread, too."""
         while self.drained is not None:
             self._count_unread(size)
             await self.drained.wait()

@@ -26,11 +26,11 @@ class Admission:
     """The caller of an HTTP request, as determined from the request's head before its body is complete."""
 
     owner: str | None
-    """Id of the principal against which the body's bytes are counted; `None` if the caller is unknown, so that its address counts."""
+    """Id of the principal for whom the request's bytes are counted; `None` for an unknown caller, for whose address they are counted."""
     is_local: bool
     """Whether the caller is the local user: one principal for all programs on this machine."""
     waits: bool
-    """Whether to start a request with a short body only when the body is complete, instead of starting the ASGI application at once."""
+    """Whether to wait for the end of a short body, so that the fast path can answer, instead of starting the ASGI application at once."""
 
 
 class StartedRequest(Protocol):
@@ -50,7 +50,7 @@ class StartedRequest(Protocol):
         ...
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Register `then`, to be called once: when the response is ready or the SDK path must continue. `answer` is valid from then on."""
+        """Register `then`, which is called once, when the response is ready or `go_on` must answer. `answer` is valid from then on."""
         ...
 
     def answer(self) -> tuple[Field | None, Sequence[bytes | memoryview]] | None:
@@ -65,7 +65,7 @@ class StartedRequest(Protocol):
         ...
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request as an ASGI application: hand the started call over to the SDK path."""
+        """Answer the request as an ASGI application: hand the started call over to the handlers that use the MCP SDK (SDK path)."""
         ...
 
 
@@ -109,7 +109,7 @@ class ConnectionTable(Protocol):
         ...
 
     def incomplete(self, peer: Peer, admission: Admission | None, size: int, /) -> None:
-        """Record that a connection's incomplete requests now have `size` bytes. This may close the connection.
+        """Record that a connection's incomplete requests now have `size` bytes. Above a limit, this closes the connection.
 
         `admission` is the caller of the request that is arriving, or `None` if the caller has not been determined.
         """

@@ -27,7 +27,7 @@ MAX_CACHED_HEAD_BYTES = 4_096
 LENGTH = b"content-length"
 
 _VISIBLE = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
-"""Matches visible characters, with spaces only between them."""
+"""Matches the value of a header field: visible characters, with spaces only between them."""
 
 MAX_DIGITS = 11
 """Maximum digits of a `Content-Length`; a longer number counts as unknown."""
@@ -66,14 +66,14 @@ class RequestHead:
         self.fields: Mapping[bytes, bytes] = dict(headers)
         """Header field values by lower-case name. Of a repeated field, only the last value is included."""
         self.is_single = len(self.fields) == len(headers)
-        """Whether no header field is repeated."""
+        """Whether each header field of the request occurs only once, so that `fields` has all values."""
         length = self.fields.get(LENGTH, b"")
         self.length = int(length) if length.isdigit() and len(length) <= MAX_DIGITS else -1
         """Value of `content-length`; -1 if it is missing or malformed."""
 
     @property
     def is_stream(self) -> bool:
-        """Whether the response is a stream that only the client ends."""
+        """Whether this is a GET request for an event stream, whose response only the client ends."""
         return self.method == "GET" and b"text/event-stream" in self.fields.get(b"accept", b"")
 
     @property
@@ -91,7 +91,7 @@ class RequestHead:
         return {**self._facts, "headers": self.headers, "state": self._facts["state"].copy()}
 
     def with_values(self, values: Mapping[bytes, bytes], length: int) -> Self:
-        """Return a copy in which the fields in `values` have those values, and the body has `length` bytes. No field may be repeated."""
+        """Return a copy in which the fields in `values` have those values, and the body has `length` bytes. Not for repeated fields."""
         other = object.__new__(type(self))
         other._facts, other.method, other.path, other.is_single = self._facts, self.method, self.path, True
         other.fields, other.length = {**self.fields, **values}, length
@@ -112,7 +112,7 @@ class ResponseHead:
 
 
 def varies_in_response(name: bytes) -> bool:
-    """Return whether a response's field may differ from that of a cached head which otherwise matches."""
+    """Return whether the value of the header field `name` may differ between a response and the cached head that is reused for it."""
     return name not in _FIXED_RESPONSE_FIELDS
 
 
@@ -121,12 +121,12 @@ class ParsedHead(Protocol):
 
     @property
     def fields(self) -> Mapping[bytes, bytes]:
-        """Values by lower-case field name."""
+        """Values of the message's header fields, by lower-case name."""
         ...
 
     @property
     def is_single(self) -> bool:
-        """Whether no field occurs twice."""
+        """Whether each header field of the message occurs only once. Only such a head is cached."""
         ...
 
     @property
@@ -148,9 +148,9 @@ class HeaderCache(Generic[HeadT]):
     __slots__ = ("_heads", "_max_body_bytes", "_varies")
 
     def __init__(self, varies: Callable[[bytes], bool], max_body_bytes: int) -> None:
-        """`varies` returns whether a field may differ between messages with the same cached head; `content-length` always may.
+        """`varies` returns whether the value of a header field, given its name, may differ between messages that share a cached head.
 
-        Messages with a body over `max_body_bytes` are left to the parser.
+        `content-length` may always differ. Messages with a body over `max_body_bytes` are left to the parser.
         """
         self._varies = varies
         self._max_body_bytes = max_body_bytes

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES, SLICE_BYTES = 65_536, 16_384
-"""Maximum bytes of a head, or between two parts of a body; and bytes given to the parser at once, after which the maximum is checked."""
+"""Maximum bytes of a request head (or between two parts of a body), and bytes that are parsed before each check of this maximum."""
 
 MAX_PIPELINED = 64
 """Maximum requests on one connection that wait for earlier responses; a client that sends more is disconnected."""
@@ -80,7 +80,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self._root = config.root_path
         self._idle_seconds = config.timeout_keep_alive
         self._tasks: set[Any] = server_state.tasks
-        """Tasks, and requests in progress on the fast path, that uvicorn waits for when it stops."""
+        """The running requests, for which uvicorn waits when it stops: tasks, and requests on the fast path (without the MCP SDK)."""
         self._app_state = app_state
         self.address: str | None = None
         self._parser = httptools.HttpRequestParser(self)
@@ -91,15 +91,15 @@ class ServerConnection(ConnectionWriter[HeadT]):
         """`_target_url`, `_target`, `_authority`: the last request target, its ASGI scope entries, and the host if the target has one."""
         self._headers: Headers = []
         self._in_head = self._is_last = self._is_paused = self._is_lingering = False
-        """Whether a head is arriving; no further request is parsed; reading is paused; the rest of an answered request is dropped."""
+        """Whether a head is arriving; whether parsing has ended; whether reading is paused; whether the rest of a request is dropped."""
         self._is_counted = self._is_surplus = False
         """Whether `connections` counts incomplete requests of this connection; whether the connection is above the limit of connections."""
         self._other_bytes = 0
-        """Number of bytes received since the end of a head or the last byte of a body."""
+        """Number of bytes received since the end of a head or the last byte of a body; `MAX_HEAD_BYTES` limits it."""
         self._arriving: Exchange[HeadT] | None = None
         """The request whose body is incomplete; `None` if there is no such request."""
         self._header_cache: HeaderCache[HeadT] | None = None
-        """Cache of parsed heads of requests that the fast path answered; `None` before the first such request."""
+        """Cache of parsed heads of requests that the fast path (no MCP SDK) answered; `None` before the first such request."""
         self._pipelined: deque[Exchange[HeadT]] = deque()
         self._arrival_timer: asyncio.TimerHandle | None = None
         self._awaits_body = False
@@ -122,7 +122,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self._linger()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Notify the handlers of pending requests that the client disconnected, and break reference cycles."""
+        """Notify the handlers of unanswered requests that the client disconnected, and break reference cycles."""
         self._state.connections.discard(cast("Any", self))
         self.connections.closed(self)
         for timer in (self._arrival_timer, self._unread_timer, self._idle_timer):
@@ -212,7 +212,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
                 self._idle_timer = self.loop.call_later(self._idle_seconds, self._watch_idle)
 
     def _settled(self, exchange: Exchange[HeadT]) -> None:
-        """Send the response of the fast path, or run the ASGI application that continues the request."""
+        """Send the response of the fast path (no MCP SDK), or run the ASGI application that continues the request."""
         started, exchange.started = exchange.started, None
         assert started is not None, "a request settles once"
         self._tasks.discard(started)
@@ -323,7 +323,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self._pause()
 
     def _begin(self, exchange: Exchange[HeadT]) -> None:
-        """Make a request the current request, and start it unless it waits for its body. `admit` first judges an incomplete request."""
+        """Make a request the current request, and start it unless its body must arrive first. `admit` may reject an incomplete request."""
         self._current = exchange
         if exchange.is_complete:
             self._start(exchange)
@@ -400,7 +400,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
     # -- incomplete requests, connections above the limit ----------------------------------------------------------
 
     def _count_incomplete(self) -> None:
-        """Report the bytes of incomplete and pipelined requests to `connections`. First, judge an incomplete request by its head."""
+        """Report to `connections` how many bytes incomplete and pipelined requests have, after `admit` judged the current request."""
         exchange = self._arriving
         if exchange is not None and exchange is self._current and not exchange.is_started and exchange.admission is None:
             self._begin(exchange)

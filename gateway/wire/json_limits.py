@@ -9,13 +9,13 @@ from __future__ import annotations
 import codecs
 
 MAX_PARTS = 50_000
-"""Maximum number of members, objects and lists in one message. This many members take about 50 ms on the SDK path."""
+"""Maximum number of parts (object members, objects and lists) of one message. This many members take about 50 ms with the MCP SDK."""
 
 MAX_VALUES = 100_000
-"""Maximum number of members and list elements in one message. This many numbers take about 50 ms."""
+"""Maximum number of values (object members and list elements) in one message. This many numbers take about 50 ms."""
 
 WINDOW_BYTES = 65_536
-"""Number of bytes of JSON text that `PartCounter` examines at once, in less than a millisecond."""
+"""Number of bytes of JSON text that `PartCounter` examines between two checks of the limits, in less than a millisecond."""
 
 _OTHER = bytes(code for code in range(256) if code not in b'":{[,')
 
@@ -38,7 +38,7 @@ def structure_of(data: bytes) -> int:
 
 
 class PartCounter:
-    """Counts the members, objects, lists and values of JSON text that arrives in pieces. Characters inside strings do not count."""
+    """Counts the parts (object members, objects, lists) and values (members, list elements) of JSON text that arrives in pieces."""
 
     __slots__ = ("_is_escaped", "_is_inside", "parts", "values")
 
@@ -49,7 +49,7 @@ class PartCounter:
 
     @property
     def is_over(self) -> bool:
-        """Whether the count of parts exceeds `MAX_PARTS`, or the count of values `MAX_VALUES`."""
+        """Whether a limit is exceeded: `MAX_PARTS` by object members, objects and lists, or `MAX_VALUES` by members and list elements."""
         return self.parts > MAX_PARTS or self.values >= MAX_VALUES
 
     def feed(self, data: bytes) -> None:

@@ -48,7 +48,7 @@ def decode_object(data: bytes, *, is_counted: bool = False) -> JsonObject | None
 def decode_message(parts: list[bytes]) -> Decoded:
     """Decode a response whose JSON arrived in consecutive `parts`, which the caller must not use afterwards.
 
-    Return the message, its JSON in consecutive parts, and a long text of its result if it has one (`long_text.Decoded`).
+    Return the message, its JSON in consecutive parts, and the long text in its result: a string of at least 64 KiB as JSON, or `None`.
 
     Raises:
         ValueError: The message is not JSON.
@@ -88,13 +88,13 @@ def id_of(message: bytes) -> int | str | None:
 
 
 def first_id(head: bytes) -> int | str | None:
-    """Return the id from the beginning of a message that has no spaces and the id as its second member; `None` for other messages."""
+    """Return a message's id without parsing the message; `None` unless it has no spaces and the id is its second member."""
     found = _FIRST_ID.match(head)
     return None if found is None else json.loads(found[1])
 
 
 def method_in(head: bytes) -> str:
-    """Return the method name from the beginning of a message that has no spaces; an empty string for a response."""
+    """Return a message's method name without parsing the message, which must have no spaces; an empty string for a response."""
     found = _METHOD.search(head)
     return "" if found is None else found[1].decode(errors="replace")
 

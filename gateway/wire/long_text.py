@@ -20,28 +20,31 @@ from pydantic_core import from_json, to_json
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 LONG_BYTES = 65_536
-"""Minimum bytes of a long text as JSON. Encoding a shorter string takes less time than finding it."""
+"""Minimum bytes, as JSON, of a string in a server's result that is sent to the client as it arrived, instead of being encoded again.
+
+Encoding a shorter string takes less time than finding its JSON in the received message.
+"""
 
 ENDS_BYTES = 4096
-"""A long text must begin within this many bytes of the start of the message, and end within as many bytes of its end."""
+"""A long string is found only if it begins in the first bytes of the message, and ends in its last bytes: this many each."""
 
 SLICE_BYTES = 262_144
-"""Bytes of a JSON string that are decoded at once, between which other threads can run."""
+"""Maximum bytes of a JSON string that are decoded in one slice. Between two slices, other threads can run."""
 
 ESCAPES_BYTES = 12
 """Length in bytes of a surrogate pair in JSON: two escapes of six bytes for one character."""
 
 WINDOW_BYTES = 64
-"""Bytes examined before a possible end of a slice, to find out whether the end is inside an escape."""
+"""Bytes examined before a possible end of a slice of a JSON string, to find out whether the end is inside an escape."""
 
 MAX_STEPS = 4096
-"""Maximum bytes that are searched, backwards, for a possible end of a slice."""
+"""Maximum bytes of a JSON string that are searched, backwards, for a position at which a slice of the string can end."""
 
 _ENDS_IN_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u(?![dD][89abAB])[0-9a-fA-F]{4}\Z")
 """Matches bytes that end in a complete `u` escape that is not the first half of a surrogate pair."""
 
 _MARK = secrets.token_hex(16)
-"""A random marker that cannot occur in a server's response."""
+"""Random marker that replaces a long string while the rest of a message is parsed. It cannot occur in a server's response."""
 
 _MARKED = to_json(_MARK)
 
@@ -62,7 +65,10 @@ class LongText:
 
 
 Decoded = tuple[JsonValue, tuple[bytes, ...], LongText | None]
-"""A decoded message, its JSON in consecutive parts, and the long text of its result or `None`. A long text is at odd indexes of parts."""
+"""A decoded message, its JSON in consecutive parts, and the long text in its result or `None`.
+
+If there is a long text, the JSON parts with odd indexes are the JSON of this text.
+"""
 
 
 def decode_parts(parts: list[bytes]) -> Decoded:
@@ -85,7 +91,7 @@ def decode_parts(parts: list[bytes]) -> Decoded:
 
 
 def decode_lean(parts: list[bytes]) -> JsonValue:
-    """Decode a message whose JSON is not needed afterwards, with less memory than `decode_parts` uses. Empties the list `parts`.
+    """Decode a message with less memory than `decode_parts`, which also returns the JSON. Empties the list `parts`.
 
     Raises:
         ValueError: The message is not JSON.
@@ -102,7 +108,7 @@ def decode_lean(parts: list[bytes]) -> JsonValue:
 
 
 def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
-    """Return a message without its long text, the object and key to which the text belongs, and the text in UTF-8.
+    """Decode a message, and return it without its long text, with the object and key to which the text belongs, and the text in UTF-8.
 
     Return `None` if the message has no long text.
     """
@@ -119,7 +125,7 @@ def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
 
 
 def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | None:
-    """Decode a message that may have a long text between `start` and `stop`, or two equal texts there; `None` if it has not."""
+    """Decode a message that has one long text, or two equal long texts, between the positions `start` and `stop`; else return `None`."""
     gap = _gap(parts, start, stop)
     between = [] if gap is None else [_cut(parts, *gap)]
     around = [_cut(parts, 0, start), *between, _cut(parts, stop, size)]
@@ -165,9 +171,9 @@ def _slices(encoded: bytes | memoryview) -> Iterator[str]:
 
 
 def _boundary(encoded: bytes | memoryview, start: int, near: int) -> int:
-    """Return the last position up to `near` that is not inside a character, an escape or a surrogate pair of a JSON string.
+    """Return the last position up to `near` at which a slice of a JSON string may end: not in a character, escape or surrogate pair.
 
-    `start`, the beginning of the slice, is such a position.
+    The slice begins at `start`.
 
     Raises:
         ValueError: The last `MAX_STEPS` bytes have no such position.
@@ -183,9 +189,9 @@ def _boundary(encoded: bytes | memoryview, start: int, near: int) -> int:
 
 
 def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
-    """Return start and end, quotes included, of a possible long text, or `None`.
+    """Return start and end, quotes included, of the JSON string in a message that may be a long text, or `None`.
 
-    It is the first string that begins near the start of the message and does not end there. It ends near the end of the message.
+    It is the first string that begins near the start of the message and does not end there, up to a quote near the end of the message.
     """
     head = _unescaped(_cut(parts, 0, 2 * ENDS_BYTES))
     start = head.find(b'"', 0, ENDS_BYTES)
@@ -206,7 +212,7 @@ def _unescaped(data: bytes) -> bytes:
 
 
 def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
-    """Return the bytes from `start` to `stop` of the joined `parts`, which are not joined for this."""
+    """Return the bytes from `start` to `stop` of the message that consists of `parts`, without joining the whole message."""
     found: list[bytes | memoryview] = []
     at = 0
     for part in parts:
@@ -227,7 +233,10 @@ def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
 
 
 def _gap(parts: Sequence[bytes], start: int, stop: int) -> tuple[int, int] | None:
-    """Return the end of the first, and the start of the second, of two long texts of equal length; `None` if there are not two."""
+    """Return where the first of two long texts of equal length ends, and the second begins; `None` if there are not two.
+
+    A server may repeat the text of a content block in the structured content. `start` and `stop` enclose both texts.
+    """
     middle = (start + stop) // 2
     near = _cut(parts, middle - ENDS_BYTES, middle + ENDS_BYTES)
     end = near.rfind(b'"', 0, max(near.find(b'"structuredContent"'), 0)) + 1
@@ -247,7 +256,7 @@ def _marked(message: JsonValue) -> list[tuple[JsonObject, str]]:
 
 
 def encode_around(value: JsonObject, long_text: LongText) -> Sequence[bytes | memoryview]:
-    """Encode a response in consecutive parts, with the JSON of `long_text` in place of each value that is this string object.
+    """Encode a response in consecutive parts. For each value that is the string object `long_text.text`, use the JSON in `long_text`.
 
     Raises:
         ValueError: A string has a lone surrogate.
@@ -268,7 +277,7 @@ def _with_mark(node: JsonMapping, text: str) -> JsonMapping:
 
 
 def _joined(around: Sequence[_Part], between: _Part) -> list[_Part]:
-    """Return a list of the parts in `around`, with `between` inserted between every two of them."""
+    """Return a list of the items of `around`, with `between` inserted between every two of them."""
     found = [around[0]]
     for part in around[1:]:
         found += (between, part)

@@ -74,7 +74,7 @@ class SseParser:
         return self._data_bytes + self._line_bytes
 
     def feed(self, part: bytes) -> list[bytes]:
-        """Parse the next bytes; return the data of each event that they complete. Takes time linear in the size of the stream."""
+        """Parse the next bytes of the stream; return the data of each event that they complete, in time linear in the stream's size."""
         if self._ended_in_return and part.startswith(b"\n"):
             part = part[1:]
             self._ended_in_return = False
@@ -199,7 +199,10 @@ class EventStream:
         return data
 
     def take_claim(self) -> Claim | None:
-        """Return the claim of the message that `message` returned last, or `None` if that message is not large. The caller releases it."""
+        """Return the claim (permission to hold memory) of the last message that `message` returned, or `None` if it is not large.
+
+        The caller releases the claim.
+        """
         claim, self.claim = self.claim, None
         return claim or (self._connection.take_claim() if self._connection is not None else None)
 

@@ -31,9 +31,10 @@ REQUEST_INFO_FUNCTION_NAME = "request_info"
 
 
 class _Imported(TypeBook):
-    """The classes whose objects may be decoded from JSON: also all dataclasses, pydantic models and enums in imported modules.
+    """The classes whose objects may be decoded from the JSON of `RequestInfoFunctionArgs`.
 
-    Creating objects of these classes is safe, because it runs no code except the validation of a pydantic model.
+    They are those that `TypeBook` allows, and all dataclasses, pydantic models and enums in imported modules. Creating objects of these
+    classes is safe, because it runs no code except the validation of a pydantic model.
     """
 
     def find(self, name: str) -> type | None:

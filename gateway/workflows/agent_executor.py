@@ -88,7 +88,11 @@ class AgentExecutor(Executor):
         self._filter = context_filter
         self._cache: list[Message] = []
         self._earlier: list[Message] = []
-        """Messages up to a request to a person that the agent made. The agent's session already contains them."""
+        """Messages of the conversation before the person's answer, if the agent has asked a person; otherwise empty.
+
+        The agent's session already contains them, so they are not sent to the agent again, but they are part of the conversation that is
+        sent to the next executors.
+        """
         self._pending: dict[str, Content] = {}
         self._answers: list[Content] = []
 

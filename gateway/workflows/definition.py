@@ -238,9 +238,10 @@ class WorkflowFile(Closed):
         return {reference for reference in named if reference is not None and ":" in reference}
 
     def run_entry(self, path: Path) -> RunEntry | None:
-        """Return the entry that a person must accept before the Python objects named in this file are imported.
+        """Return a description of the Python objects that this file names, which a person must accept before they are imported.
 
-        `path` is the file's path. The result is `None` if the file names no Python object.
+        They are accepted first because importing them runs code. `path` is the file's path. The result is `None` if the file names no
+        Python object.
         """
         names = self.python_references
         return file_entry(f"workflow/{self.name}", path, self.model_dump(mode="json", exclude_defaults=True), names) if names else None

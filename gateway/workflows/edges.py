@@ -88,7 +88,9 @@ class Default:
 
 @dataclass(eq=False)
 class EdgeGroup:
-    """Edges of a workflow graph that decide together which executors receive a message. Base of fan-out, fan-in and switch groups.
+    """Edges of a workflow graph that decide together which executors receive a message.
+
+    Base class of groups with one edge, with edges to several executors (fan-out, switch), and from several executors (fan-in).
 
     The edges have the order in which the targets were given.
     """
@@ -135,7 +137,7 @@ class EdgeGroup:
 
 
 class SingleEdgeGroup(EdgeGroup):
-    """An edge group with one edge, which may have a condition and a limit."""
+    """An edge group with one edge, which may have a condition, and a limit on the number of messages that it carries per run."""
 
     def __init__(
         self, source_id: str, target_id: str, condition: EdgeCondition | None = None, *, max_traversals: int | None = None

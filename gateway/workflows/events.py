@@ -61,8 +61,8 @@ WorkflowEventType = Literal[
 ]
 """Types of workflow events.
 
-Code of executors emits `warning` and `error`, orchestrations emit the last three types, and the deprecated method `emit` emits `data`. The
-workflow engine emits all other types."""
+Code of executors emits `warning` and `error`, orchestrations emit `group_chat`, `handoff_sent` and `magentic_orchestrator`, and the
+deprecated method `emit` emits `data`. The workflow engine emits all other types."""
 
 RESERVED_TYPES = frozenset({"started", "status", "failed", "output", "intermediate", "request_info"})
 """Types of workflow events that only the engine may emit. Code of executors calls `yield_output` and `request_info` instead."""
@@ -102,7 +102,7 @@ class WorkflowEvent(Generic[DataT]):
     details: WorkflowErrorDetails | None = None
     """For a `failed` or `executor_failed` event: the exception."""
     iteration: int | None = None
-    """For a `superstep_started` or `superstep_completed` event: the number of the superstep within the run, from 1."""
+    """For a `superstep_started` or `superstep_completed` event: the number of the superstep (round) within the run, from 1."""
     origin: WorkflowEventSource = WorkflowEventSource.EXECUTOR
     asked: RequestFacts | None = None
     """For a `request_info` event: ids and types of the request. Read them through properties such as `request_id`."""

@@ -23,10 +23,10 @@ FunctionT = TypeVar("FunctionT", bound=HandlerFunction)
 
 
 class Mark(Protocol):
-    """Type of a decorator that stores information on a function and returns the function unchanged."""
+    """Type of a decorator that marks a method of an executor as a handler: it stores the handler's types in an attribute of the method."""
 
     def __call__(self, function: FunctionT, /) -> FunctionT:
-        """Store information on `function`, and return `function`."""
+        """Store the types that the handler `function` accepts, sends and yields in an attribute of `function`, and return `function`."""
         ...
 
 

@@ -28,7 +28,7 @@ class State:
         self._pending: dict[str, Any] = {}
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value that was last written under the key, or `default`. Includes writes that are not committed yet."""
+        """Return the value that was last written under the key, also in the current superstep (round of the run), or `default`."""
         return self._pending[key] if key in self._pending else self._committed.get(key, default)
 
     def get_committed(self, key: str) -> Any:
@@ -40,7 +40,7 @@ class State:
         self._pending[key] = value
 
     def has(self, key: str) -> bool:
-        """Return whether the key has a value, committed or not."""
+        """Return whether the key has a value, including a value that was written in the current superstep (round of the run)."""
         return key in self._pending or key in self._committed
 
     def delete(self, key: str) -> None:
@@ -58,13 +58,13 @@ class State:
         self._pending.clear()
 
     def export_state(self) -> dict[str, Any]:
-        """Return a shallow copy of the committed values, for a checkpoint."""
+        """Return a shallow copy of the values at the end of the last superstep (round of the run) that succeeded, for a checkpoint."""
         return dict(self._committed)
 
 
 @dataclass(slots=True)
 class RunState:
-    """The state of one workflow: everything that it carries from one superstep to the next, and from one run to the next."""
+    """The state of one workflow: everything that it carries from one superstep (round of a run) to the next, and from run to run."""
 
     shared: State = field(default_factory=State)
     messages: list[WorkflowMessage] = field(default_factory=list[WorkflowMessage])

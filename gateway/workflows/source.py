@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkflow:
-    """A workflow file that is served as a tool, with the tool and the file's version."""
+    """A workflow file that is served as a tool: its content, the tool, and values that show whether file or modules have changed."""
 
     plan: WorkflowPlan
     tool: WorkflowTool

@@ -35,7 +35,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message to deliver to one executor in the current round of the run. `source_ids` are its senders, several for a fan-in."""
+    """A message to deliver to one executor in the current round of the run. `source_ids` are its senders.
+
+    There are several senders if the message is the list that a fan-in (edges from several executors to one) has collected.
+    """
 
     message: WorkflowMessage
     source_ids: list[str]
@@ -94,7 +97,10 @@ class SuperstepRunner:
     # -- start of a run ----------------------------------------------------------------------------------------
 
     async def deliver_first(self, message: Any) -> None:
-        """Deliver the message of a new run to the start executor, before the first superstep. Pass this method to `run` in `begin`."""
+        """Deliver the message of a new run to the start executor, before the first superstep (round).
+
+        Pass this method to `run` in `begin`.
+        """
         self._state.iteration = 0
         self._state.traversals.clear()
         data = message.data if isinstance(message, WorkflowMessage) else message
@@ -145,9 +151,10 @@ class SuperstepRunner:
                 return
 
     async def _route(self, messages: Sequence[WorkflowMessage]) -> list[Lane]:
-        """Decide which executors receive the messages of a superstep. Return lanes: each target executor with its messages.
+        """Decide which executors receive the messages of a superstep (round). Return lanes: each target executor with its messages.
 
-        The lanes have the order of the messages, then of the edges. A message that no edge can carry is dropped.
+        Messages of a lane are delivered one after the other, lanes concurrently. The lanes have the order of the messages, then of the
+        edges. A message that no edge can carry is dropped.
         """
         lanes: dict[tuple[Any, ...], Lane] = {}
         for message in messages:
@@ -215,9 +222,10 @@ class SuperstepRunner:
         return self._graph.executors[target_id].can_handle(WorkflowMessage([message.data], message.source_id))
 
     def _gather(self, index: int, group: FanInEdgeGroup, message: WorkflowMessage) -> list[tuple[str, Delivery]]:
-        """Collect a message for a fan-in, whose target receives one list when every source has sent a message.
+        """Collect a message for a fan-in (edges from several executors to one target).
 
-        Return the delivery of the list, as a pair with the target's id, or an empty list while messages of some source are missing.
+        The target receives the messages as one list when every source has sent a message. Return the delivery of this list, as a pair with
+        the target's id, or an empty list while messages of some source are missing.
         """
         target_id, sources = group.edges[0].target_id, group.source_executor_ids
         if not self._accepts_list(target_id, message):
@@ -234,7 +242,9 @@ class SuperstepRunner:
         return [(target_id, Delivery(joined, sources))]
 
     async def _deliver(self, lanes: list[Lane], number: int) -> None:
-        """Deliver the messages of superstep `number` (0 is the delivery to the start executor), all lanes concurrently.
+        """Deliver the messages of the superstep (round) `number`; 0 is the delivery to the start executor.
+
+        All lanes (an executor with the messages that it receives one after the other) run concurrently.
 
         Messages that executors send are queued for the next superstep. The first failure cancels the other lanes and is raised.
         """

@@ -164,7 +164,10 @@ class TeamPlan:
 
 
 class _Manager(StandardMagenticManager):
-    """The manager of a magentic orchestration. Its agent acts on behalf of the tool call which runs the workflow."""
+    """The manager of a magentic orchestration, which makes the plan and judges the progress.
+
+    The manager's agent acts on behalf of the tool call which runs the workflow.
+    """
 
     def serve(self, call: CallContext) -> None:
         """Set the tool call on whose behalf the manager's agent makes its next runs. The workflow runs as part of this call."""

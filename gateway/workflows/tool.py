@@ -147,7 +147,7 @@ class RunNarrator(PassingCaller):
         self._count = 0
         self._lines = NewLines()
         self._streamed: dict[str | None, Sentences] = {}
-        """Text of answers that arrive in parts and has not been reported yet, by executor id."""
+        """Id of an executor → text of its agent's answer that has arrived in a stream and has not been reported to the client yet."""
 
     async def report(self, event: WorkflowEvent[Any]) -> None:
         """Send a progress message if the event is the start or end of an executor, or an intermediate output. Ignore other events."""

@@ -81,7 +81,10 @@ class ToolChatClient(BaseChatClient):
 
 
 class ToolAgent(Agent):
-    """An agent whose answers are the results of a tool, for orchestrations. Call `serve` before each run."""
+    """An agent whose answers are the results of a tool, so that a tool can be a participant of an orchestration of agents.
+
+    Call `serve` before each run.
+    """
 
     def __init__(self, tool: Tool, *, name: str, has_judgement: bool) -> None:
         """Create an agent for `tool`. `has_judgement` means that the tool is an agent, which gets the whole conversation.

@@ -29,7 +29,7 @@ _FILLS = {"start": "#c8e6c9", "executor": "#e3f2fd", "fan-in": "#fff3cd"}
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A box in the drawing of a workflow: an executor or a fan-in."""
+    """A box in the drawing of a workflow: an executor, or a fan-in (the point where edges from several executors to one are joined)."""
 
     id: str
     """Id of the box, unique in the whole drawing, including drawings of sub-workflows."""

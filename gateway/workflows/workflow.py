@@ -74,7 +74,7 @@ class Workflow(WorkflowGraph, FormerMethods):
             ValueError: The arguments cannot be combined, or a response has an unknown id or the wrong type.
             RuntimeError: Another run has not ended (raised by the call itself), or `responses` are given but no request is open.
             WorkflowCheckpointException: The checkpoint does not exist, or was made by another graph.
-            WorkflowConvergenceException: Messages were left after `max_iterations` supersteps.
+            WorkflowConvergenceException: Messages were left after `max_iterations` supersteps (rounds).
             Exception: Any exception that an executor raised.
         """
         request = RunRequest.of_graph(message, **options)

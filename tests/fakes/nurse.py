@@ -32,6 +32,7 @@ PRELOADED = (
     "openai.resources.chat.completions", "jsonschema_rs", "sqlite3",
 )  # fmt: skip
 """What processes started for tests import besides all modules of `gateway`. None of it starts a thread."""
+SERVERS = '{"mcpServers": {"one": {"command": "one"}, "two": {"type": "http", "url": "https://two.example"}}}'
 MESSAGE_BYTES = 1 << 18
 PR_SET_PDEATHSIG = 1
 
@@ -151,7 +152,7 @@ def _preload() -> None:
     for module in pkgutil.walk_packages(gateway.__path__, "gateway."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    load_text("{}", Path("gateway.json"), {})  # pydantic builds the models of the configuration at first use
+    load_text(SERVERS, Path("gateway.json"), {})  # pydantic builds the models of the configuration at first use
     tls_context()
     lexicon()
     gc.freeze()

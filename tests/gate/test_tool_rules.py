@@ -294,7 +294,7 @@ async def test_encoded_result_gives_its_size() -> None:
         assert (await complete(guarded(tool, rules_of(tool.definition, maxResultBytes=1_024)), {})).is_error is is_refused
 
 
-async def test_too_large_result_is_shortened_with_keeper(tmp_path: Path) -> None:
+async def test_too_large_result_is_shortened_with_store(tmp_path: Path) -> None:
     events = RecordedEvents()
     store = ResultStore(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000)
     tool = FakeTool(returning(Complete.text("".join(f"line {number}\n" for number in range(900)))))

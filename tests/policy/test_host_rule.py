@@ -118,6 +118,7 @@ def test_every_parser_reads_an_admitted_url_as_a_listed_host(value: str) -> None
 
 @pytest.mark.faults
 @pytest.mark.attack(20)
+@pytest.mark.timeout(600)
 @settings(max_examples=20_000, derandomize=False)
 @given(TEXTS)
 def test_every_parser_reads_admitted_urls_as_a_listed_host(value: str) -> None:
@@ -185,6 +186,7 @@ def test_standard_library_reads_an_admitted_recipient_alike(value: str) -> None:
 
 @pytest.mark.faults
 @pytest.mark.attack(20)
+@pytest.mark.timeout(600)
 @settings(max_examples=10_000, derandomize=False)
 @given(MAIL_TEXTS)
 def test_standard_library_reads_many_admitted_recipients_alike(value: str) -> None:

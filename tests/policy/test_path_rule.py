@@ -142,6 +142,7 @@ def test_admitted_path_leads_inside_in_every_reading(value: str) -> None:
 
 @pytest.mark.faults
 @pytest.mark.attack(20)
+@pytest.mark.timeout(600)
 @settings(max_examples=20_000, derandomize=False)
 @given(TEXTS)
 def test_admitted_paths_lead_inside_in_every_reading(value: str) -> None:

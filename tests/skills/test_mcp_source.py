@@ -150,6 +150,18 @@ async def test_file_with_another_digest_than_listed_is_refused(caplog: pytest.Lo
 
 
 @pytest.mark.requirement(126, "SK13")
+async def test_listed_frontmatter_is_kept_and_malformed_one_leaves_the_skill_out() -> None:
+    server = Lister({"SKILL.md": "x"}, {"SKILL.md": "x"}, {})
+    listed: Any = server.entries[0]["frontmatter"]
+    listed |= {"allowed-tools": "Read Bash", "license": "MIT", "metadata": {"owner": "us"}}
+    (skill,) = await MCPSkillsSource(server).get_skills()
+    fields = skill.frontmatter
+    assert (fields.allowed_tools, fields.license, fields.metadata) == ("Read Bash", "MIT", {"owner": "us"})
+    listed["allowed-tools"] = ["Read", "Bash"]
+    assert await MCPSkillsSource(server).get_skills() == []
+
+
+@pytest.mark.requirement(126, "SK13")
 def test_unlisted_file_has_the_type_of_its_extension() -> None:
     skill = unlisted_skill("skill://pdf/SKILL.md", "pdf", "d", "server:", "files")
     file = file_of(skill, "a b/logo.png")

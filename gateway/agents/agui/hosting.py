@@ -41,7 +41,7 @@ AgentFactory = Callable[[RunAgentInput], SupportsAgentRun | Awaitable[SupportsAg
 
 
 class WebApplication(Protocol):
-    """The part of a Starlette or FastAPI application that is used here."""
+    """Interface of a Starlette or FastAPI application, as far as it is needed to serve an agent at a path."""
 
     def add_route(self, path: str, route: Any, methods: list[str] | None = None) -> None:
         """Register the request handler `route` for a path."""
@@ -66,7 +66,7 @@ class AgentFrameworkAgent:
         self.name = name or getattr(agent, "name", None) or "agent"
         self.description = description or getattr(agent, "description", None) or ""
         self._waiting: OrderedDict[str, JsonObject] = OrderedDict()
-        """Approval state of AG-UI threads with open approval requests, by thread id."""
+        """Open approval requests of AG-UI threads, by thread id, in the form in which a session's state stores them."""
 
     async def run(self, request: RunAgentInput | JsonMapping) -> AsyncGenerator[BaseEvent, None]:
         """Run the agent for an AG-UI request and yield all events of the run. Every error during the run becomes a `RunErrorEvent`.

@@ -37,7 +37,7 @@ class EvalScoreResult:
     score: float
     passed: bool | None = None
     sample: JsonObject | None = None
-    """Further output of the evaluator; `{"reason": …}` for local checks."""
+    """Output of the evaluator besides the score; `{"reason": …}` for local checks."""
     dimensions: list[RubricScore] | None = None
 
 

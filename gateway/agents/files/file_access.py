@@ -54,7 +54,10 @@ class FileAccessProvider(ContextProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The folders on disk to which the model can write: the store's folder, if the store is on disk and `access` permits saving."""
+        """The folders on disk to which the model can write: the store's folder, if the store is on disk and `access` permits saving.
+
+        A gateway rejects a folder that contains its code.
+        """
         return () if self.store.folder is None or self.access == "read" else (self.store.folder,)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:

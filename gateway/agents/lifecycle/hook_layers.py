@@ -338,7 +338,7 @@ def _apply_input(context: AgentContext, hook_context: MessageTurnContext, loaded
 def _split(
     history: Sequence[Message], loaded: Mapping[str, Sequence[Message]], given: Sequence[Message]
 ) -> tuple[dict[str, list[Message]], list[Message]]:
-    """Split a history that hooks may have changed into loaded messages, by the id of their history provider, and input of the run.
+    """Divide a history that hooks may have changed: return the messages by the history provider that loaded them, and the run's input.
 
     `loaded` has the messages that each history provider loaded, and `given` the run's own input. A message that a hook added counts as
     loaded by the provider of the next loaded message after it, or of the last provider if no loaded message follows. It is sent to the

@@ -90,7 +90,7 @@ _FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = MappingProxyType(
         "termination_reason": (lambda value: isinstance(value, str), "text"),
     }
 )
-"""Maps a field that hooks assign to a check of the value and the name of the expected type."""
+"""Maps a field that hooks may assign to a function that checks the assigned value, and to the expected type's name for the error."""
 
 
 def check_forms(sealed: Sealed, hook: str) -> None:
@@ -114,7 +114,7 @@ _CHANGED_BY: Mapping[str, str] = MappingProxyType(
         "turn_history": "change it in after_message_turn if the run has a response",
     }
 )
-"""Maps a field that hooks must not change in place to what a hook can do instead."""
+"""Maps a field that hooks must not change in place to what a hook can do instead, as a part of the error's text."""
 
 
 def refusal(name: str) -> MiddlewareFailure:

@@ -212,7 +212,7 @@ def _forms_of(results: Sequence[Content]) -> list[object]:
 
 
 def _parts_of(response: ChatResponse) -> list[object]:
-    """Return a value that changes if the contents of a model's answer change.
+    """Return a value to compare before and after a hook, which differs if the hook changed the contents of the model's answer.
 
     Of a tool call it contains only the `id()`, because hooks may change the call's arguments.
     """

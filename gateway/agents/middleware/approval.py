@@ -96,7 +96,10 @@ class ToolApprovalMiddleware(AgentMiddleware):
     async def _streamed(
         self, context: AgentContext, session: AgentSession, call_next: CallNext, state: ToolApprovalState
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Run the agent while rules approve all requests, and yield the updates. Of its approval requests, yield only the one to show."""
+        """Run the agent while rules approve all its approval requests, and yield the updates.
+
+        Of the approval requests in the updates, yield only the one that a person sees next.
+        """
         for number in range(1, MAX_CONTINUED_RUNS + 1):
             self._hand_over(context, session, state)
             await call_next()
@@ -122,7 +125,11 @@ class ToolApprovalMiddleware(AgentMiddleware):
             context.messages, context.result = [], None
 
     def _hand_over(self, context: AgentContext, session: AgentSession, state: ToolApprovalState) -> None:
-        """Put the collected answers (as one user message) and the messages stored by earlier runs before the run's messages."""
+        """Put two kinds of stored input before the run's messages, because this run calls the model.
+
+        First, as one user message, the answers of rules or a person to approval requests; then the messages of earlier runs that only
+        showed a queued approval request and did not call the model.
+        """
         if not state.collected_approval_responses and not state.held_messages:
             return
         answers = [Message("user", list(state.collected_approval_responses))] if state.collected_approval_responses else []
@@ -132,14 +139,14 @@ class ToolApprovalMiddleware(AgentMiddleware):
         state.save(session, self.source_id)
 
     async def _sort(self, requests: Sequence[Content], state: ToolApprovalState, *, may_approve: bool) -> list[Content]:
-        """Approve requests by rules. Of the other requests, return the first to show it to a person, and queue the rest."""
+        """Approve tool calls by rules. Return the first approval request that no rule approves, to show it, and queue the rest of them."""
         open_requests = await self._without_approved(requests, state) if may_approve else [*requests]
         state.show(open_requests[:1])
         state.queued_approval_requests += open_requests[1:]
         return open_requests[:1]
 
     async def _without_approved(self, requests: Sequence[Content], state: ToolApprovalState) -> list[Content]:
-        """Add an approving answer to the state for each request that a rule approves, and return the other requests."""
+        """Add an approving answer to the state for each request that a rule approves, and return the requests that no rule approves."""
         waiting: list[Content] = []
         for request in requests:
             if await self._is_approved(request, state):
@@ -164,7 +171,7 @@ class ToolApprovalMiddleware(AgentMiddleware):
 
 
 def _take_answers(messages: Sequence[Message], state: ToolApprovalState) -> list[Message]:
-    """Move the approval responses from the messages into the state. Return the other contents as messages, without empty messages."""
+    """Move the approval responses from the messages into the state. Return the messages without these; drop messages that become empty."""
     kept: list[Message] = []
     for message in messages:
         answers = [content for content in message.contents if content.type == RESPONSE]

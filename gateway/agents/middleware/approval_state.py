@@ -90,7 +90,7 @@ class ToolApprovalRule:
 
 
 class ToolApprovalState:
-    """Approval rules, approval requests and answers of one session."""
+    """Approval rules, approval requests and their answers in one session, as `ToolApprovalMiddleware` stores them."""
 
     __slots__ = ("collected_approval_responses", "held_messages", "pending_approval_requests", "queued_approval_requests", "rules")
 
@@ -171,7 +171,7 @@ class ToolApprovalState:
         return cls.from_dict(cast("JsonMapping", stored or {}))
 
     def save(self, session: AgentSession, source_id: str) -> None:
-        """Store the approval state in the session under `source_id`; other values in that object are kept."""
+        """Store the approval state in the session's state under `source_id`. Other values in the object under this key are kept."""
         stored: object = session.state.get(source_id)
         others: JsonMapping = cast("JsonMapping", stored) if isinstance(stored, Mapping) else {}
         session.state[source_id] = {**others, **self.to_dict()}

@@ -44,7 +44,7 @@ class _Cache(Generic[T]):
         return copy.deepcopy(found[1])
 
     def put(self, key: str, value: T) -> None:
-        """Store a copy of `value`, and drop the least recently used entries beyond the maximum."""
+        """Store a copy of `value`, and drop the least recently used entries beyond the maximum number of entries."""
         self._entries[key] = (anyio.current_time() + self._ttl, copy.deepcopy(value))
         self._entries.move_to_end(key)
         while len(self._entries) > self._max:

@@ -1,7 +1,8 @@
 """Information-flow control: labels tool results, and allows or refuses later calls by the labels. `SecureAgentConfig` adds it to an agent.
 
 A label states whether content is trusted and who may see it. The label of a conversation combines the labels of all its tool results, and
-is stored in the session. `policy.labels` judges the calls. Names are agent-framework's; its variables that hide content do not exist here.
+is stored in the session. `policy.labels` judges the calls. Names are agent-framework's; its variables, which hide untrusted content
+from the model, are not supported.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class LabelTrackingFunctionMiddleware(FunctionMiddleware):
     ) -> None:
         """Create the middleware. `rules` label the results of tools; a tool may declare labels in its `additional_properties`.
 
-        Without rules, the two defaults apply to tools that declare no label.
+        Without `rules`, results of tools that declare no label are labelled `default_integrity` and `default_confidentiality`.
         """
         self.rules = rules or FlowRules(default_integrity=default_integrity, default_confidentiality=default_confidentiality)
         self._without_session: PerRun[ContentLabel] = PerRun(ContentLabel)
@@ -70,7 +71,7 @@ class LabelTrackingFunctionMiddleware(FunctionMiddleware):
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
         """Execute a tool call, and combine the label of its result with the conversation's label.
 
-        This includes a failed call, because the text of its error is content, too; but not a call that policy refused.
+        A failed call counts, because the text of its error is content, too. A call that policy refused does not count.
         """
         before = self.label_of(context)
         context.metadata[CONTEXT_LABEL_KEY] = before
@@ -189,7 +190,10 @@ class SecureAgentConfig(ContextProvider):
         may_end_run: bool = True,
         source_id: str | None = None,
     ) -> None:
-        """Create both middleware. `rules` label and check tools; the other arguments are those of `PolicyEnforcementFunctionMiddleware`."""
+        """Create the labelling and the enforcing middleware. `rules` label tool results and decide which calls the labels permit.
+
+        The other arguments are those of `PolicyEnforcementFunctionMiddleware`.
+        """
         super().__init__(source_id or self.DEFAULT_SOURCE_ID)
         self.label_tracker = LabelTrackingFunctionMiddleware(rules=rules)
         self.policy_enforcer = PolicyEnforcementFunctionMiddleware(

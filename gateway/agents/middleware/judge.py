@@ -20,7 +20,7 @@ VERDICT_DONE = "VERDICT: DONE"
 VERDICT_MORE = "VERDICT: MORE"
 """Last line of the answer of a judge model without structured output if work is missing (`VERDICT_DONE`: if the request is answered).
 
-Neither text contains the other.
+Neither text contains the other, so a search in the answer finds the right one.
 """
 
 DEFAULT_JUDGE_INSTRUCTIONS = (
@@ -32,7 +32,7 @@ DEFAULT_JUDGE_INSTRUCTIONS = (
 
 
 class JudgeVerdict(BaseModel):
-    """The judge's verdict."""
+    """The verdict of a judge model: whether an agent's answer is complete, and why."""
 
     answered: bool = Field(description="True if the whole request has been answered and every criterion is met, else false.")
     reasoning: str = Field(default="", description="Why, briefly; what is missing.")
@@ -42,8 +42,8 @@ class JudgeVerdict(BaseModel):
 def judge_predicate(client: object, instructions: str) -> Callable[..., Awaitable[tuple[bool, str | None]]]:
     """Return a predicate for `AgentLoopMiddleware` that is true while the judge model finds that the user's request was not answered.
 
-    The judge's reasons are the feedback. The judge receives the original messages unchanged, including images and files. It has no tools
-    and no session.
+    The predicate also returns the judge's reasons, as feedback for the agent's next run. The judge receives the original messages
+    unchanged, including images and files. It has no tools and no session.
     """
     judge = cast("SupportsChatGetResponse", client)
 

@@ -75,13 +75,13 @@ class AgentLoopMiddleware(AgentMiddleware):
     ) -> None:
         """Configure the loop. After each run it checks `max_iterations` (`None`: no limit), then `should_continue`, then logs progress.
 
-        `should_continue` returns a bool, or a bool and a text that the other callables receive as `feedback`. `next_message` returns the
-        input of the next run, or `None` for the same messages. `record_feedback` returns the entry for the progress log; by default the
-        entry is the response's text. With `inject_progress`, the next input begins with a user message with the whole log, or only its last
-        entry if a session contains the earlier ones. With `fresh_context`, each run starts from the original messages and the session as it
-        was before the loop, so that only the log is carried over. `return_final_only` omits earlier runs from the response; a stream
-        contains all runs, and its final response is that of the last run. `additional_instructions` are put before the original
-        messages as a system message.
+        `should_continue` returns a bool, or a bool and a text, which `next_message` and `record_feedback` receive as `feedback`.
+        `next_message` returns the input of the next run, or `None` for the same messages. `record_feedback` returns the entry for the
+        progress log; by default the entry is the response's text. With `inject_progress`, the next input begins with a user message with
+        the whole log, or only its last entry if the run's session contains the earlier entries. With `fresh_context`, each run starts from
+        the original messages and the session as it was before the loop, so that only the log is carried over. `return_final_only` omits
+        earlier runs from the response; a stream contains all runs, and its final response is that of the last run.
+        `additional_instructions` are put before the original messages as a system message.
 
         Raises:
             ValueError: `max_iterations` is less than 1.
@@ -186,7 +186,10 @@ class AgentLoopMiddleware(AgentMiddleware):
                 )
 
     async def _goes_on(self, context: AgentContext, at: _LoopState, result: AgentResponse) -> bool:
-        """Return whether to run the agent again, as decided by a request for input, the limit or the predicate, and record the progress."""
+        """Return whether to run the agent again, and add an entry for the last run to the progress log.
+
+        False if the run requested input from a person (then nothing is logged), if the limit is reached, or if the predicate returns false.
+        """
         at.iteration += 1
         at.feedback = None
         goes_on = False
@@ -239,7 +242,7 @@ def todos_remaining(provider: Any) -> LoopCallable:
 def background_tasks_running(provider: Any) -> LoopCallable:
     """Return a predicate for `AgentLoopMiddleware` that is true while the session has running tasks of this `BackgroundAgentsProvider`.
 
-    Set `max_iterations`, too.
+    Set `max_iterations`, too, because the agent runs again as long as a task runs.
     """
 
     def goes_on(*, session: AgentSession | None = None) -> bool:

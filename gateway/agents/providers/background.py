@@ -36,7 +36,7 @@ MAX_TASKS = 64
 """Maximum number of background tasks that a session stores, including completed tasks."""
 
 MAX_SESSIONS = 1000
-"""Maximum number of sessions whose background runs are stored. Of more sessions, the oldest without a running task are dropped."""
+"""Maximum number of sessions whose background runs are stored. Beyond it, the oldest sessions without running tasks are dropped."""
 
 
 class BackgroundAgentsProvider(ContextProvider):

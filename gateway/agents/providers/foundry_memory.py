@@ -72,7 +72,10 @@ class FoundryMemoryProvider(RecallingProvider):
         await self._opened.aclose()
 
     async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:
-        """Return the general memories of the owner, which are searched once per session, and the memories that match the run's input."""
+        """Return the owner's memories: general memories, and those that match the run's input.
+
+        General memories do not depend on the input, so the service is asked for them once per session.
+        """
         stores, whose = self.project_client.beta.memory_stores, {"name": self.memory_store_name, "scope": self._scope_of(context)}
         if "general" not in state:
             state["general"] = _texts(await stores.search_memories(**whose))

@@ -43,7 +43,10 @@ MAX_LOADED_CHARS = 20_000
 """Maximum number of characters of one memory topic that are added to a run; the agent reads the rest with a tool."""
 
 MAX_SESSION_IDS = 200
-"""Maximum number of session ids that are stored for a memory topic, and for the sessions since topics were last consolidated."""
+"""Maximum length of each stored list of session ids.
+
+A memory topic lists the sessions in which its facts were added; the owner's state lists the sessions since topics were last shortened.
+"""
 
 CONTEXT_PROMPT = "## Memory\nYour notes from earlier conversations. Use them where they matter; they may be out of date."
 
@@ -132,7 +135,7 @@ class MemoryContextProvider(HistoryProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The folder on disk to which the store writes memories, or nothing if the store is not on disk."""
+        """The folder to which the store writes, or nothing if it is not on disk. A gateway rejects a folder that contains its code."""
         return () if self.store.folder is None else (self.store.folder,)
 
     # -- the conversation --------------------------------------------------------------------------------------

@@ -31,14 +31,14 @@ You keep a todo list for this conversation. It is kept from turn to turn.
 
 
 class TodoEntry(TypedDict):
-    """An item to add."""
+    """An item to add to the todo list."""
 
     title: str
     description: NotRequired[str]
 
 
 class CompletedEntry(TypedDict):
-    """An item that is done."""
+    """An item of the todo list that is done."""
 
     id: int
     reason: str
@@ -56,7 +56,7 @@ class TodoProvider(ContextProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The folder on disk to which the store writes todo lists, or nothing if the store is not on disk."""
+        """The folder to which the store writes, or nothing if it is not on disk. A gateway rejects a folder that contains its code."""
         return () if self.store.folder is None else (self.store.folder,)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:

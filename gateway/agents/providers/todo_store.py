@@ -75,7 +75,7 @@ class TodoInput:
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> TodoInput:
-        """Create a new item from an entry of the argument of the tool that adds items.
+        """Create a new item from one entry of the list that a model passes to the tool that adds items.
 
         Raises:
             ValueError: A value is missing or has a wrong type.
@@ -106,7 +106,7 @@ class TodoCompleteInput:
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> TodoCompleteInput:
-        """Create the input from an entry of the argument of the tool that completes items.
+        """Create the input from one entry of the list that a model passes to the tool that completes items.
 
         Raises:
             ValueError: A value is missing or has a wrong type.

@@ -1,4 +1,4 @@
-"""`A2AAgent`: calls a remote agent with the A2A protocol, and has the interface of the other agents.
+"""`A2AAgent`: calls a remote agent with the A2A protocol, and has the interface of an `Agent` that runs in this process.
 
 The remote agent stores the conversation. The session stores the conversation's context id and, after a question of the remote agent, the
 id of the task that waits for the answer. A message is sent once and never resent: if the connection breaks, updates of the task are

@@ -56,7 +56,7 @@ class RemoteTask:
     """
 
     def __init__(self, agent: str, task_id: str = "", context_id: str = "") -> None:
-        """Create the state, or continue a known task. `agent` is the remote agent's name in error texts."""
+        """Create the state of a new exchange, or of one that continues a known task. `agent` is the remote agent's name in error texts."""
         self._agent = agent
         self.id = task_id
         self.context_id = context_id

@@ -92,8 +92,8 @@ class FoundryAgentProvider:
     ) -> Agent:
         """Create an agent, or a new version of an existing agent, in the Foundry project, and return it as an `Agent`.
 
-        `options` are further keys of the agent's definition (`temperature`, `text`, …). Functions in `tools` are executed in this process;
-        `middleware` and `context_providers` are passed to `Agent`.
+        `options` are keys of the agent's definition that are not parameters here (`temperature`, `text`, …). Functions in `tools` are
+        executed in this process; `middleware` and `context_providers` are passed to `Agent`.
 
         Raises:
             ModelError: The project rejected the request.
@@ -119,7 +119,7 @@ class FoundryAgentProvider:
     ) -> Agent:
         """Find an agent of the Foundry project, and return it as an `Agent`.
 
-        `tools` must contain the functions with which the agent was created. All of `own` is passed to `Agent`.
+        `own` are arguments of the returned `Agent`; its `tools` must contain the functions with which the agent was created.
 
         Raises:
             ModelError: The project has no such agent.

@@ -1,1 +1,1 @@
-"""Answers plain requests, those that need no feature of the MCP SDK, without the SDK. Other requests are delegated to `sdk_path`."""
+"""The fast path: answers requests that need no feature of the MCP SDK without it. All other requests are passed to `sdk_path`."""

@@ -1,4 +1,7 @@
-"""Callers of calls that the fast path started: `PlainCaller` for 2026 requests, `DeferredCaller` for calls in 2025 sessions."""
+"""Implementations of `Caller`, which sends the messages of a call to its client, for calls that were started without the MCP SDK.
+
+`PlainCaller` is for requests of protocol version 2026-07-28, and `DeferredCaller` for requests of 2025 sessions.
+"""
 
 from __future__ import annotations
 
@@ -14,34 +17,44 @@ from gateway.tools.ports import LogLevel, NoCaller, Presence, undeclared
 
 
 class PlainCaller(NoCaller):
-    """Implements `Caller` for a 2026 call whose client requested neither progress nor logs. Input is requested in results only."""
+    """The `Caller` (sends a call's messages to its client) of a 2026-07-28 call whose client requested neither progress nor log messages.
+
+    It drops progress and log messages. It cannot request input, because 2026 clients receive requests for input in results.
+    """
 
     log_level: LogLevel | None = None
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Raise `AskUnavailable`. If the client supports requests for input, the fast path does not start calls that may send them."""
+        """Raise `AskUnavailable`, because the client does not support requests for input.
+
+        For clients that support them, calls of tools that may request input are not started without the MCP SDK.
+        """
         raise undeclared(request)
 
 
 class DeferredCaller:
-    """Implements `Caller` and `Presence` for a call in a 2025 session on the fast path, which cannot send messages itself.
+    """The `Caller` (sends a call's messages to its client) of a tool call in a 2025 session that was started without the MCP SDK.
 
-    A log message or a request for input hands the call over to the SDK path, and is sent when the SDK path has the call.
+    Messages can only be sent with the SDK. The first log message or request for input therefore hands the call over to the SDK path, and
+    waits until the SDK path has the call. The class also implements `Presence`, which reports whether the client is reachable.
     """
 
     log_level: LogLevel | None = None
     hand_over: Callable[[], None] | None = None
-    """Function that hands the call over to the SDK path; `None` when the call has ended."""
+    """Function that hands the call over to the SDK path (with the MCP SDK); `None` before the call was started and when it has ended."""
     _real: CloseableCaller | None = None
     _replaced: anyio.Event | None = None
     _sending = _needs = 0
     _all_sent: anyio.Event | None = None
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Drop the progress report: the fast path only takes requests without a progress token."""
+        """Drop the progress report, because calls are only started without the MCP SDK if their client did not request progress."""
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Send a log message through the SDK path, if the client wants messages of this level."""
+        """Send a log message to the client with the MCP SDK, to which this hands the call over.
+
+        Drop the message if its level is below the client's log level.
+        """
         if not wants_level(self.log_level, level):
             return
         self._sending += 1
@@ -53,51 +66,57 @@ class DeferredCaller:
                 self._all_sent.set()
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Send a request for input through the SDK path, and return the client's answer."""
+        """Send a request for input to the client with the MCP SDK, to which this hands the call over, and return the client's answer."""
         return await (await self._reach()).ask(request, key)
 
     @property
     def is_here(self) -> bool:
-        """Whether the client is reachable; true before the hand-over, because only the SDK path notices a lost client."""
+        """Whether the client is reachable. True until the call is handed over to the MCP SDK, which alone notices a lost client."""
         presence = self.presence
         return presence is None or presence.is_here
 
     async def here(self) -> None:
-        """Wait until the client has a stream open; return at once before the hand-over, after which the SDK path tracks streams."""
+        """Wait until the client has a stream open. Return at once before the call is handed over to the MCP SDK, which tracks streams."""
         if (presence := self.presence) is not None:
             await presence.here()
 
     def need(self) -> None:
-        """End the request if its client is lost before `release`. Takes effect when the SDK path has the call. Calls nest."""
+        """From now until `release`, end the request if its client is lost. This takes effect when the call was handed over to the MCP SDK.
+
+        Each `need` requires its own `release`.
+        """
         self._needs += 1
         if (presence := self.presence) is not None:
             presence.need()
 
     def release(self) -> None:
-        """Undo one `need`."""
+        """Undo one call of `need`: a lost client no longer ends the request, unless other calls of `need` are still in effect."""
         self._needs -= 1
         if (presence := self.presence) is not None:
             presence.release()
 
     @asynccontextmanager
     async def waiting(self) -> AsyncGenerator[None, None]:
-        """Hand the call over, then call `need` and `release` around a wait for a person or a queue."""
+        """Enter this context around a wait for a person or a queue: the request ends if its client is lost meanwhile.
+
+        Entering hands the call over to the MCP SDK (on the SDK path), which notices a lost client.
+        """
         presence = (await self._reach()).presence
         async with nullcontext() if presence is None else presence.waiting():
             yield
 
     @property
     def presence(self) -> Presence | None:
-        """The `Presence` of the client, which the SDK path tracks; `None` before the hand-over."""
+        """The object that reports whether the client is reachable; `None` until the call is handed over to the MCP SDK."""
         return None if self._real is None else self._real.presence
 
     @property
     def has_more(self) -> bool:
-        """Whether `close` has something to do: a message is being sent, or the call was handed over."""
+        """Whether `close` must be called: a message of the call is being sent, or the call was handed over to the MCP SDK."""
         return self._sending > 0 or self._real is not None
 
     async def close(self) -> None:
-        """Wait until every message of the call is sent, then have the SDK path's caller send what must follow the call."""
+        """Wait until every message of the call was sent, then send the messages that must wait until the call's result is known."""
         if self._sending:  # a tool may send a message and return without waiting for it
             self._all_sent = anyio.Event()
             await self._all_sent.wait()
@@ -105,7 +124,7 @@ class DeferredCaller:
             await self._real.close()
 
     def become(self, caller: CloseableCaller) -> None:
-        """Send all messages through `caller`, the SDK path's caller, from now on: the SDK path has taken the call."""
+        """From now on, send all messages of the call through `caller`, because the call was handed over to the MCP SDK (SDK path)."""
         self._real = caller
         if (presence := caller.presence) is not None:
             for _ in range(self._needs):

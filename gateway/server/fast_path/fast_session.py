@@ -1,4 +1,4 @@
-"""`FastSession`: the state of a 2025 session on the fast path: its handshake, its listening GET, and the notifications sent there."""
+"""`FastSession`: the state of a 2025 HTTP session that is served without the MCP SDK: handshake, notifications, and the GET for them."""
 
 from __future__ import annotations
 
@@ -21,23 +21,28 @@ if TYPE_CHECKING:
     from starlette.types import Message, Send
 
 MAX_PENDING = 16
-"""Maximum number of unsent events of a stream whose client does not read. More are only kept for when the client reconnects."""
+"""Maximum number of server-sent events (notifications) that wait to be sent on a stream whose client does not read.
+
+Further events are not sent on this stream, but a client that reconnects with `Last-Event-ID` receives them."""
 
 MAX_TOLD = 200
-"""Maximum number of notifications kept per session, for clients that reconnect."""
+"""Maximum number of notifications stored per session, for clients that reconnect their stream."""
 
 
 @dataclass(slots=True)
 class NotificationLog:
-    """The last notifications of a session, sent or not, for a client that reconnects its listening GET. Event ids: `<token>.<number>`."""
+    """The last notifications of a 2025 session, sent or not, for a client that reconnects its GET for notifications with `Last-Event-ID`.
+
+    The SSE event id of a notification is `<token>.<number>`.
+    """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(9))
     first: int = 1
-    """Number, in its event id, of the oldest notification that is kept."""
+    """The number in the event id of the oldest notification in `messages`."""
     messages: list[tuple[str, JsonObject | None]] = field(default_factory=lambda: list[tuple[str, JsonObject | None]]())
 
     def keep(self, method: str, params: JsonObject | None) -> bytes:
-        """Store a notification, and return it as an encoded server-sent event."""
+        """Store a notification, and return it encoded as a server-sent event. At the limit, the oldest notification is removed."""
         self.messages.append((method, params))
         if len(self.messages) > MAX_TOLD:
             del self.messages[0]
@@ -47,7 +52,7 @@ class NotificationLog:
 
 
 class Stream:
-    """The response to a listening GET: the stream on which a 2025 session receives notifications."""
+    """The open response to a listening GET: the SSE stream on which the client of a 2025 session receives notifications."""
 
     __slots__ = ("_send", "_turn", "moved", "pending", "scope", "sent", "status")
 
@@ -55,24 +60,27 @@ class Stream:
         self._send = send
         self._turn = anyio.Lock()
         self.pending: deque[bytes] = deque()
-        """Events that are not sent yet."""
+        """Encoded server-sent events that were not sent yet, oldest first."""
         self.scope = anyio.CancelScope()
-        """Cancelled to end the stream, or to move it to the SDK path."""
+        """Cancel scope of the code that serves the GET. It is cancelled to end the stream, or to let the MCP SDK continue it."""
         self.sent = time.monotonic()
         self.moved: anyio.Event | None = None
-        """Present while the stream moves to the SDK path; set when it has moved, or ended."""
+        """Exists while the MCP SDK takes over the stream. It is set when the SDK has taken it over, or when it ended."""
         self.status = 0
-        """HTTP status that the SDK path returned for the moved stream."""
+        """HTTP status with which the MCP SDK answered the GET that it took over; 0 before."""
 
     async def write(self, event: bytes) -> None:
-        """Send an event after all pending events. If this is cancelled, the event stays pending and is sent before the next one."""
+        """Send a server-sent event after all pending events. If `MAX_PENDING` events are pending, drop it.
+
+        If this method is cancelled, the event stays pending, and is sent before the next event.
+        """
         if len(self.pending) < MAX_PENDING:
             self.pending.append(event)
         if not self._turn.locked():  # else the running `flush` sends this event too
             await self.flush()
 
     async def flush(self) -> None:
-        """Send all pending events. If another `flush` is running, wait for its end first."""
+        """Send all pending server-sent events in order. If another call of `flush` is running, wait for its end first."""
         async with self._turn:
             while self.pending:
                 await self._send({"type": "http.response.body", "body": self.pending[0], "more_body": True})
@@ -80,7 +88,10 @@ class Stream:
                 self.sent = time.monotonic()
 
     async def go_on(self, message: Message) -> None:
-        """The ASGI `send` of the SDK path for the moved stream. Its response head is not sent, because the client has one already."""
+        """Send an ASGI message of the MCP SDK to the client. This is the SDK's `send` for the GET, after it has taken over the stream.
+
+        The response head is not sent, because the client has already received one.
+        """
         if message["type"] == "http.response.start":
             self.status = message["status"]
             assert self.moved is not None
@@ -89,32 +100,42 @@ class Stream:
             await self._send(message)
 
     async def close(self) -> None:
-        """End the response, after a running `flush` has ended."""
+        """End the HTTP response. If `flush` is running, wait for its end first."""
         async with self._turn:
             await self._send({"type": "http.response.body", "body": b""})
 
 
 class FastSession(Channel):
-    """A 2025 session on the fast path. Notifications without an open GET are kept for a client that reconnects with `Last-Event-ID`."""
+    """A 2025 HTTP session that the fast path serves without the MCP SDK.
+
+    While the client has no GET open on which it listens for notifications, they are stored until it reconnects with `Last-Event-ID`.
+    """
 
     __slots__ = ("_end", "_heir", "body", "legacy", "moving", "stream", "told", "wire_id")
 
     legacy: LegacySession
 
     def __init__(self, wire_id: str, body: bytes, end: Callable[[FastSession], None]) -> None:
-        """`end` is called when a new session replaces this session. `body` is the request body of the client's `initialize`."""
+        """`wire_id` is the `Mcp-Session-Id`, and `body` the request body of the client's `initialize`.
+
+        `end` is called when this session must end to make room for a new session.
+        """
         self._end = end
         self.wire_id = wire_id
         self.body = body
-        """Body of the client's `initialize`, which is repeated when the session moves to the SDK path."""
+        """Body of the client's `initialize` request, which is sent to the MCP SDK when the session moves to the SDK path."""
         self.stream: Stream | None = None
         self.moving: anyio.Event | None = None
-        """Present while the session moves to the SDK path; set when it has moved."""
+        """Exists once the MCP SDK begins to take over the session. It is set when this is finished or has failed."""
         self._heir: Channel | None = None
         self.told: NotificationLog | None = None
 
     async def notify(self, method: str, params: JsonObject | None) -> None:
-        """Send a notification on the listening GET, and keep it. Without a GET until now, drop it; after a move, use the SDK path."""
+        """Send a notification on the GET on which the client listens for notifications, and store it for a client that reconnects.
+
+        If the client never opened a GET, the notification is dropped. If the MCP SDK takes over the session, or has done so, the SDK sends
+        the notification.
+        """
         if self.moving is not None:
             await self.moving.wait()
             if self._heir is not None:
@@ -130,14 +151,17 @@ class FastSession(Channel):
             await stream.write(event)
 
     def waits(self) -> tuple[int, float] | None:
-        """Return 0 and the time since when the session is idle (monotonic); `None` while it has a stream or a call, or moves."""
+        """Return 0 and the monotonic time since when the session is idle.
+
+        Return `None` while the session is busy: it has an open stream or a call in progress, or the MCP SDK is taking it over.
+        """
         is_busy = self.stream is not None or self.moving is not None or self.legacy.calls
         return None if is_busy else (0, self.legacy.seen)
 
     def evict(self) -> None:
-        """End the session, because a new session replaces it."""
+        """End the session to make room for a new session."""
         self._end(self)
 
     def inherit(self, heir: Channel) -> None:
-        """Send notifications through `heir`, the session's channel on the SDK path, from now on."""
+        """From now on, send notifications through `heir`, the session's connection at the MCP SDK, which has taken over the session."""
         self._heir = heir

@@ -1,12 +1,12 @@
-"""`FastSessions`: serves 2025 sessions over HTTP without the SDK while they send plain requests only. A session needs no task.
+"""`FastSessions`: serves 2025 sessions over HTTP without the MCP SDK, as long as their requests need no feature of the SDK.
 
-It answers the handshake, `ping`, `logging/setLevel` and listings, and keeps the client's listening GET open; `dispatch` starts plain calls.
-The first other request (a resource, a prompt, a task, a call with a progress token, an unusual header) moves the session to the SDK path:
-the SDK opens a session with the same id and receives the client's handshake again, and the GET continues there. In-flight calls continue,
-and no notification is lost.
+It answers the handshake, `ping`, `logging/setLevel` and listings, and keeps open the GET on which the client listens for notifications;
+`dispatch` starts the tool calls. The first other request (for a resource, a prompt or a task, a call with a progress token, a request with
+an unusual header) moves the session to the SDK path: the SDK opens a session with the same id and receives the client's handshake again,
+and the GET continues there. In-flight calls continue, and no notification is lost.
 
-This is ASGI middleware between `HttpDispatch` and `LazyApplication`, behind `KeyGate`, which bounds the size of bodies.
-`session_table` bounds the number of sessions of both paths together.
+This is ASGI middleware between `HttpDispatch` and `LazyApplication`, behind `KeyGate`, which bounds the size of bodies. A session on the
+fast path has no `asyncio` task. `session_table` bounds the number of sessions on the fast path and the SDK path together.
 """
 
 from __future__ import annotations
@@ -51,25 +51,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PULSE_SECONDS = 5.0
-"""Seconds between two checks for silent streams and idle sessions."""
+"""Seconds between two checks of all sessions, which end idle sessions and send a comment on streams that had no events for a while."""
 
 SILENCE_SECONDS = 9.0
-"""A stream without an event for this long gets a comment at the next check, so that no proxy closes it."""
+"""Seconds without an event after which a stream gets an SSE comment at the next check, so that no proxy closes the stream."""
 
 IDLE_SECONDS = 1_800.0
-"""Idle timeout of a session without requests and without a stream; the same as on the SDK path."""
+"""Seconds without a request and without an open stream after which a session ends. The MCP SDK has the same timeout."""
 
 MOVE_SECONDS = 10.0
-"""Timeout of moving a session to the SDK, which takes milliseconds; after the timeout its client gets 404 and opens a new session."""
+"""Timeout in seconds for moving a session to the MCP SDK, which usually takes milliseconds. After a timeout the session is lost: its client
+receives 404 and opens a new session."""
 
 MOVE_LOOKS = 200
-"""Number of sleeps that make up `MOVE_SECONDS`. A process that gets no processor time for a while loses one sleep, not the timeout."""
+"""Number of short sleeps by which the timeout `MOVE_SECONDS` is measured.
+
+If the process gets no processor time for a while, only one of the sleeps passes meanwhile, and not the whole timeout."""
 
 _VERSIONS = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
 
 
 class SessionParts(Protocol):
-    """The parts of the server that `FastSessions` needs."""
+    """The interface of `GatewayServer` that serving 2025 sessions without the MCP SDK needs."""
 
     clients: Clients
     usages: Usages
@@ -80,10 +83,13 @@ class SessionParts(Protocol):
 
 
 class FastSessions:
-    """ASGI middleware that serves 2025 sessions without the SDK. While its lifespan runs, it keeps streams alive and ends idle sessions."""
+    """ASGI middleware that serves 2025 sessions without the MCP SDK, and passes all other requests to `app`, the SDK path.
+
+    While its lifespan runs, it keeps streams alive and ends idle sessions.
+    """
 
     def __init__(self, app: LazyApplication, parts: SessionParts, answers: PlainAnswers, table: SessionTable, *, path: str) -> None:
-        """`path` is the path of the MCP endpoint. `table` contains the sessions of this path and of the SDK path."""
+        """`path` is the URL path of the MCP endpoint. `answers` answers listing requests. `table` counts and limits all 2025 sessions."""
         self._app = app
         self._parts = parts
         self._answers = answers
@@ -94,7 +100,7 @@ class FastSessions:
         self._table = table
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that needs no SDK; else move its session to the SDK path, which then answers the request."""
+        """Answer a request that needs no feature of the MCP SDK. Pass any other request to the SDK path, after moving its session there."""
         if scope["type"] == "lifespan":
             await self._live(scope, receive, send)
             return
@@ -105,7 +111,7 @@ class FastSessions:
         is_odd = not head.is_single or STARTED_SCOPE_KEY in scope
         version = head.fields.get(b"mcp-protocol-version")
         if version is not None and version not in _VERSIONS:
-            await self._app(scope, receive, send)  # not of the 2025 era
+            await self._app(scope, receive, send)  # not a 2025 protocol version
             return
         wire_id = next((value for name, value in head.headers if name == b"mcp-session-id"), None)
         if wire_id is None:
@@ -159,14 +165,18 @@ class FastSessions:
     # -- requests of a session -----------------------------------------------------------------------------------
 
     def _find(self, wire_id: str, principal: Principal) -> FastSession | None:
-        """Return the session with this `Mcp-Session-Id`; `None` unless this principal opened it and its idle timeout is not over."""
+        """Return the session with this `Mcp-Session-Id`.
+
+        Return `None` if no session that is served without the MCP SDK has this id, if another principal opened it, or if its idle timeout
+        has passed.
+        """
         session = self._sessions.get(wire_id)
         if session is None or session.legacy.opened_by != principal.id or self._is_over(session):
             return None
         return session
 
     async def _serves(self, session: FastSession, scope: Scope, head: Head, receive: BufferedReceive, send: Send) -> bool:
-        """Answer a request of a session without the SDK; return false, without any effect, if the request needs the SDK."""
+        """Answer a request of a session without the MCP SDK, and return true. Return false, without any effect, if it needs the SDK."""
         method = scope["method"]
         if method == "GET":
             return await self._listen(session, scope, head, receive, send)
@@ -200,9 +210,10 @@ class FastSessions:
     # -- the listening GET ---------------------------------------------------------------------------------------
 
     async def _listen(self, session: FastSession, scope: Scope, head: Head, receive: BufferedReceive, send: Send) -> bool:
-        """Answer a listening GET, and return true when it has ended. If the session moves, the GET continues on the SDK path.
+        """Serve the GET on which a client listens for notifications, and return true when its response has ended.
 
-        Return false if the SDK path must answer the GET.
+        If the session moves to the MCP SDK, the SDK continues the response. Return false, without any effect, if the SDK must answer the
+        GET from its start.
         """
         if b"text/event-stream" not in head.accepted or b"last-event-id" in head.fields:
             return False
@@ -232,7 +243,10 @@ class FastSessions:
     # -- its end -------------------------------------------------------------------------------------------------
 
     async def _move(self, session: FastSession, scope: Scope) -> None:
-        """Move a session with its stream to the SDK path. If it is already moving, wait until it has moved."""
+        """Move a session, with the stream of its listening GET, to the SDK path: from now on, the MCP SDK serves it.
+
+        If the move has already begun, wait until it has ended.
+        """
         if session.moving is not None:
             await session.moving.wait()
             return
@@ -245,7 +259,7 @@ class FastSessions:
                     session.stream.moved = anyio.Event()
                 self._clients.delegate_session(session.wire_id, session.inherit)
                 is_moved = await _in_time(_repeat(manager, session, scope))
-                if is_moved:  # if the client does not read its stream, the stream follows later
+                if is_moved:  # if the client does not read its stream, the stream moves after the timeout
                     await _in_time(_move_stream(manager, session))
         finally:
             self._sessions.pop(session.wire_id, None)
@@ -259,13 +273,13 @@ class FastSessions:
                 session.stream.scope.cancel()
 
     def _evict(self, session: FastSession) -> None:
-        """End a session, because a new session replaces it. Requests no longer find the session."""
+        """End a session in the background, to make room for a new session. From now on, the client's requests in it get 404."""
         self._sessions.pop(session.wire_id, None)
         if self._tasks is not None:
             self._tasks.start_soon(self._end, session, "evicted")
 
     async def _end(self, session: FastSession, reason: Reason) -> None:
-        """End a session, and the stream of its listening GET."""
+        """End a session, and the stream of its listening GET. `reason` is logged."""
         self._sessions.pop(session.wire_id, None)
         self._table.closed(session, reason)
         await self._clients.end_session(session.wire_id)
@@ -290,7 +304,11 @@ class FastSessions:
 
 
 async def _repeat(manager: SessionManager, session: FastSession, scope: Scope) -> bool:
-    """Send the handshake of a session's client to the SDK again; return whether the SDK accepted the handshake."""
+    """Repeat the handshake of a session's client to the MCP SDK, so that the SDK opens a session with the same id.
+
+    `scope` is a later request of the session, whose `Host`, `Origin`, path and addresses the repeated requests get. Return whether the SDK
+    accepted the handshake.
+    """
     place = [(name, value) for name, value in scope["headers"] if name in (b"host", b"origin")]
     kept = {key: value for key, value in scope.items() if key != STARTED_SCOPE_KEY}
     headers = [*place, (b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
@@ -304,7 +322,10 @@ async def _repeat(manager: SessionManager, session: FastSession, scope: Scope) -
 
 
 async def _move_stream(manager: SessionManager, session: FastSession) -> bool:
-    """Continue the listening GET of a session on the SDK path, and wait until the SDK serves it."""
+    """Move the open listening GET of a session to the SDK path (requests that the MCP SDK serves). Wait until the GET continues there.
+
+    This is done after the SDK has opened a session with the same id. Return true, also if no GET is open.
+    """
     stream = session.stream
     if stream is not None and stream.moved is not None:
         stream.scope.cancel()
@@ -315,7 +336,7 @@ async def _move_stream(manager: SessionManager, session: FastSession) -> bool:
 
 
 async def _in_time(work: Awaitable[bool]) -> bool:
-    """Await `work`, and return its result; cancel `work` after `MOVE_SECONDS`, and return false."""
+    """Await `work` and return its result. If it takes longer than `MOVE_SECONDS`, cancel it and return false."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_expire, tasks.cancel_scope)
         result = await work
@@ -341,7 +362,7 @@ def _stream_headers(session: FastSession) -> list[tuple[bytes, bytes]]:
 
 
 async def _answer(session: FastSession, send: Send, message: JsonObject | None, status: int = 200) -> bool:
-    """Send a complete response with the session's header; without `message` the body is empty."""
+    """Send a complete HTTP response with the `Mcp-Session-Id` of the session. `message` is the JSON body; without it the body is empty."""
     return await _send(session, send, b"" if message is None else to_json(message), status)
 
 

@@ -1,6 +1,7 @@
-"""Parses plain `initialize` requests of 2025 clients without the SDK's models. Used by the fast path and by `startup_answers`.
+"""Parses `initialize` requests of 2025 clients without the models of the MCP SDK. Used by the fast path and by `startup_answers`.
 
-The result equals that of the SDK's models (`tests/server/test_fast_sessions.py` compares them). An unusual request is left to the SDK.
+The result equals that of the SDK's models (`tests/server/test_fast_sessions.py` compares them). A request with unusual fields is left to
+the SDK.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ _CAPABILITIES: Shape = {
         "requests": {"sampling": {"createMessage": _NOTHING}, "elicitation": {"create": _NOTHING}},
     },
 }
-"""Client capabilities that the protocol defines, with the types of their members. Others are ignored."""
+"""Client capabilities that the 2025 protocol defines, with the types of their members. Other capabilities are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class InitializeRequest:
-    """The content of a client's `initialize` request."""
+    """The content of an `initialize` request of a 2025 client."""
 
     number: int | str
     """The JSON-RPC id of the request."""
     version: str
-    """The negotiated protocol version."""
+    """The negotiated protocol version: the client's, or the latest 2025 version if the gateway does not support the client's."""
     name: str
     client_version: str
     capabilities: JsonObject
 
 
 def plain_initialize(message: JsonMapping) -> InitializeRequest | None:
-    """Parse a valid `initialize` without unusual fields; `None` for any other message."""
+    """Parse a valid `initialize` request without unusual fields; return `None` for any other message."""
     members = plain_members(message)
     if members is None or members[1] != "initialize" or members[2].keys() ^ _PARAMS:
         return None
@@ -72,7 +73,10 @@ def plain_initialize(message: JsonMapping) -> InitializeRequest | None:
 
 
 def _shaped(value: JsonValue, shape: Shape) -> JsonObject | None:
-    """Return those members of an object whose names `shape` has; `None` if one of them has another type than in `shape`."""
+    """Return the members of a JSON object that `shape` names, and no other members.
+
+    Return `None` if `value` is not an object, or if one of these members has a type that `shape` does not allow.
+    """
     if not isinstance(value, dict):
         return None
     found: JsonObject = {}

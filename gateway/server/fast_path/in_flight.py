@@ -1,8 +1,9 @@
-"""`InFlightCall`: a tool call that the fast path started; `StartedCall`: its request; `Deadlines`: hands slow calls over to the SDK path.
+"""`InFlightCall`: a running tool call that was started without the MCP SDK (on the fast path). `StartedCall`: the request of the call.
 
-Nothing is decided here: `plain_calls` starts calls and encodes their results. A request that the fast path cannot answer is delegated with
-its running `InFlightCall`, over HTTP in the ASGI scope (`STARTED_SCOPE_KEY`), over lines in the metadata of its message.
-`calls.CallHandler` then awaits that call instead of calling again.
+`Deadlines` finds slow calls. `plain_calls` decides which calls to start, and encodes their results. If the fast path cannot answer the
+request of a call, the request is delegated to the SDK path together with its running `InFlightCall`: over HTTP in the ASGI scope
+(`STARTED_SCOPE_KEY`), over stdio in the metadata of the message. There `calls.CallHandler` awaits the running call instead of calling the
+tool again.
 
 Decided: every call is an ordinary coroutine in a plain `asyncio.Task`.
 Because: compared with stepping coroutines by hand in the callbacks of the connections (c5bb979), processor time of a call of 100 B was
@@ -34,24 +35,28 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 STARTED_SCOPE_KEY = "moongate.started"
-"""ASGI scope key of the `InFlightCall` of a request that the fast path started and delegated."""
+"""ASGI scope key of the running `InFlightCall` of a request that was started without the MCP SDK and then delegated to the SDK path."""
 
 HAND_OVER_SECONDS = 1.0
-"""A call that takes this long is handed over to the SDK path, which keeps silent connections alive and notices that a client left."""
+"""Seconds after which a call that was started without the MCP SDK is handed over to the SDK path. The SDK keeps silent connections alive
+and notices a client's disconnect."""
 
 CHECKS = 4
 """Number of checks for slow calls within `HAND_OVER_SECONDS`. A slow call is handed over at the last check before that time."""
 
 
 class Deadlines:
-    """Hands calls that take longer than `HAND_OVER_SECONDS` over to the SDK path. One timer serves all calls."""
+    """Hands calls that were started without the MCP SDK over to the SDK path after `HAND_OVER_SECONDS`. All calls share one timer."""
 
     def __init__(self) -> None:
         self._watched: deque[set[InFlightCall]] = deque()
-        """Calls in groups: those that started between the same two checks. The first group is handed over at the next check."""
+        """Running calls, grouped by the interval between two checks in which they started. The next check hands the first group over."""
 
     def watch(self, call: InFlightCall) -> set[InFlightCall]:
-        """Hand `call` over if it takes too long. Return the group of calls from which it must remove itself when it ends."""
+        """Hand `call` over to the SDK path (with the MCP SDK) if it takes longer than `HAND_OVER_SECONDS`.
+
+        Return a set, from which the call must remove itself when it ends.
+        """
         if not self._watched:
             self._watched.extend(set[InFlightCall]() for _ in range(CHECKS))
             self._check_later()
@@ -73,9 +78,11 @@ class Deadlines:
 
 
 class InFlightCall:
-    """A tool call in an `asyncio.Task` of its own, which runs on if nobody waits for it any more.
+    """A tool call that runs in its own `asyncio.Task`, so that it continues if the code that waits for its result is cancelled.
 
-    The call is cancelled at most once, because a cancelled call may have to send the cancellation to its server.
+    It is started without the MCP SDK (on the fast path). If it is slow, or only the SDK can send its result, it is handed over: the SDK
+    path then waits for the result. The task is cancelled at most once, because a cancelled call may have to send the cancellation to its
+    server.
     """
 
     __slots__ = (
@@ -108,10 +115,10 @@ class InFlightCall:
         size: int = 0,
         session: LegacySession | None = None,
     ) -> None:
-        """Start `work`, which runs the call, in the next turn of the event loop.
+        """Start the call: schedule `work`, the coroutine that runs the tool, as a task.
 
-        `clock` holds the deadline of the call; `deferred` is the caller of a call in a 2025 session. Until the call ends, it and its
-        request body of `size` bytes count for `usage`, and it counts as a call of `session`.
+        `clock` has the deadline of the call. `deadlines` hands the call over when it is slow. `deferred` sends the messages of a call in a
+        2025 session. Until the call ends, it counts in `session`, and it and its request body of `size` bytes count in `usage`.
         """
         self._work = work
         self._clock = clock
@@ -121,11 +128,11 @@ class InFlightCall:
         self._watchdog: asyncio.Task[None] | None = None
         self._taken: asyncio.Event | None = None
         self.is_over = self.is_cancelled = self.is_taken = False
-        """Whether the call ended; whether `cancel` was called; whether the SDK path awaits the call, and then decides when to cancel it."""
+        """Whether the call ended; whether `cancel` was called; whether the call was handed over to the MCP SDK, which now awaits it."""
         self.result: ToolOutcome | None = None
-        """The outcome of a call that ended without an error."""
+        """The outcome of the call; `None` until it ended, and if it ended with an exception."""
         self.error: BaseException | None = None
-        """The exception of a call that ended with an exception."""
+        """The exception with which the call ended; `None` otherwise."""
         if session is not None:
             session.calls += 1
         if usage is not None:
@@ -141,14 +148,17 @@ class InFlightCall:
     # -- for the fast path ---------------------------------------------------------------------------------------
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Have `then` called once, when the call ended or was handed over: after `HAND_OVER_SECONDS` at the latest."""
+        """Register `then` to be called once, when the call has ended or was handed over: after `HAND_OVER_SECONDS` at the latest."""
         if self.is_over:
             asyncio.get_running_loop().call_soon(then)
         else:
             self._on_settled = then
 
     def hand_over(self) -> None:
-        """Settle the call without an answer, so that its request is delegated to the SDK path. From now on its deadline is enforced."""
+        """Stop waiting for the call here, so that its request is delegated to the SDK path (with the MCP SDK). The call continues to run.
+
+        From now on, the deadline of the call is enforced.
+        """
         if not self.is_over and self._watchdog is None:
             self._clock.close()
             if self._clock.clock is not None:
@@ -156,14 +166,14 @@ class InFlightCall:
         self._settle()
 
     async def taken(self) -> None:
-        """Hand the call over, and wait until the SDK path awaits the call or the call ended."""
+        """Hand the call over to the SDK path (with the MCP SDK), and wait until the call is awaited there or has ended."""
         self.hand_over()
         if not self.is_taken and not self.is_over:
             self._taken = self._taken or asyncio.Event()
             await self._taken.wait()
 
     def cancel(self, msg: object = None) -> None:
-        """Cancel the call. `msg` is ignored; uvicorn cancels calls like tasks, with a message."""
+        """Cancel the call. `msg` is ignored: it exists because uvicorn cancels requests like `asyncio` tasks, with a message."""
         if self.is_over or self.is_cancelled:
             return
         self.is_cancelled = True
@@ -172,7 +182,7 @@ class InFlightCall:
         self._task.cancel()
 
     async def end(self) -> None:
-        """Cancel the call, unless it has ended, and wait until its task has ended."""
+        """Cancel the call if it still runs, and wait until its task has ended."""
         if not self.is_over:
             self.cancel()
             await asyncio.wait([self._task])
@@ -180,9 +190,10 @@ class InFlightCall:
     # -- for the SDK path ----------------------------------------------------------------------------------------
 
     async def outcome(self, caller: CloseableCaller) -> ToolOutcome:
-        """Wait for the end of the call; return its outcome or raise its exception. If this wait is cancelled, the call is cancelled.
+        """Wait, on the SDK path (with the MCP SDK), until the call has ended. Return its outcome, or raise its exception.
 
-        `caller` is the SDK path's caller, through which the call sends its messages from now on.
+        `caller` is the object through which the call sends messages to its client from now on. If this wait is cancelled, the call is
+        cancelled.
         """
         if self._deferred is not None:
             self._deferred.become(caller)
@@ -214,7 +225,7 @@ class InFlightCall:
             self._end(result, None)
 
     async def _enforce(self, clock: CallClock) -> None:
-        """Cancel the call when the deadline in `clock` has passed."""
+        """Wait until the call has ended, and cancel it when the deadline in `clock` passes."""
         with clock.scope:
             await asyncio.wait([self._task])
         if not (self.is_over or self.is_cancelled or clock.is_left):
@@ -247,7 +258,7 @@ class InFlightCall:
 
 
 class StartedCall(StartedRequest):
-    """A `tools/call` request that the fast path started; `running` is its call."""
+    """A `tools/call` request whose call was started without the MCP SDK (on the fast path). `running` is the call, which runs in a task."""
 
     __slots__ = ("_app", "_encode", "_in_session", "_key", "_principal", "running")
 
@@ -260,9 +271,11 @@ class StartedCall(StartedRequest):
         key: tuple[str, int | str] | None,
         in_session: dict[tuple[str, int | str], InFlightCall],
     ) -> None:
-        """`app` is the ASGI application of the SDK path; `None` over lines. `encode` returns the response; `None` for an unusual outcome.
+        """`app` is the ASGI application that serves requests with the MCP SDK; `None` over stdio. `principal` is the caller.
 
-        `key` is the session and request id of a 2025 call, and its key in `in_session`, the 2025 calls in flight; `None` for a 2026 call.
+        `encode` converts the outcome of the call to the response; it returns `None` for an outcome that only the SDK can encode.
+        `in_session` contains the calls in flight of all 2025 sessions, and `key` (`Mcp-Session-Id` and JSON-RPC id) is the key of this call
+        in it; `None` for a 2026 call.
         """
         self.running = running
         self._app = app
@@ -273,7 +286,7 @@ class StartedCall(StartedRequest):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the call was cancelled."""
+        """Whether the call has ended because it was cancelled."""
         return self.running.is_over and isinstance(self.running.error, asyncio.CancelledError)
 
     def cancel(self, msg: object = None) -> None:
@@ -281,16 +294,22 @@ class StartedCall(StartedRequest):
         self.running.cancel()
 
     def left(self) -> None:
-        """Cancel a 2026 call, because its client disconnected. In a 2025 session, that is not a cancellation (2025-11-25, Transports)."""
+        """Handle a disconnect of the client: cancel the call of a 2026 client, and do nothing for a call of a 2025 session.
+
+        In a 2025 session, a disconnect does not cancel a request (2025-11-25, Transports).
+        """
         if self._key is None:
             self.cancel()
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Have `then` called once: when the call ended or was handed over."""
+        """Register `then` to be called once, when the call has ended or was handed over to the SDK path (with the MCP SDK)."""
         self.running.when_settled(then)
 
     def answer(self) -> tuple[Field | None, Body] | None:
-        """Return the header field of the 2025 session, if any, and the response; `None` unless the call ended with a plain result."""
+        """Return the `Mcp-Session-Id` header field (`None` for a 2026 call) and the encoded response.
+
+        Return `None` alone if the MCP SDK must answer: the call still runs, failed, or has a result that only the SDK can encode.
+        """
         outcome = self.running.result
         body = None if outcome is None else self._encode(outcome)
         if body is None:
@@ -298,25 +317,25 @@ class StartedCall(StartedRequest):
         return None if self._key is None else (b"mcp-session-id", self._key[0].encode("latin-1")), body
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Delegate the request to the SDK path, which awaits the running call. After its answer, `end` is called."""
+        """Delegate the request to the SDK path, which awaits the running call and answers with the MCP SDK. Then call `end`."""
         assert self._app is not None, "calls over lines are delegated by their connection"
         scope[PRINCIPAL_SCOPE_KEY], scope[STARTED_SCOPE_KEY] = self._principal, self.running
         try:
             await self._app(scope, receive, send)
         finally:
-            scope.pop(STARTED_SCOPE_KEY, None)  # the connection keeps the scope, and with it the result, until its next request
+            scope.pop(STARTED_SCOPE_KEY, None)  # else the connection would keep the call's result in memory until its next request
             await self.end()
 
     async def end(self) -> None:
-        """Cancel the call, unless it has ended.
+        """Cancel the call if it still runs, because its request was answered or its client disconnected.
 
-        A call of a 2025 session that the SDK path has taken continues, because such calls survive a disconnect.
+        A call of a 2025 session that was handed over to the MCP SDK continues, because calls of 2025 sessions survive a disconnect.
         """
         self.forget()
         if self._key is None or not self.running.is_taken:
             await self.running.end()
 
     def forget(self) -> None:
-        """Remove a 2025 call from the calls in flight, so that its request id can be used again."""
+        """Remove a call of a 2025 session from the calls in flight, so that the client can use its JSON-RPC id again."""
         if self._key is not None and self._in_session.get(self._key) is self.running:
             del self._in_session[self._key]

@@ -1,6 +1,6 @@
-"""`PlainAnswers`: answers plain `server/discover` and listing requests of both eras without the SDK.
+"""`PlainAnswers`: answers `server/discover` and listing requests of 2025 and 2026 clients without the MCP SDK.
 
-The answer equals that of the SDK path. An unusual or invalid request is left to the SDK path. Encoded pages are cached for as long as the
+The response equals that of the SDK, which answers unusual and invalid requests (SDK path). Encoded pages are cached for as long as the
 listing stays the same, and shared by callers that see the same entries.
 """
 
@@ -30,17 +30,18 @@ from gateway.wire.rpc_envelope import RESULT, plain_members
 DISCOVER = "server/discover"
 
 METHODS = frozenset({DISCOVER, *LISTINGS})
-"""Methods that the fast path answers in the 2026 era; in 2025 sessions it answers `LISTINGS`."""
+"""MCP methods, besides tool calls, that can be answered without the MCP SDK for 2026 clients; for 2025 clients only the listings."""
 
 MAX_PAGES = 64
-"""Maximum number of cached pages. The least recently used page is dropped first."""
+"""Maximum number of encoded pages of listings that are cached. The least recently used page is dropped first."""
 
 WAIT_SECONDS = 10.0
-"""Seconds that a listing waits for sources that are starting. Then the SDK path waits instead, because it keeps the connection alive."""
+"""Seconds that a listing request waits for sources that are starting, before the request is passed to the MCP SDK, which keeps the
+connection alive during longer waits."""
 
 
 class AnswerParts(Protocol):
-    """The parts of the server that `PlainAnswers` needs."""
+    """The interface of `GatewayServer` that answering `server/discover` and listing requests needs."""
 
     catalog: Catalog
     lists: Listings
@@ -53,7 +54,10 @@ class AnswerParts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlainRequest:
-    """A valid `server/discover` or listing request without any option but a cursor."""
+    """A valid `server/discover` or listing request that needs no MCP SDK: it has no parameter except a cursor.
+
+    Its `_meta` requests no feature, such as progress.
+    """
 
     number: int | str
     method: str
@@ -61,17 +65,20 @@ class PlainRequest:
     cursor: str | None
 
     def frame(self, result: bytes) -> bytes:
-        """Return the JSON-RPC response to the request that contains `result`, an encoded result."""
+        """Return the encoded JSON-RPC response to this request. `result` is the encoded result."""
         return RESULT % (to_json(self.number), result)
 
 
 def plain_request(message: JsonMapping) -> PlainRequest | None:
-    """Parse a `server/discover` or listing request of 2026 without options; `None` for any other. The envelope is not validated."""
+    """Parse a `server/discover` or listing request of a 2026 client; `None` for any other message, or if the request needs the SDK.
+
+    The keys of `_meta` that describe the client are not validated.
+    """
     return _parse(message, METHODS, is_modern=True)
 
 
 def session_request(message: JsonMapping) -> PlainRequest | None:
-    """Parse a listing request of a 2025 session without options; `None` for any other message."""
+    """Parse a listing request of a 2025 session; `None` for any other message, or if the request needs the MCP SDK."""
     return _parse(message, LISTINGS.keys(), is_modern=False)
 
 
@@ -94,19 +101,19 @@ def _parse(message: JsonMapping, methods: Set[str], *, is_modern: bool) -> Plain
 
 
 def _is_token(value: JsonValue) -> bool:
-    """Whether `value` is a progress token. Some clients send a token with every request."""
+    """Whether `value` is a progress token, which is ignored in a listing request, because some clients send a token with every request."""
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
 class PlainAnswers:
-    """Answers `server/discover` and listing requests without options, and caches the encoded pages."""
+    """Answers `server/discover` and listing requests without the MCP SDK, and caches the encoded pages of the listings."""
 
     def __init__(self, parts: AnswerParts) -> None:
         self._parts = parts
         self._pages: OrderedDict[tuple[object, ...], tuple[object, bytes]] = OrderedDict()
 
     async def answer(self, request: PlainRequest, principal: Principal) -> bytes | None:
-        """Return the response to a 2026 request; `None` if the SDK path must answer."""
+        """Return the encoded response to a listing or `server/discover` request of a 2026 client; `None` if the MCP SDK must answer."""
         if request.method == DISCOVER:
             result = _encoded(self._parts.discovery(principal), self._parts.identity)
         else:
@@ -116,19 +123,19 @@ class PlainAnswers:
     async def answer_in_session(
         self, request: PlainRequest, principal: Principal, session_id: str, *, is_resumable: bool = False
     ) -> bytes | None:
-        """Return the response to a 2025 request; `None` if the SDK path must answer. The listing shows the tools
-        that session `session_id` has loaded.
+        """Return the encoded response to a listing request of the 2025 session `session_id`; `None` if the MCP SDK must answer.
 
-        With `is_resumable`, a listing that has tools with task support is left to the SDK path, whose streamed response the client can
-        resume.
+        The listing contains on-demand tools only if the session has loaded them. With `is_resumable`, a listing that has tools with task
+        support is left to the SDK, whose streamed response the client can resume.
         """
         result = await self._page(request, principal, session_id, is_resumable=is_resumable)
         return None if result is None else request.frame(result)
 
     async def whole_lists(self) -> dict[str, str]:
-        """Return what a new 2025 session of the local user would get from each listing method, as JSON text by method.
+        """Return the result of each listing method for a new 2025 session of the local user, as JSON text by method.
 
-        Listings with more than one page are left out.
+        They are stored to answer a client while the gateway starts the next time. A listing that has more than one page, or that only the
+        MCP SDK can encode, is left out.
         """
         found: dict[str, str] = {}
         for method in LISTINGS:
@@ -140,7 +147,10 @@ class PlainAnswers:
     async def _page(
         self, request: PlainRequest, principal: Principal, session_id: str | None, *, is_resumable: bool = False
     ) -> bytes | None:
-        """Return an encoded page for the 2025 session `session_id`, or for the 2026 era; `None` if the SDK path must answer."""
+        """Return the encoded result of a listing request, from the cache if possible; `None` if the MCP SDK must answer.
+
+        `session_id` is the 2025 session of the request; `None` for a request of protocol version 2026-07-28.
+        """
         catalog = self._parts.catalog
         is_loop = self._parts.lists.is_loop(request.via)
         with anyio.move_on_after(WAIT_SECONDS) as waiting:
@@ -173,7 +183,10 @@ class PlainAnswers:
 
 
 def _plain_page(page: JsonObject, kind: Listed, *, is_modern: bool, is_resumable: bool) -> JsonObject | None:
-    """Return the page, its entries without keys that the protocol does not define; `None` if the SDK's models must validate an entry."""
+    """Return a page of a listing, and remove the keys of its entries (tools, resources or prompts) that the protocol does not define.
+
+    Return `None` if an entry must be validated by the MCP SDK's models, or with `is_resumable` if a tool supports tasks.
+    """
     key = WIRE_KEY[kind]
     listed = cast("Sequence[JsonObject]", page[key])
     if is_resumable and any("execution" in entry for entry in listed):
@@ -183,7 +196,10 @@ def _plain_page(page: JsonObject, kind: Listed, *, is_modern: bool, is_resumable
 
 
 def _encoded(result: JsonMapping, identity: JsonMapping | None) -> bytes | None:
-    """Return a result as JSON, with `identity` (the server's name and version) in `_meta` if given; `None` if it cannot be encoded."""
+    """Encode a result as JSON. `identity`, the gateway's name and version, is added to `_meta` if given.
+
+    Return `None` if the result cannot be encoded as valid JSON.
+    """
     meta = cast("JsonMapping", result.get("_meta") or {})
     stamped: JsonObject = dict(result) if identity is None else {**result, "_meta": {**meta, SERVER_INFO_META_KEY: identity}}
     try:

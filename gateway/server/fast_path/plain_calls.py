@@ -1,9 +1,10 @@
-"""`PlainCalls`: starts plain `tools/call` requests without the SDK and encodes their plain results; used by `dispatch`.
+"""`PlainCalls`: runs plain `tools/call` requests without the MCP SDK, and encodes their results. Used by `dispatch`.
 
-A call is plain if it is a valid request for a tool of a remote server and needs nothing else: no progress, no answers to requests for
-input, no task. A call that is not plain is left to the SDK path before anything happened. A started call that ends with an error, requests
-input, sends a log message, becomes a task, has content that protocol versions encode differently, or is slow, is delegated to the SDK path
-as it runs (`started_requests`), so nothing is decided or worded twice. Policy is applied by the gate, as on the SDK path.
+A call is plain if it is a valid request for a tool of a remote server and uses no other feature: no progress, no answers to requests for
+input, no task. A call that is not plain is left to the SDK path before it has any effect. A call that was started but ends with an error,
+requests input, sends a log message, becomes a task, has content that protocol versions encode differently, or is slow, is delegated to the
+SDK path while it runs (`started_requests`), so that each decision and message has one implementation. Policy is applied by the gate, as for
+calls of the SDK path.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 MAX_KNOWN_TOOLS = 50_000
-"""Maximum number of tools of which the fast path remembers whether it may call them. At the limit all are forgotten."""
+"""Maximum number of tools for which it is cached whether they may be called without the MCP SDK. At the limit the cache is cleared."""
 
 _NOTHING: JsonMapping = {}
 _PARAMS = frozenset({"name", "arguments", "_meta"})
@@ -46,7 +47,7 @@ _ID_TYPES = frozenset({int, str})
 
 
 class CallParts(Protocol):
-    """The parts of the server that `PlainCalls` needs."""
+    """The interface of `GatewayServer` that running plain tool calls needs."""
 
     catalog: Catalog
     clients: Clients
@@ -55,28 +56,34 @@ class CallParts(Protocol):
 
 
 class PlainCalls:
-    """Starts those `tools/call` requests of an HTTP endpoint, or of a connection over stdio, that need no SDK."""
+    """Starts `tools/call` requests that need no feature of the MCP SDK. Each HTTP endpoint and each stdio connection has its own object."""
 
     def __init__(self, parts: CallParts, envelopes: Envelopes, app: ASGIApp | None = None) -> None:
-        """`app` is the ASGI application to which calls over HTTP are delegated; `None` over lines."""
+        """`app` is the ASGI application to which HTTP requests are delegated if the MCP SDK is needed after all; `None` over stdio.
+
+        `envelopes` checks what 2026 requests declare about their client.
+        """
         self._parts = parts
         self._envelopes = envelopes
         self._app = app
         self._ports = CallPorts(caller=PlainCaller())
         self._known_tools: dict[str, tuple[GuardedTool, bool]] = {}
         self._last_client: KnownClient | None = None
-        """The client that declared itself in the last 2026 call over lines."""
+        """The client that the last 2026 call over stdio declared in `_meta`; an equal declaration is not checked again."""
         self._server_info: JsonObject = {SERVER_INFO_META_KEY: parts.identity}
         self._deadlines = Deadlines()
         self._in_session: dict[tuple[str, int | str], InFlightCall] = {}
-        """Calls in flight in 2025 sessions, by `Mcp-Session-Id` and request id."""
+        """The calls of 2025 sessions that are in flight, by `Mcp-Session-Id` and JSON-RPC id."""
 
     # -- starting ------------------------------------------------------------------------------------------------
 
     def start_in_session(
         self, message: JsonObject, session: LegacySession, principal: Principal, usage: Usage | None = None, size: int = 0
     ) -> StartedCall | None:
-        """Start a call of a 2025 session, whose request body has `size` bytes. Return `None` if the call needs the SDK."""
+        """Start the tool call of a request in a 2025 session. Return `None`, without any effect, if the request needs the MCP SDK.
+
+        The call and its body of `size` bytes count in `usage`, the counts of the caller over HTTP, until the call ends.
+        """
         params = _plain_params(message)
         if params is None:
             return None
@@ -95,7 +102,10 @@ class PlainCalls:
         return StartedCall(self._app, running, partial(self._encode, key[1], is_modern=False), principal, key, self._in_session)
 
     def start(self, message: JsonObject, head: Head, principal: Principal, usage: Usage) -> StartedCall | None:
-        """Start a 2026 call over HTTP, whose request has the head `head`. Return `None` if the call needs the SDK."""
+        """Start the tool call of a 2026-07-28 request over HTTP. Return `None`, without any effect, if the request needs the MCP SDK.
+
+        `head` has the request's headers. The call counts in `usage`, the counts of the caller, until it ends.
+        """
         params = _plain_params(message)
         if params is None:
             return None
@@ -108,7 +118,10 @@ class PlainCalls:
         return self._start(message, params, *declared, principal, usage, head.length)
 
     def start_line(self, message: JsonObject, principal: Principal, session: LegacySession | None) -> StartedCall | None:
-        """Start a call over stdio: of the 2025 session `session`, or a 2026 call. Return `None` if the call needs the SDK."""
+        """Start the tool call of a request over stdio. Return `None`, without any effect, if the request needs the MCP SDK.
+
+        `session` is the client's 2025 session; `None` for a 2026 client.
+        """
         if session is not None:
             return self.start_in_session(message, session, principal)
         params = _plain_params(message)
@@ -119,7 +132,10 @@ class PlainCalls:
         return self._start(message, params, *declared, principal)
 
     def in_session(self, wire_id: str, number: JsonValue) -> InFlightCall | None:
-        """Return the call of a 2025 session with this request id; `None` if the fast path has no such call in flight."""
+        """Return the call in flight of the 2025 session `wire_id` whose request has the JSON-RPC id `number`.
+
+        Return `None` if no such call was started without the MCP SDK.
+        """
         return self._in_session.get((wire_id, number)) if isinstance(number, int | str) else None
 
     def _start(
@@ -132,7 +148,10 @@ class PlainCalls:
         usage: Usage | None = None,
         size: int = 0,
     ) -> StartedCall | None:
-        """Start a 2026 call. `forwarded` is the part of the call's `_meta` that is sent to the tool's server."""
+        """Start a tool call of a 2026 client. Return `None` if the MCP SDK is needed for the tool, or because the tool may request input.
+
+        `forwarded` is the part of the request's `_meta` that is sent on to the tool's server.
+        """
         tool = self._tool(params["name"])
         if tool is None or (tool.definition.may_ask and client.facts.client.can_be_asked):
             return None
@@ -145,9 +164,10 @@ class PlainCalls:
     def _declared(
         self, message: JsonObject, params: JsonObject, headers: Mapping[bytes, bytes] | None, last: KnownClient | None
     ) -> tuple[KnownClient, JsonMapping] | None:
-        """Return the client and the forwardable `_meta` of a 2026 request; `None` if they are invalid or differ from the headers.
+        """Return the client that a 2026-07-28 request declares, and the part of its `_meta` that is sent on to the tool's server.
 
-        `last` is the client of an earlier request with the same headers.
+        Return `None` if the declaration is invalid, differs from `headers`, or requests a feature. `last` is the client of an earlier
+        request with the same headers; if this request declares the same client, it is not checked again.
         """
         meta = params.get("_meta")
         if last is not None and (forwarded := _forwarded(last, meta)) is not None:
@@ -160,7 +180,7 @@ class PlainCalls:
         return KnownClient(meta, self._parts.clients.template(profile, takes_tasks=declares_tasks(profile))), request_meta(meta)
 
     def _tool(self, name: str) -> GuardedTool | None:
-        """Return the tool that clients call `name`; `None` if it does not exist or the fast path may not call it."""
+        """Return the tool with the exposed name `name`; `None` if it does not exist, or must not be called without the MCP SDK."""
         try:
             tool = self._parts.catalog.find(name)
         except NotFound:
@@ -175,7 +195,10 @@ class PlainCalls:
     # -- answering -----------------------------------------------------------------------------------------------
 
     def _encode(self, number: JsonValue, outcome: ToolOutcome, *, is_modern: bool) -> Body | None:
-        """Return the JSON-RPC response with an outcome; `None` if only the SDK path can encode the outcome. Both encode it alike."""
+        """Encode the outcome of a call as the JSON-RPC response to the request with the id `number`, in the same form as the MCP SDK.
+
+        Return `None` if only the SDK can encode the outcome.
+        """
         if not isinstance(outcome, Complete) or (result := self._plain_result(outcome, is_modern)) is None:
             return None
         return encode_response(number, result, outcome.long_text)
@@ -193,13 +216,17 @@ class PlainCalls:
 
 
 def _is_supported(tool: GuardedTool) -> bool:
-    """Whether a tool is remote, never becomes a task, needs no approval, and has no arguments that headers must repeat."""
+    """Whether a tool may be called without the MCP SDK: the tool is remote, its calls never become tasks or need approval, and none of its
+    arguments must be repeated in HTTP headers (`x-mcp-header`)."""
     may_be_long = tool.definition.task_by != "nobody" or tool.rules.needs_approval
     return not may_be_long and not tool.rules.is_local and "x-mcp-header" not in json.dumps(tool.definition.input_schema)
 
 
 def _plain_params(message: JsonObject) -> JsonObject | None:
-    """Return the parameters of a valid `tools/call` with only a name, arguments and `_meta`. The content of `_meta` is not checked."""
+    """Return the parameters of a valid `tools/call` request that has only a name, arguments and `_meta`; `None` for any other message.
+
+    The content of `_meta` is not checked.
+    """
     if len(message) != 4 or message.get(VERSION_KEY) != VERSION or message.get("method") != "tools/call":
         return None
     number: JsonValue = message.get("id")
@@ -213,7 +240,10 @@ def _plain_params(message: JsonObject) -> JsonObject | None:
 
 
 def _forwarded(client: KnownClient, meta: JsonValue) -> JsonMapping | None:
-    """Return the part of `meta` that is sent to the tool's server; `None` unless `meta` declares this client and requests nothing."""
+    """Return the part of `meta`, the `_meta` of a 2026-07-28 request, that is sent on to the tool's server.
+
+    Return `None` if `meta` declares another client than `client`, or requests a feature such as progress.
+    """
     known, own = client.envelope, _NOTHING
     envelope: JsonMapping | None = meta  # checked in the next line
     if known is None or not isinstance(envelope, dict):
@@ -229,7 +259,10 @@ def _forwarded(client: KnownClient, meta: JsonValue) -> JsonMapping | None:
 
 
 def _is_plain_meta(meta: JsonValue, *, has_envelope: bool = True) -> TypeGuard[JsonMapping]:
-    """Whether `_meta` is an object that requests nothing, such as progress. Only if `has_envelope` may it have the 2026 envelope."""
+    """Whether `_meta` of a request is an object that requests no feature, such as progress.
+
+    Only with `has_envelope` may it contain the keys in which a 2026-07-28 request describes its client.
+    """
     if not isinstance(meta, dict):
         return False
     fields = cast("JsonMapping", meta)

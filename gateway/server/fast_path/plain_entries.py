@@ -1,6 +1,7 @@
-"""`plain_entry`: the entry of a listing as the SDK's models would send it, built without them; used by `plain_answers`.
+"""`plain_entry`: converts an entry of a listing (a tool, resource or prompt) to the form that the MCP SDK's models would send.
 
-Keys that the protocol does not define are left out, as the models do. An entry that the models might reject or change is not plain.
+It does not use these models. Keys that the protocol does not define are left out, as the models do. An entry that the models might reject
+or change is not converted. Used by `plain_answers`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import cast
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 Check = Callable[[JsonValue], JsonValue]
-"""Function that returns a value in the form in which the SDK's models would send it; `None` if only the models can decide that."""
+"""A function that returns a JSON value as the MCP SDK's models would send it; `None` if only these models can convert the value."""
 
 
 def _text(value: JsonValue) -> JsonValue:
@@ -45,7 +46,7 @@ def _list_of(check: Check) -> Check:
 
 
 def _open_object(value: JsonValue) -> JsonValue:
-    """Return `value` if it is an object without null values; else `None`, because the models would leave such keys out."""
+    """Return `value` if it is a JSON object without null values; else `None`, because the SDK's models would drop keys with null values."""
     if not isinstance(value, dict):
         return None
     fields = cast("JsonObject", value)
@@ -108,14 +109,14 @@ _TOOL_OF_2025 = _object(_TOOL[0], {**_TOOL[1], "execution": _EXECUTION})
 
 
 def are_icons(value: JsonValue) -> bool:
-    """Whether `value` is a list of icons that the SDK's models would accept unchanged."""
+    """Whether `value` is a JSON list of icons that the MCP SDK's models would accept unchanged."""
     return _ICONS(value) is not None
 
 
 def plain_entry(kind: str, entry: JsonObject, *, is_modern: bool) -> JsonObject | None:
-    """Return the entry of a listing as the SDK's models would send it; `None` if the models might reject or change it.
+    """Convert an entry of a listing to the form that the MCP SDK's models would send; `None` if the models might reject or change it.
 
-    Tools of the 2025 protocol have one more key, `execution`.
+    `kind` is `tools`, `resources`, `templates` or `prompts`. Tools have one more key, `execution`, for 2025 clients.
     """
     if is_modern:
         return _ENTRIES[kind](entry)

@@ -1,6 +1,6 @@
-"""Handles messages of 2025 sessions other than calls without the SDK; used by `fast_sessions` and `dispatch`.
+"""Handles simple messages of 2025 sessions (`ping`, `logging/setLevel`, listings, notifications) without the MCP SDK.
 
-An unusual message is left to the SDK path, which handles or rejects it.
+Any other message is left to the SDK path, which handles or rejects it. Used by `fast_sessions` and `dispatch`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from gateway.wire.rpc_envelope import MEMBERS, VERSION, VERSION_KEY, notificatio
 INITIALIZED = to_json(notification("notifications/initialized", None))
 
 _IGNORED = ("notifications/cancelled", "notifications/roots/list_changed")  # no sets: a hostile value may be unhashable
-"""Notifications that need nothing done here. Cancellations of requests on the fast path are applied before this module is called."""
+"""Notifications of a 2025 client that this module accepts and ignores.
+
+`dispatch` applies a cancellation of a running request before it calls this module."""
 _LEVELS = get_args(LogLevel)
 
 
 def handle_message(session: LegacySession, message: JsonMapping) -> JsonObject | PlainRequest | Literal["applied"] | None:
-    """Handle a message of a session that is not a call.
+    """Handle a message of a 2025 session that is not a tool call.
 
-    Return the response to a request, a listing request that the caller must answer, or `applied` for a notification. `None` means that
-    the SDK path must handle the message.
+    Return the response for `ping` and `logging/setLevel`; the parsed request for a listing, which the calling code must answer; `applied`
+    for a notification; and `None` if the MCP SDK must handle the message.
     """
     if message.get("id") is None:
         return "applied" if _apply_notification(session, message) else None
@@ -47,7 +49,7 @@ def handle_message(session: LegacySession, message: JsonMapping) -> JsonObject |
 
 
 def _apply_notification(session: LegacySession, message: JsonMapping) -> bool:
-    """Apply a client's notification to its session; return false if the SDK path must handle the notification."""
+    """Apply a client's notification to its 2025 session, and return true. Return false if the MCP SDK must handle the notification."""
     method, params = message.get("method"), message.get("params", {})
     if "id" in message or not message.keys() <= MEMBERS or message.get(VERSION_KEY) != VERSION or not isinstance(params, dict):
         return False

@@ -1,7 +1,6 @@
-"""`StartedRequest`: a request that the fast path started, which it then answers or delegates to the SDK path.
+"""`StartedRequest`: base class of requests that were started without the MCP SDK, and are then answered or delegated to the SDK path.
 
-The HTTP server (`wire.http1_server`) and `dispatch` have a `StartedRequest` for each
-such request. `in_flight.StartedCall` is the kind for tool calls.
+The HTTP server (`wire.http1_server`) and `dispatch` use it to send the response. `in_flight.StartedCall` is the subclass for tool calls.
 """
 
 from __future__ import annotations
@@ -22,55 +21,65 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 Body = Sequence[bytes | memoryview]
-"""An encoded JSON-RPC message in parts."""
+"""An encoded JSON-RPC message: byte strings that are sent one after the other."""
 
 
 class StartedRequest(ABC):
-    """A request that the fast path started. Wait for `settled`, then send what `answer` returns, or call `go_on`; at last call `end`."""
+    """A request that the fast path has started to serve without the MCP SDK.
+
+    To use it, wait for `settled` and call `answer`. Send the response that `answer` returns, or call `go_on` if it returns `None`, so that
+    the SDK path answers the request. Finally call `end`.
+    """
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the request was cancelled."""
+        """Whether the work of the request was cancelled."""
         return False
 
     def cancel(self, msg: object = None) -> None:  # noqa: B027  # a refused request has nothing to cancel
-        """Cancel the request. A stopping HTTP server passes `msg`, as to a task; it is ignored."""
+        """Cancel the request. `msg` is ignored: it exists because a stopping HTTP server cancels requests like `asyncio` tasks."""
 
     def left(self) -> None:
         """Handle a disconnect of the client: cancel the request."""
         self.cancel()
 
     async def settled(self) -> None:
-        """Wait until the request can be answered, or must be delegated."""
+        """Wait until the response is ready without the MCP SDK, or it is known that the SDK must answer the request."""
         settled = asyncio.Event()
         self.when_settled(settled.set)
         await settled.wait()
 
     @abstractmethod
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Have `then` called once, when the request can be answered or must be delegated."""
+        """Register `then` to be called once, when the response is ready, or it is known that the MCP SDK must answer the request."""
 
     def answer(self) -> tuple[Field | None, Body] | None:
-        """Return the header field of the 2025 session, if there is one, and the response; `None` if the request must be delegated."""
+        """Return the `Mcp-Session-Id` header field (`None` outside 2025 sessions) and the encoded response.
+
+        Return `None` alone if `go_on` must be called, which answers the request.
+        """
         return None
 
     @abstractmethod
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Delegate the request to the SDK path, the ASGI application behind the fast path."""
+        """Let the SDK path, the ASGI application that uses the MCP SDK, answer the request. The arguments are those of an ASGI call."""
 
     async def end(self) -> None:
-        """Cancel the request if it still runs, because it was answered or nobody waits for an answer."""
+        """Cancel the work of the request if it still runs, because the request was answered or its client disconnected."""
         self.cancel()
 
     def forget(self) -> None:  # noqa: B027  # only calls are remembered
-        """Remove the request from the requests in flight, because it was answered."""
+        """Remove the request from the records of requests in flight, because it was answered."""
 
 
 class StartedAnswer(StartedRequest):
-    """A listing or `server/discover` request, which is answered in a task."""
+    """A listing or `server/discover` request that was started without the MCP SDK; an `asyncio` task produces the response."""
 
     def __init__(self, app: ASGIApp, work: Coroutine[None, None, bytes | None], principal: Principal, usage: Usage) -> None:
-        """Start `work`, which returns the response, or `None` if `app` must answer. Meanwhile the request counts for `usage` as a call."""
+        """Start `work` in a task. It returns the encoded response, or `None` if `app` (the SDK path, with the MCP SDK) must answer.
+
+        While the task runs, the request counts as a call in `usage`, the counts of the caller.
+        """
         usage.calls += 1
         self._task = asyncio.get_running_loop().create_task(work)
         self._task.add_done_callback(lambda _: usage.release_call())
@@ -79,41 +88,44 @@ class StartedAnswer(StartedRequest):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the request was cancelled."""
+        """Whether the task of the request was cancelled."""
         return self._task.cancelled()
 
     def cancel(self, msg: object = None) -> None:
-        """Cancel the request."""
+        """Cancel the task of the request. `msg` is ignored."""
         self._task.cancel()
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Have `then` called once, when the task ended."""
+        """Register `then` to be called once, when the task of the request has ended."""
         self._task.add_done_callback(lambda _: then())
 
     def answer(self) -> tuple[Field | None, Body] | None:
-        """Return the response without a header field; `None` if the SDK path must answer."""
+        """Return a pair of `None` (no session header) and the encoded response; `None` alone if the MCP SDK must answer.
+
+        The SDK must answer if the task failed or returned no response.
+        """
         if self._task.cancelled() or self._task.exception() is not None:
             return None  # the SDK path finds the same error, and reports it
         body = self._task.result()
         return None if body is None else (None, (body,))
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Delegate the request to the SDK path."""
+        """Let the SDK path (with the MCP SDK) answer the request. The arguments are those of an ASGI call."""
         scope[PRINCIPAL_SCOPE_KEY] = self._principal
         await self._app(scope, receive, send)
 
 
 class RefusedRequest(StartedRequest):
-    """A request that a quota refuses: `answer` returns `None`, and `go_on` sends the refusal instead of delegating the request."""
+    """A request that is refused because a quota of its caller is used up. `answer` returns `None`; `go_on` sends the refusal."""
 
     def __init__(self, refusal: Refusal, number: JsonValue) -> None:
         """`number` is the JSON-RPC id of the request."""
         self._respond = refusal.to_response(is_rpc=True, number=number)
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Have `then` called in the next turn of the event loop."""
+        """Schedule `then` on the event loop, because the refusal can be sent at once."""
         asyncio.get_running_loop().call_soon(then)
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request, which was refused at its start: send the refusal as the response."""
+        """Send the refusal as the response to the request. The arguments are those of an ASGI call."""
         await self._respond(scope, receive, send)

@@ -1,1 +1,1 @@
-"""Requests that need the MCP SDK: its HTTP and line transports, its sessions, and our handlers on its server."""
+"""The SDK path: serves the requests that need the MCP SDK, with the SDK's HTTP and stdio transports and the gateway's request handlers."""

@@ -1,6 +1,6 @@
-"""`SdkApplication`: the Starlette application for requests that need the SDK, and for the routes of other packages.
+"""`SdkApplication`: the Starlette application for MCP requests that need the MCP SDK, and for the routes of other packages.
 
-`lazy_application` imports it at the first such request. `KeyGate` has authenticated every request before.
+`lazy_application` imports this module at the first request that needs it. `KeyGate` has authenticated every request before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 MAX_KNOWN_USERS = 1024
-"""Maximum number of callers whose objects for the SDK (`AuthenticatedUser`) are cached."""
+"""Maximum number of callers for whom the SDK's user object (`AuthenticatedUser`) is cached. At the limit the whole cache is cleared."""
 
 
 async def _refuse(request: Request, error: SessionRefused) -> ASGIApp:
@@ -37,12 +37,12 @@ async def _refuse(request: Request, error: SessionRefused) -> ASGIApp:
 
 
 class SdkApplication:
-    """ASGI application for requests over HTTP. It needs a running `manager.run`, the task of the SDK's session manager."""
+    """ASGI application for HTTP requests that need the MCP SDK. It serves only while the SDK's session manager runs (`manager.run()`)."""
 
     def __init__(
         self, sdk: SdkServer, settings: HttpSettings, origins: AcceptedOrigins, keep: Keeping, *, routes: Sequence[BaseRoute]
     ) -> None:
-        """`routes` are the Starlette routes of other packages."""
+        """`routes` are the Starlette routes of other packages. `keep` counts and limits the sessions."""
         security = TransportSecuritySettings(
             enable_dns_rebinding_protection=True, allowed_hosts=list(origins.hosts), allowed_origins=list(origins.origins)
         )
@@ -51,15 +51,15 @@ class SdkApplication:
         endpoint = Utf8Bodies(StreamableHTTPASGIApp(self.manager), settings.max_request_bytes, is_rpc=True)
         handlers: dict[Any, Any] = {SessionRefused: _refuse}
         site = Starlette(routes=[Route(settings.path, endpoint), *routes], exception_handlers=handlers)
-        self._app = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site), PROXY_HOST))  # only redirects ask how the client came
+        self._app = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site), PROXY_HOST))  # only redirects use the client's URL scheme
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, after telling the SDK which caller sent it."""
+        """Serve an authenticated request. Before, set `scope["user"]`, from which the SDK gets the caller of the request."""
         self.introduce(scope)
         await self._app(scope, receive, send)
 
     def introduce(self, scope: Scope) -> None:
-        """Set `scope["user"]`, from which the SDK knows the caller of a request, to the authenticated principal."""
+        """Set `scope["user"]`, from which the SDK gets the caller of a request, to the principal that `KeyGate` put into the scope."""
         principal: Principal = scope.get(PRINCIPAL_SCOPE_KEY, LOCAL)
         if principal is not LOCAL:
             user = self._users.get(principal.id)

@@ -1,6 +1,6 @@
-"""`LazyApplication`: serves every HTTP request that the fast path does not answer; its modules are imported at the first such request.
+"""`LazyApplication`: serves the HTTP requests that the fast path does not answer. It imports the MCP SDK at the first of these requests.
 
-`/health` and `/ready` are answered without an import.
+`/health` and `/ready` are answered without this import.
 """
 
 from __future__ import annotations
@@ -31,35 +31,39 @@ if TYPE_CHECKING:
 
 
 HEALTH_PATH = "/health"
-"""Page that shows that the process runs. With `?challenge=` it also proves to the user's commands which configuration it serves."""
+"""URL path that reports that the process runs. With `?challenge=` it also proves which configuration the gateway serves, so that the user's
+`moongate` commands do not send an API key to another program on the port."""
 
 READY_PATH = "/ready"
-"""Page that shows whether every source is ready or failed."""
+"""URL path that reports whether starting is finished: every source of tools is ready or has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Functions from which `/ready` and `/health` get their content."""
+    """The functions that provide the content of the responses to `/ready` and `/health`."""
 
     ready: Callable[[], bool]
-    """Whether every source is ready or failed."""
+    """Function that returns whether every source of tools is ready or has failed."""
     prove: Callable[[str], str]
-    """Returns the proof for a challenge that `/health` received (`Identity.prove`)."""
+    """Function that returns a proof of which configuration the gateway serves, for a challenge that a command sent to `/health`."""
 
 
 class SdkParts(Protocol):
-    """The parts of the server that `LazyApplication` needs."""
+    """The interface of `GatewayServer` that serving requests with the MCP SDK needs."""
 
     clients: Clients
     usages: Usages
 
     async def load_sdk(self) -> SdkServer:
-        """Import the SDK and return the SDK path's server."""
+        """Import the MCP SDK if needed, and return the server of the SDK path."""
         ...
 
 
 class LazyApplication:
-    """ASGI application of the SDK path. Its lifespan events start and end the sessions of the SDK path."""
+    """ASGI application that serves requests with the MCP SDK, and imports the SDK at the first request.
+
+    While its ASGI lifespan runs, sessions of the SDK can be open; the end of the lifespan ends them.
+    """
 
     def __init__(
         self,
@@ -71,7 +75,7 @@ class LazyApplication:
         probes: Probes,
         routes: Callable[[], Sequence[BaseRoute]],
     ) -> None:
-        """`routes` returns the Starlette routes of other packages, when a request first needs them."""
+        """`routes` returns the Starlette routes of other packages; it is called at the first request. `table` limits the 2025 sessions."""
         self._parts = parts
         self._settings = settings
         self._origins = origins
@@ -84,7 +88,7 @@ class LazyApplication:
         self._leaving = anyio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request. The first one imports the SDK; requests during the import wait for it."""
+        """Serve a request. The first request imports the MCP SDK; requests that arrive during the import wait for it."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
@@ -92,7 +96,7 @@ class LazyApplication:
         await app(scope, receive, send)
 
     def _state(self, scope: Scope) -> ASGIApp | None:
-        """Return the response to `/health` or `/ready`, made without importing anything; `None` for other paths."""
+        """Return an ASGI application that answers `/health` or `/ready` without importing the MCP SDK; `None` for other paths."""
         path = scope["path"]
         if path not in (HEALTH_PATH, READY_PATH):
             return None
@@ -114,7 +118,7 @@ class LazyApplication:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def sessions(self, scope: Scope) -> SessionManager:
-        """Return the SDK's session manager, after setting `scope["user"]`, from which the SDK knows the caller of a request."""
+        """Return the SDK's session manager, and set `scope["user"]`, from which the SDK gets the caller of the request."""
         site = self._site or await self._open()
         site.introduce(scope)
         return site.manager

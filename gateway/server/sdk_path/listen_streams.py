@@ -1,4 +1,7 @@
-"""`ListenStreams`: serves the `subscriptions/listen` streams of 2026 clients with the SDK's handler. `changes` reports the changes."""
+"""`ListenStreams`: serves the `subscriptions/listen` streams of 2026 clients with the MCP SDK's handler.
+
+`server.changes` reports changed lists and resources to it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ from gateway.tools.base import ChangeKind
 logger = logging.getLogger(__name__)
 
 MISSED_SECONDS = 10.0
-"""A new stream is notified of lists that changed within this time, because its client may have read the lists before the change."""
+"""Maximum age, in seconds, of list changes of which a new listen stream is notified at its start, because its client may have read the
+lists before the change."""
 
 _EVENTS: dict[ChangeKind, ServerEvent] = {
     "tools": ToolsListChanged(),
@@ -40,14 +44,17 @@ _EVENTS: dict[ChangeKind, ServerEvent] = {
 
 
 class _Bus(InMemorySubscriptionBus):
-    """The SDK's publisher of changes to listen streams. A new stream also gets the changes of the last `MISSED_SECONDS`."""
+    """The MCP SDK's bus that passes changes to listen streams, extended: new streams also get the changes of the last `MISSED_SECONDS`."""
 
     def __init__(self, catalog: Catalog) -> None:
         super().__init__()
         self._catalog = catalog
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
-        """Add the listener of a new stream, after sending it the recent changes. Return the function that removes it."""
+        """Pass the recent list changes to `listener`, the function of a new stream, and register it for later changes.
+
+        Return the function that unregisters it.
+        """
         since = anyio.current_time() - MISSED_SECONDS
         for kind, at in self._catalog.changed_at.items():
             if at > since:
@@ -56,7 +63,7 @@ class _Bus(InMemorySubscriptionBus):
 
 
 class ListenStreams:
-    """Serves `subscriptions/listen` and sends changes to the open streams. `close` ends every stream."""
+    """Serves the `subscriptions/listen` requests of 2026 clients, and sends changes on the open streams. `close` ends every stream."""
 
     def __init__(self, catalog: Catalog, clients: Clients, tasks: TaskNotifications) -> None:
         self._catalog = catalog
@@ -66,15 +73,19 @@ class ListenStreams:
         self._listen = ListenHandler(self._bus)
 
     async def list_changed(self, kind: ChangeKind) -> None:
-        """Send the list-changed notification of `kind` to each stream that subscribed to this notification."""
+        """Send the list-changed notification for lists of `kind` on each open stream that subscribed to it."""
         await self._bus.publish(_EVENTS[kind])
 
     async def resource_updated(self, uri: str) -> None:
-        """Send a resource update to each stream that subscribed to the resource."""
+        """Send a resource update on each open stream that subscribed to the resource."""
         await self._bus.publish(ResourceUpdated(uri=uri))
 
     async def listen(self, ctx: RequestContext, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
-        """Serve `subscriptions/listen`: watch the named resources while the stream is open."""
+        """Serve a `subscriptions/listen` request until its stream ends. Meanwhile, watch the resources that the request names for updates.
+
+        Raises:
+            RpcError: The request names more than `MAX_WATCHED` resources.
+        """
         uris = list(dict.fromkeys(str(uri) for uri in params.notifications.resource_subscriptions or ()))
         if len(uris) > MAX_WATCHED:
             raise RpcError(INVALID_PARAMS, f"A client may watch at most {MAX_WATCHED} resources.")
@@ -93,7 +104,7 @@ class ListenStreams:
                 async with anyio.create_task_group() as tasks:
                     for uri in uris:
                         tasks.start_soon(watch, uri)
-            if call.facts.principal.scopes is not None:  # the stream would tell of what others watch
+            if call.facts.principal.scopes is not None:  # else it would get updates of resources that only other callers may watch
                 told = params.notifications.model_copy(update={"resource_subscriptions": watched})
                 params = params.model_copy(update={"notifications": told})
             async with self._tasks.on_stream(ctx, params) as inner:
@@ -107,5 +118,5 @@ class ListenStreams:
                         logger.debug("%r cannot be unwatched: %s", uri, error)
 
     def close(self) -> None:
-        """End every listen stream gracefully."""
+        """End every open listen stream, with a proper response to its request."""
         self._listen.close()

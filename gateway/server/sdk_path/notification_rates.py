@@ -1,7 +1,7 @@
-"""Limits on how often one call sends notifications to its client: `ThrottledProgress` for progress, `ThrottledLog` for log messages.
+"""Limits how often one call sends notifications to its client: `ThrottledProgress` limits progress reports, `ThrottledLog` log messages.
 
-Used by `wire_caller`, through which every call sends them, so that a tool that reports 20,000 steps costs its client and the gateway
-a few dozen messages.
+With these limits, a tool that quickly reports 20,000 steps causes only a few dozen messages. Used by `wire_caller`, through which every
+call that the MCP SDK handles sends its notifications.
 """
 
 from __future__ import annotations
@@ -19,52 +19,53 @@ from gateway.tools.ports import LogLevel
 logger = logging.getLogger(__name__)
 
 PROGRESS_BURST = 10
-"""Progress notifications of one call that are sent without a pause."""
+"""Number of progress notifications of one call that may be sent without a pause; later ones are spaced (`PROGRESS_SPACING_SECONDS`)."""
 
 PROGRESS_SPACING_SECONDS = 0.1
-"""Minimum time between two progress notifications of one call after the first `PROGRESS_BURST`."""
+"""Average minimum seconds between two progress notifications of one call, after the first `PROGRESS_BURST`."""
 
 LOG_BURST = 100
-"""Log messages of one call that are sent without a pause."""
+"""Number of log messages of one call that may be sent without a pause; of later ones, those beyond the rate are dropped."""
 
 LOG_SPACING_SECONDS = 0.01
-"""Minimum time between two log messages of one call after the first `LOG_BURST`."""
+"""Average minimum seconds between two log messages of one call, after the first `LOG_BURST`."""
 
 FLUSH_SECONDS = 5.0
-"""How long the result of a call waits until a client that reads slowly has taken the last progress notification."""
+"""Maximum seconds that the result of a call is delayed until its last progress notification was sent to a client that reads slowly."""
 
 SendProgress = Callable[[float, float | None, str | None], Awaitable[None]]
 SendLog = Callable[[LogLevel, JsonValue, str | None], Awaitable[None]]
 
 
 class _Allowance:
-    """A token bucket: `burst` messages at once, then one in `spacing_seconds`."""
+    """A token bucket that limits a rate of messages: `burst` messages at once, then one message per `spacing_seconds`."""
 
     def __init__(self, burst: int, spacing_seconds: float) -> None:
         self._credit_seconds = (burst - 1) * spacing_seconds
         self._spacing_seconds = spacing_seconds
         self._due = float("-inf")
-        """Time when the next message would be due if all messages were evenly spaced (event loop clock)."""
+        """The event loop's time at which the next message would be due if all messages were evenly spaced."""
 
     def wait_seconds(self) -> float:
-        """Seconds until a message may be sent; at most 0 if it may be sent now."""
+        """Return the seconds until the next message may be sent; 0 or a negative number if it may be sent now."""
         now = anyio.current_time()
         self._due = max(self._due, now - self._credit_seconds)
         return self._due - now
 
     def use(self) -> None:
-        """Count a message that is being sent."""
+        """Count one message, because it is being sent now."""
         self._due += self._spacing_seconds
 
 
 class ThrottledProgress:
-    """Sends the progress of one call at a bounded rate. A report that must wait is replaced by the next report; the last is always sent.
+    """Sends the progress reports of one call to its client at a bounded rate.
 
-    A report whose value does not grow is dropped, because the value of a progress notification must increase (MCP, Progress).
+    A report that must wait is replaced by the next report, so that the last report is always sent. A report whose value does not grow is
+    dropped, because the value of a progress notification must increase (MCP, Progress).
     """
 
     def __init__(self, send: SendProgress, tasks: anyio.abc.TaskGroup) -> None:
-        """`tasks` runs the tasks that send delayed reports; it must outlive the call."""
+        """`send` sends one report to the client. Delayed reports are sent in the task group `tasks`, which must outlive the call."""
         self._send = send
         self._tasks = tasks
         self._allowance = _Allowance(PROGRESS_BURST, PROGRESS_SPACING_SECONDS)
@@ -73,10 +74,10 @@ class ThrottledProgress:
         self._is_sending = False
         self._is_over = anyio.Event()
         self._sent = anyio.Event()
-        """Set while no message is being sent; replaced when sending begins."""
+        """Event that is set when all waiting reports were sent. A new event replaces it when sending begins again."""
 
     async def report(self, progress: float, total: float | None, message: str | None) -> None:
-        """Send a report. If the rate does not allow it yet, keep the report to be sent later, and return at once."""
+        """Send a progress report. If the rate limit does not allow it yet, store the report to be sent later, and return at once."""
         if not progress > self._largest or self._is_over.is_set():
             return
         self._largest = progress
@@ -96,7 +97,10 @@ class ThrottledProgress:
                 self._sent.set()
 
     async def finish(self) -> None:
-        """Wait at most `FLUSH_SECONDS` until the last report is sent. Later reports are dropped. Call it before the result is sent."""
+        """Wait until the last progress report was sent, for at most `FLUSH_SECONDS`. Later reports are dropped.
+
+        Call this before the result of the call is sent.
+        """
         self._is_over.set()
         if self._is_sending:
             with anyio.move_on_after(FLUSH_SECONDS):
@@ -121,22 +125,25 @@ class ThrottledProgress:
         self._allowance.use()
         try:
             await self._send(*report)
-        except Exception:  # a client that is gone must not end the task group of all calls
+        except Exception:  # the failure to reach one client must not end the task group, which all calls share
             logger.exception("progress could not be sent")
 
 
 class ThrottledLog:
-    """Sends the log messages of one call. Messages beyond the rate are dropped, and the next one that is sent says how many."""
+    """Sends the log messages of one call to its client at a bounded rate.
+
+    Messages beyond the rate are dropped. Before the next message that is sent, the client gets a message with the number of dropped ones.
+    """
 
     def __init__(self, send: SendLog) -> None:
         self._send = send
         self._allowance = _Allowance(LOG_BURST, LOG_SPACING_SECONDS)
         self._dropped = 0
         self._level: LogLevel = "warning"
-        """Level of the last message that was dropped."""
+        """Level of the last dropped message, with which the number of dropped messages is sent."""
 
     async def log(self, level: LogLevel, data: JsonValue, name: str | None) -> None:
-        """Send a message, or count it as dropped."""
+        """Send a log message to the client. If the rate limit does not allow it, drop the message and count it."""
         if self._allowance.wait_seconds() > 0:
             self._dropped += 1
             self._level = level
@@ -146,7 +153,7 @@ class ThrottledLog:
         await self._send(level, data, name)
 
     async def finish(self) -> None:
-        """Send a message that says how many messages were dropped, if any. Call it before the result is sent."""
+        """Send a message with the number of dropped log messages, if there are any. Call this before the result of the call is sent."""
         dropped, self._dropped = self._dropped, 0
         if dropped:
             text = f"{dropped} log messages of this call were dropped: more than {1 / LOG_SPACING_SECONDS:.0f} a second."

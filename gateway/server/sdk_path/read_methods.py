@@ -1,6 +1,6 @@
-"""`ReadMethods`: serves `resources/read`, `prompts/get`, `completion/complete`, subscriptions and `logging/setLevel` of both eras.
+"""`ReadMethods`: serves `resources/read`, `prompts/get`, `completion/complete`, resource subscriptions and `logging/setLevel`.
 
-The catalog finds the source and passes the gate; this module converts parameters and results.
+It serves 2025 and 2026 clients. The catalog finds the source and applies policy; this module converts parameters and results.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from gateway.tools.drive import drive_rounds
 from gateway.tools.ports import Era
 
 MAX_WATCHED = 1_000
-"""Maximum number of resources that one client watches."""
+"""Maximum number of resources to whose updates a 2025 session, or one listen stream of a 2026 client, may subscribe."""
 
 Outcome = Finished | InputRequired
 
 
 class ReadMethods:
-    """Serves `resources/read`, `prompts/get`, `completion/complete`, resource subscriptions and `logging/setLevel`."""
+    """Request handlers of the MCP SDK's server for reads, prompts, completion, resource subscriptions and `logging/setLevel`."""
 
     def __init__(self, catalog: Catalog, clients: Clients, parked: ParkedCalls) -> None:
         """Reads and prompts of 2026 clients are parked in `parked` while they wait for the client's input."""
@@ -47,7 +47,7 @@ class ReadMethods:
         self._parked = parked
 
     async def read(self, ctx: RequestContext, params: ReadResourceRequestParams) -> JsonObject:
-        """Serve `resources/read`."""
+        """Serve a `resources/read` request of a 2025 or 2026 client."""
         uri = str((ctx.params or {}).get("uri") or params.uri)
         may_ask = await self._catalog.may_ask("resources", uri) if is_modern(ctx) else False
         wire = await self._answer(ctx, lambda call: self._catalog.read(uri, call), may_ask=may_ask)
@@ -57,12 +57,12 @@ class ReadMethods:
         return wire
 
     async def get_prompt(self, ctx: RequestContext, params: GetPromptRequestParams) -> JsonObject:
-        """Serve `prompts/get`."""
+        """Serve a `prompts/get` request of a 2025 or 2026 client."""
         may_ask = await self._catalog.may_ask("prompts", params.name) if is_modern(ctx) else False
         return await self._answer(ctx, lambda call: self._catalog.get_prompt(params.name, params.arguments or {}, call), may_ask=may_ask)
 
     async def complete(self, ctx: RequestContext, params: CompleteRequestParams) -> JsonObject:
-        """Serve `completion/complete`."""
+        """Serve a `completion/complete` request of a 2025 or 2026 client."""
         raw = ctx.params or {}
         call = self._clients.context(ctx, WireCaller(ctx))
         context = cast("JsonObject | None", raw.get("context"))
@@ -70,7 +70,7 @@ class ReadMethods:
         return complete_result({"completion": completion}, is_modern=is_modern(ctx))
 
     async def subscribe(self, ctx: RequestContext, params: SubscribeRequestParams) -> JsonObject:
-        """Serve `resources/subscribe` of 2025. A session that subscribes to a URI twice watches the resource once."""
+        """Serve a `resources/subscribe` request of a 2025 client. If its session already watches the resource, nothing changes."""
         session, uri = self._clients.session_of(ctx), str((ctx.params or {}).get("uri") or params.uri)
         if session.watched[uri]:
             return {}
@@ -82,20 +82,20 @@ class ReadMethods:
         except Exception as error:
             del session.watched[uri]
             raise to_rpc_error(error, "legacy") from None
-        except BaseException:  # cancelled: asked again, it is tried again
+        except BaseException:  # the request was cancelled: a repeated request must try again
             del session.watched[uri]
             raise
         return {}
 
     async def unsubscribe(self, ctx: RequestContext, params: UnsubscribeRequestParams) -> JsonObject:
-        """Serve `resources/unsubscribe` of 2025."""
+        """Serve a `resources/unsubscribe` request of a 2025 client."""
         session, uri = self._clients.session_of(ctx), str((ctx.params or {}).get("uri") or params.uri)
         if session.watched.pop(uri, 0):
             await self._unwatch(uri)
         return {}
 
     async def release(self, session: LegacySession) -> None:
-        """Stop watching the resources that a 2025 session watched, because the session ended."""
+        """Stop watching all resources to which a 2025 session subscribed, because the session ended."""
         for uri in list(session.watched):
             await self._unwatch(uri)
         session.watched.clear()
@@ -104,15 +104,19 @@ class ReadMethods:
         try:
             await self._catalog.unwatch(uri)
         except GatewayError:
-            return  # the server is gone or no longer has it: nothing is left to undo
+            return  # the source was removed or no longer has the resource, so there is no subscription to undo
 
     async def set_level(self, ctx: RequestContext, params: SetLevelRequestParams) -> JsonObject:
-        """Serve `logging/setLevel` of 2025, which sets the level for this session only."""
+        """Serve a `logging/setLevel` request of a 2025 client, which sets the log level of its session only."""
         self._clients.session_of(ctx).log_level = params.level
         return {}
 
     async def _answer(self, ctx: RequestContext, work: Callable[[CallContext], Awaitable[Outcome]], *, may_ask: bool) -> JsonObject:
-        """Run a read or prompt, and return its result. Requests for input are sent to a 2025 client, and returned to a 2026 client."""
+        """Run `work`, a resource read or prompt, and return its result as JSON object.
+
+        Requests for input of `work` are sent to a 2025 client meanwhile; to a 2026 client they are returned as the result. `may_ask` is
+        whether `work` may request input while it runs.
+        """
         modern = is_modern(ctx)
         era: Era = "modern" if modern else "legacy"
         caller = WireCaller(ctx, self._clients.tasks)

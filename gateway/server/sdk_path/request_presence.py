@@ -1,10 +1,10 @@
-"""`RequestPresence`: ends a request of a 2025 HTTP session whose client is lost while the request waits for a person.
+"""`RequestPresence`: ends a request of a 2025 HTTP session if its client is lost while the request needs the client.
 
-In a session a closed stream does not cancel its request: the client may open the stream again with `Last-Event-ID` (2025-11-25,
-Transports). A request that waits for an answer is different. Without a stream the client cannot be asked, and the question would keep
-its call and its slot until the question expires. The same holds for a call that keeps other clients waiting for a server that serves one
-client at a time. `resumable_sessions` counts the streams; calls count the needs (`CallContext.presence`). Over stdio, and for 2026
-requests, the end of the connection ends the call.
+In a 2025 session a closed stream does not cancel its request: the client may open the stream again with `Last-Event-ID` (2025-11-25,
+Transports). But a request that waits for a person's answer needs a stream to ask the client; without it, the call would occupy its
+concurrency slot until the question expires. A call also needs its client if it keeps other clients waiting, at a server that serves one
+client at a time. `resumable_sessions` reports the open streams, and calls report when they need the client (`CallContext.presence`). Over
+stdio, and for 2026 requests, this module is not needed: the end of the connection ends the call.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 RESUME_SECONDS = 5.0
-"""How long a request that waits for a person, or that others wait for, goes on without a stream. The `retry` field of its events asks
-clients to reconnect after half a second (`resumable_sessions.RETRY_MILLISECONDS`)."""
+"""Seconds without an open stream after which a request that needs its client (to ask a person, or because other callers wait) is ended.
+
+The SSE `retry` field asks clients to reconnect after half a second (`resumable_sessions.RETRY_MILLISECONDS`)."""
 
 PRESENCE_SCOPE_KEY = "moongate.attendance"
-"""ASGI scope key of the `RequestPresence` of a POST in a 2025 session."""
+"""ASGI scope key of the `RequestPresence` of a POST in a 2025 session: the object that tracks whether the client of the request is
+reachable."""
 
 
 class RequestPresence:
-    """Implements `Presence` for one request: while `need` was called more often than `release`, the request needs its client.
+    """Tracks whether the client of one request in a 2025 HTTP session is reachable; implements `Presence`.
 
-    The request is ended when it needs its client, and the client has had no stream open for `RESUME_SECONDS`.
+    While `need` was called more often than `release`, the request needs its client. The request is ended if it needs its client, and the
+    client has had no stream open for `RESUME_SECONDS`.
     """
 
     def __init__(self, running: MutableMapping[str, RequestPresence]) -> None:
-        """`running` contains the requests of the session that are in progress, by their ids as text."""
+        """`running` contains the session's requests in progress, by JSON-RPC id as text. This object adds and removes its own entry."""
         self._running = running
         self._scope: anyio.CancelScope | None = None
         self._streams = self._needs = 0
@@ -43,7 +46,10 @@ class RequestPresence:
 
     @contextmanager
     def stream(self) -> Generator[None, None, None]:
-        """Count a stream that carries messages of the request to the client: its POST, or a GET that resumes the stream."""
+        """Count an open stream on which the client receives messages of the request, while this context is entered.
+
+        It is the response to the request's POST, or to a GET that resumes this response.
+        """
         self._streams += 1
         self._update()
         try:
@@ -55,7 +61,10 @@ class RequestPresence:
 
     @contextmanager
     def request(self, number: int | str) -> Generator[None, None, None]:
-        """Run the request inside this context. When the client is lost, the code inside is cancelled, and the context ends."""
+        """Enter this context to run the request with the JSON-RPC id `number`. If the needed client is lost, the code inside is cancelled.
+
+        Execution then continues after the context.
+        """
         key = str(number)
         self._running[key] = self
         try:
@@ -69,7 +78,7 @@ class RequestPresence:
 
     @property
     def is_here(self) -> bool:
-        """Whether the client has a stream open. True also after the request ended: a task that it started needs no client."""
+        """Whether the client has a stream open for the request. Also true after the request has ended, because a task needs no client."""
         return self._streams > 0 or self._scope is None
 
     async def here(self) -> None:
@@ -78,18 +87,18 @@ class RequestPresence:
             await self._came.wait()
 
     def need(self) -> None:
-        """End the request if its client is lost before `release`. Calls nest."""
+        """From now until `release`, end the request if its client is lost. Each `need` requires its own `release`."""
         self._needs += 1
         self._update()
 
     def release(self) -> None:
-        """Undo one `need`."""
+        """Undo one call of `need`: a lost client no longer ends the request, unless other calls of `need` are still in effect."""
         self._needs -= 1
         self._update()
 
     @asynccontextmanager
     async def waiting(self) -> AsyncGenerator[None, None]:
-        """Call `need`, and `release` at the end of the context: for a wait for a person or a queue."""
+        """Enter this context around a wait for a person or a queue: if the client is lost meanwhile, the request is ended."""
         self.need()
         try:
             yield

@@ -1,7 +1,8 @@
-"""`SessionManager`: the 2025 sessions on the SDK path. `ReplayStore`: the events of a session, so that its client can resume a stream.
+"""`SessionManager`: manages the 2025 HTTP sessions that the MCP SDK serves. `ReplayStore`: stores the SSE events of a session.
 
-Each session has its own store, because the SDK names streams after request ids, which are not unique across sessions. Stores are in memory
-and bounded: beyond the limits the oldest stream is dropped and can no longer be resumed. The 2026 protocol has no resumption.
+With the stored events a client can resume a broken stream. Each session has its own store, because the SDK names streams after JSON-RPC
+ids, which are not unique across sessions. Stores are in memory and bounded: beyond the limits the oldest stream is dropped and can no
+longer be resumed. The 2026 protocol has no resumption.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
 MAX_STREAMS = 100
-"""Maximum number of streams per session whose events are kept."""
+"""Maximum number of streams per session whose events are stored for resumption."""
 
 MAX_CHARACTERS = 1_000_000
-"""Approximate maximum size of the messages kept per session. A larger message cannot be sent again."""
+"""Maximum total size, in approximate characters, of the messages that are stored per session for resumption. A larger message is not
+stored."""
 
 MAX_EVENTS_PER_STREAM = 200
-"""Maximum number of events kept per stream."""
+"""Maximum number of events that are stored per stream for resumption. The oldest event is dropped first."""
 
 RETRY_MILLISECONDS = 500
 """The SSE `retry` value: milliseconds that clients wait before they reconnect a stream."""
@@ -56,7 +58,10 @@ class _Stream:
 
 
 class ReplayStore(EventStore):
-    """Implements the SDK's `EventStore` for one session; event ids are `<stream token>.<number>`."""
+    """Stores the SSE events of one 2025 session in memory, so that its client can resume a stream; implements the SDK's `EventStore`.
+
+    An event id is `<stream token>.<number>`.
+    """
 
     def __init__(self) -> None:
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
@@ -65,7 +70,7 @@ class ReplayStore(EventStore):
         self._size = 0
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        """Store an event and return its id."""
+        """Store a message as the next event of a stream, and return the event id. Beyond the limits, the oldest stream is dropped."""
         stream = self._streams.get(stream_id)
         if stream is None:
             stream = self._streams[stream_id] = _Stream()
@@ -86,7 +91,10 @@ class ReplayStore(EventStore):
         return event_id
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """Send the events that follow an event on its stream, and return the name of the stream; `None` if it is no longer stored."""
+        """Send the stored events that follow the event `last_event_id` on its stream. Return the name of the stream.
+
+        Return `None`, without sending, if the event is unknown or no longer stored.
+        """
         token, _, number = last_event_id.partition(".")
         name = self._names.get(token)
         stream = self._streams.get(name) if name is not None else None
@@ -101,11 +109,14 @@ class ReplayStore(EventStore):
         return name
 
     def stream_of(self, event_id: str) -> str | None:
-        """Return the name of the stream on which an event was sent: a request id as text, or `GET_STREAM_KEY`."""
+        """Return the name of the stream to which an event id belongs: a JSON-RPC id as text, or `GET_STREAM_KEY`; `None` if unknown."""
         return self._names.get(event_id.partition(".")[0])
 
     def resume(self, stream_id: str, token: str, first: int, messages: Sequence[JSONRPCMessage]) -> None:
-        """Add a stream that began on the fast path. Its event ids are `<token>.<number>`; `messages` are those from number `first` on."""
+        """Add a stream that began on the fast path, without the SDK, so that its client can resume it here.
+
+        Its event ids are `<token>.<number>`; `messages` are its last messages, of which the first has the number `first`.
+        """
         self._tokens[stream_id], self._names[token] = token, stream_id
         stream = self._streams[stream_id] = _Stream(first, list(messages))
         stream.size = sum(size_of(message) for message in messages)
@@ -118,7 +129,7 @@ class ReplayStore(EventStore):
 
 
 class SessionRefused(Exception):
-    """A quota refuses a new session: raised while the SDK opens the session, and answered with `refusal`."""
+    """Raised while the MCP SDK opens a session that a quota does not allow. The client's request is answered with `refusal`."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
@@ -127,7 +138,7 @@ class SessionRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """The parts of the server that count and limit sessions."""
+    """The objects of `GatewayServer` with which `SessionManager` counts and limits sessions."""
 
     table: SessionTable
     usages: Usages
@@ -135,19 +146,22 @@ class Keeping:
 
 
 class _KeptSession:
-    """The entry in the session table for a session that the SDK serves."""
+    """A 2025 session that the MCP SDK serves, as an entry of `SessionTable`, which counts and limits all sessions."""
 
     def __init__(self, transport: StreamableHTTPServerTransport, clients: Clients, end: Callable[[_KeptSession], None]) -> None:
         self.wire_id = transport.mcp_session_id or ""
         self.transport = transport
         self.is_established = False
-        """Whether the SDK accepted the request that opened the session."""
+        """Whether the SDK accepted the `initialize` request that opened the session."""
         self._clients = clients
         self._end = end
         self._running: dict[str, RequestPresence] = {}
 
     def attended(self, scope: Scope) -> AbstractContextManager[None]:
-        """While the context is entered, count an open stream: for the request in this POST, or for the request that this GET resumes."""
+        """Return a context in which the response to an HTTP request counts as an open stream of its JSON-RPC request.
+
+        The JSON-RPC request is the one in a POST, or the one whose stream a GET resumes; a GET that resumes no request is not counted.
+        """
         attendance: RequestPresence | None = None
         if scope["method"] == "POST":
             attendance = scope[PRESENCE_SCOPE_KEY] = RequestPresence(self._running)
@@ -168,9 +182,9 @@ class _KeptSession:
         return "failed" if self.is_established else "refused"
 
     def waits(self) -> tuple[int, float] | None:
-        """Return 0 and the time since when the session is idle (monotonic); `None` while it is in use.
+        """Return 0 and the monotonic time since when the session is idle; `None` while it has a request or stream open.
 
-        The SDK sets the deadline of a session when its last request ends, so the deadline tells the time.
+        The time is computed from the session's idle deadline, which the SDK sets when the last request of the session ends.
         """
         scope = self.transport.idle_scope
         calls, used = self._clients.use_of(self.wire_id)
@@ -179,17 +193,20 @@ class _KeptSession:
         return 0, max(used, scope.deadline - DEFAULT_SESSION_IDLE_TIMEOUT)
 
     def evict(self) -> None:
-        """End the session, because a new session replaces it."""
+        """End the session to make room for a new session."""
         self._end(self)
 
 
 class SessionManager(StreamableHTTPSessionManager):
-    """The SDK's session manager with an event store per session, which can also take over sessions of the fast path."""
+    """The MCP SDK's manager of 2025 HTTP sessions, extended: each session has its own event store, and the number of sessions is limited.
+
+    It can also take over sessions that were opened and served without the SDK (on the fast path).
+    """
 
     def __init__(
         self, app: Server[Any], keep: Keeping, *, security_settings: TransportSecuritySettings, max_request_bytes: int
     ) -> None:
-        """`keep` has the session table, which counts the sessions and limits their number."""
+        """`app` is the SDK's server. `keep` has the session table, which counts the sessions and limits their number."""
         super().__init__(
             app,
             security_settings=security_settings,
@@ -202,12 +219,12 @@ class SessionManager(StreamableHTTPSessionManager):
 
     @property
     def event_store(self) -> EventStore:
-        """A new event store: the SDK reads this property once for each session."""
+        """A new `ReplayStore`, which stores the events of one session. The SDK reads this property once for each new session."""
         return ReplayStore()
 
     @event_store.setter
     def event_store(self, value: EventStore | None) -> None:
-        """Do nothing. The SDK's constructor sets this property."""
+        """Ignore the value. This setter exists only because the constructor of the SDK's class assigns the property."""
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
         usage = self._usage_of(requestor)
@@ -228,7 +245,7 @@ class SessionManager(StreamableHTTPSessionManager):
         self._keep.table.opened(usage, kept)
 
     def _evict(self, session: _KeptSession) -> None:
-        self._server_instances.pop(session.wire_id, None)  # answered 404 from here on
+        self._server_instances.pop(session.wire_id, None)  # from now on, the SDK answers requests of the session with 404
         self._session_owners.pop(session.wire_id, None)
         if self._task_group is not None:
             self._task_group.start_soon(self._discard_session, session.wire_id, session.transport)
@@ -255,10 +272,10 @@ class SessionManager(StreamableHTTPSessionManager):
         await super()._discard_session(session_id, transport)
 
     async def take_over(self, wire_id: str, told: NotificationLog | None, opening: Scope, body: bytes) -> bool:
-        """Open a session with the id of a session of the fast path. Return whether the SDK accepted its `initialize`.
+        """Open an SDK session that continues the session `wire_id`, which was served without the SDK. Return whether this succeeded.
 
-        `opening` and `body` are the client's `initialize`, which was answered before. `told` are the notifications of its listening GET,
-        which a client can resume.
+        `opening` and `body` are the scope and body of the client's `initialize` request, which was already answered without the SDK.
+        `told` are the notifications of the GET on which the client listens, so that it can resume its stream; `None` if there was no GET.
         """
         store = ReplayStore()
         if told is not None:
@@ -280,13 +297,13 @@ class SessionManager(StreamableHTTPSessionManager):
         return wire_id in self._server_instances
 
     async def tell(self, wire_id: str, scope: Scope, body: bytes) -> None:
-        """Pass a notification of the client to the SDK's session."""
+        """Pass a notification of the client, in a POST request with this scope and body, to the SDK's session `wire_id`."""
         await self._server_instances[wire_id].handle_request(scope, _said(body), _unheard)
 
     def is_listening(self, wire_id: str) -> bool:
-        """Whether the listening GET of a session is open on the SDK path."""
+        """Whether the SDK serves a listening GET of the session `wire_id`, on which the client receives notifications."""
         transport = self._server_instances.get(wire_id)
-        return transport is not None and GET_STREAM_KEY in transport._request_streams  # pyright: ignore[reportPrivateUsage]  # nothing else tells
+        return transport is not None and GET_STREAM_KEY in transport._request_streams  # pyright: ignore[reportPrivateUsage]  # there is no public way to know
 
 
 def _notification(method: str, params: JsonObject | None) -> JSONRPCNotification:
@@ -294,7 +311,7 @@ def _notification(method: str, params: JsonObject | None) -> JSONRPCNotification
 
 
 def _said(body: bytes) -> Receive:
-    """Return the ASGI `receive` of a request with this body that the gateway makes itself."""
+    """Return an ASGI `receive` callable that provides `body` as request body, for a request that the gateway makes itself."""
     parts = [body]
 
     async def receive() -> Message:
@@ -306,11 +323,11 @@ def _said(body: bytes) -> Receive:
 
 
 async def _unheard(message: Message) -> None:
-    """Drop the response to a request that the gateway makes itself; used as its ASGI `send`."""
+    """Drop an ASGI message. Used as `send` of a request that the gateway makes itself and whose response is not needed."""
 
 
 def size_of(message: JSONRPCMessage | None) -> int:
-    """Return the approximate size of a message in characters."""
+    """Return the approximate size of a JSON-RPC message in characters; 0 for `None`."""
     if message is None:
         return 0
     value: object = message.result if isinstance(message, JSONRPCResponse) else getattr(message, "params", None)

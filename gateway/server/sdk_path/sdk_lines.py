@@ -1,6 +1,6 @@
-"""Runs the SDK's server for one client over lines; loaded by `dispatch` when a line first needs the SDK.
+"""Runs the MCP SDK's server for one stdio client. `dispatch` imports this module when a message of the client first needs the SDK.
 
-It works like the SDK's `stdio_server`, but also sends results with an unpaired surrogate, which only an escape sequence can encode.
+It works like the SDK's `stdio_server`, but can also send text that contains an unpaired surrogate, which is written as an escape sequence.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from gateway.server.fast_path.in_flight import InFlightCall
 from gateway.server.sdk_path.sdk_server import SdkServer
 
 DelegatedLine: TypeAlias = tuple[str, InFlightCall | None]
-"""A line, and the call of its request, if the fast path started this call."""
+"""A line with a JSON-RPC message of the client, and the running call of the request in it if the call was started without the SDK."""
 
 
 async def serve_lines(
     sdk: SdkServer, lines: MemoryObjectReceiveStream[DelegatedLine], write_line: Callable[[bytes], Awaitable[None]]
 ) -> None:
-    """Serve the client until `lines`, the client's messages, ends. `write_line` sends a message to the client."""
+    """Serve one client with the SDK's server until `lines`, the stream of the client's messages, ends.
+
+    `write_line` sends a line with a message to the client.
+    """
     to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception]()
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage]()
 

@@ -1,6 +1,6 @@
-"""`SdkServer`: the SDK path's server: the SDK's low-level `Server` with the gateway's handlers.
+"""`SdkServer`: the server of the SDK path, which is the MCP SDK's low-level `Server` with the gateway's request handlers and middleware.
 
-`GatewayServer` creates it when the first request needs it; plain requests do not.
+`GatewayServer` creates it when a request first needs the SDK.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ from gateway.upstream.gateway_chain import configuration_of
 
 
 async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-    """Outermost middleware: hide the text of an unexpected exception, which the SDK would send to 2025 clients.
+    """Outermost middleware of the SDK's server: convert every exception to a JSON-RPC error whose text is fit for clients.
 
-    It also measures the request, if instrumentation is on.
+    Without it, the SDK would send the text of an unexpected exception to 2025 clients. If instrumentation is on, the middleware also
+    records the request in traces and metrics.
     """
     if OBSERVABILITY_SETTINGS.enable_instrumentation:
         transport = "pipe" if scope_of_request(ctx) is None else "tcp"
@@ -77,7 +78,7 @@ async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerRes
 
 
 def _if_traced(spans: ServerMiddleware[Any]) -> ServerMiddleware[Any]:
-    """Return the SDK's middleware for spans, applied only while instrumentation is on."""
+    """Return a middleware that applies `spans`, the SDK's middleware for tracing spans, only while instrumentation is on."""
 
     async def middleware(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         return await (spans(ctx, call_next) if OBSERVABILITY_SETTINGS.enable_instrumentation else call_next(ctx))
@@ -90,7 +91,7 @@ async def _without_internals(ctx: RequestContext, call_next: CallNext) -> Handle
         return await call_next(ctx)
     except (MCPError, ValidationError):
         raise
-    except Exception as error:  # the call-handler boundary
+    except Exception as error:  # clients must not receive the text of an unexpected exception
         told = to_rpc_error(error, "modern" if is_modern(ctx) else "legacy")
         raise MCPError(told.code, told.message, told.data) from None
 
@@ -102,7 +103,7 @@ LOST_CLIENT = (
 
 
 async def end_lost(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-    """Middleware: end a request in a 2025 HTTP session when the request needs its client, and the client is lost (`request_presence`)."""
+    """Middleware: end a request in a 2025 HTTP session with an error if it needs its client and the client is lost (`request_presence`)."""
     attendance = presence_of(ctx)
     if attendance is None or ctx.request_id is None:
         return await call_next(ctx)
@@ -112,7 +113,7 @@ async def end_lost(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
 
 
 class _Server(Server[Any]):
-    """The SDK's server, changed to declare the gateway's capabilities."""
+    """The MCP SDK's low-level server, changed to declare the gateway's capabilities instead of those derived from its handlers."""
 
     def get_capabilities(
         self,
@@ -122,14 +123,14 @@ class _Server(Server[Any]):
         *,
         protocol_version: str | None = None,
     ) -> ServerCapabilities:
-        """Return the capabilities of the gateway, as the fast path declares them. All arguments except `protocol_version` are ignored."""
+        """Return the capabilities that the gateway declares in `protocol_version`. The other arguments are ignored."""
         is_modern = protocol_version in MODERN_PROTOCOL_VERSIONS
         return ServerCapabilities.model_validate(modern_capabilities(self.extensions) if is_modern else legacy_capabilities())
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of `GatewayServer` that the SDK path uses."""
+    """The objects of `GatewayServer` that the gateway's request handlers at the MCP SDK's server use."""
 
     catalog: Catalog
     clients: Clients
@@ -142,12 +143,15 @@ class Parts:
     runner: TaskRunner | None
     calls: CallHandler
     group: anyio.abc.TaskGroup
-    """A task group that outlives every request."""
+    """Task group of the running server, which outlives every request."""
     instructions: Callable[[Principal], str]
 
 
 class SdkServer:
-    """The server of the SDK path. Create it while `GatewayServer` runs; `close` ends its listen streams."""
+    """The server of the SDK path: registers the gateway's handlers and middleware at the MCP SDK's low-level server `mcp`.
+
+    Create it while `GatewayServer` runs. `close` ends its listen streams.
+    """
 
     def __init__(
         self,
@@ -160,7 +164,11 @@ class SdkServer:
         ask_timeout_seconds: float,
         extensions: dict[str, dict[str, Any]],
     ) -> None:
-        """`state_key` encrypts request state. `extensions` may change; each handshake declares the extensions of that time."""
+        """`state_key` encrypts the request state in results. `own_id` identifies this gateway in a chain of gateways.
+
+        `extensions` are the settings of MCP extensions by id; the mapping may be changed later, and each handshake declares its current
+        content.
+        """
         self._parts = parts
         methods = TaskMethods(parts.tasks, parts.catalog, parts.clients)
         news = TaskNotifications(parts.tasks, methods, parts.clients, parts.group, parts.runner)
@@ -184,19 +192,22 @@ class SdkServer:
         methods.bind(self.mcp)
 
     def close(self) -> None:
-        """End every listen stream gracefully."""
+        """End every listen stream of 2026 clients, with a proper response to its request."""
         self._listening.close()
 
     def describe(self, instructions: str) -> None:
-        """Set the `instructions` that new clients receive."""
+        """Set the MCP `instructions` that new clients receive."""
         self.mcp.instructions = instructions
 
     async def released(self, session: LegacySession) -> None:
-        """Stop watching resources for a 2025 session, because the session ended."""
+        """Stop watching the resources to which a 2025 session subscribed, because the session ended."""
         await self._reads.release(session)
 
     async def _count_call(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Middleware: count a request over HTTP as a call of its caller, or refuse it. The fast path counts its own calls."""
+        """Middleware: count an HTTP request as a call of its caller while it runs, or refuse the request if a quota is used up.
+
+        Calls that were started without the MCP SDK (on the fast path) are not counted here, because they have been counted already.
+        """
         scope = scope_of_request(ctx)
         if scope is None or ctx.request_id is None or ctx.method in UNCOUNTED_METHODS or STARTED_SCOPE_KEY in scope:
             return await call_next(ctx)
@@ -216,7 +227,10 @@ class SdkServer:
                 session.calls -= 1
 
     def _register(self, parts: Parts) -> None:
-        """Register the handlers. They return JSON objects, which the types of the SDK's constructor do not allow."""
+        """Register the request handlers at the SDK's server.
+
+        They are not passed to the SDK's constructor, because its types do not allow handlers that return JSON objects.
+        """
         add, reads = self.mcp.add_request_handler, self._reads
         for method in LISTINGS:
             add(method, PaginatedRequestParams, self._list)
@@ -232,7 +246,7 @@ class SdkServer:
         bind_skills(self.mcp, parts.skills, lambda ctx: parts.clients.context(ctx, WireCaller(ctx)))
 
     async def _list(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
-        """Serve `tools/list`, `resources/list`, `resources/templates/list` and `prompts/list`."""
+        """Serve a `tools/list`, `resources/list`, `resources/templates/list` or `prompts/list` request."""
         asking = ListingRequest(
             principal_of(ctx),
             self._parts.clients.scope(ctx),
@@ -243,12 +257,16 @@ class SdkServer:
         return await self._parts.lists.page(ctx.method, asking)
 
     async def _arrived(self, ctx: RequestContext, params: NotificationParams) -> None:
-        """Serve `notifications/initialized`: a 2025 client completed the handshake, so it is notified of changes from now on."""
+        """Handle `notifications/initialized`: from now on, notify the 2025 client of changes, because it completed the handshake."""
         if not is_modern(ctx):
             self._parts.clients.session_of(ctx)
 
     async def _describe_scoped(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Middleware: send a caller whose key has scopes the instructions for the tools that this caller may use."""
+        """Middleware: if a caller's API key has scopes, replace the instructions in results of `initialize` and `server/discover`.
+
+        The new instructions describe only the tools that the caller may use. After `initialize`, the middleware also attaches the SDK's
+        connection to a session that was served without the SDK before.
+        """
         result = await call_next(ctx)
         if ctx.method == "initialize":
             self._parts.clients.adopt_session(ctx)

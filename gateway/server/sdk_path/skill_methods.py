@@ -1,6 +1,6 @@
-"""Serves the three methods of the extension `io.modelcontextprotocol/skills` (SEP-2640) from the catalog's skills.
+"""Serves the three methods of the MCP extension `io.modelcontextprotocol/skills` (SEP-2640) from the catalog's skills.
 
-The 2025 handshake has no extensions, so 2025 clients use the same skills as resources, prompts and tools.
+The 2025 protocol has no extensions, so 2025 clients use the same skills as resources, prompts and tools.
 """
 
 from __future__ import annotations
@@ -21,23 +21,26 @@ from gateway.tools.context import CallContext
 
 
 class SkillParams(RequestParams):
-    """Parameters of `skills/get`."""
+    """Parameters of a `skills/get` request."""
 
     uri: str
 
 
 class DirectoryParams(PaginatedRequestParams):
-    """Parameters of `resources/directory/read`."""
+    """Parameters of a `resources/directory/read` request."""
 
     uri: str
 
 
 Facts = Callable[[RequestContext], CallContext]
-"""A function that returns the call context of a request."""
+"""A function that returns the call context (`CallContext`) of a request, given the SDK's context of the request."""
 
 
 def bind_skills(server: Server[Any], face: SkillFace, facts: Facts) -> None:
-    """Register the three skill methods at the SDK's server."""
+    """Register the handlers of `skills/list`, `skills/get` and `resources/directory/read` at the SDK's server.
+
+    `face` finds the skills, and `facts` returns the call context of a request.
+    """
 
     async def list_skills(ctx: RequestContext, params: PaginatedRequestParams) -> JsonObject:
         return await _answer(_known(ctx, lambda: face.list_page(params.cursor, facts(ctx))))

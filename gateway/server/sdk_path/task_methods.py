@@ -1,4 +1,4 @@
-"""`TaskMethods`: the task methods of both protocols: the 2026 extension (SEP-2663) and the tasks of 2025-11-25.
+"""`TaskMethods`: serves the `tasks/…` requests of the 2026 tasks extension (SEP-2663) and of protocol 2025-11-25.
 
 `server.task_calls` finds the tasks. Ids that are unknown, expired, or belong to another principal cause the same error.
 """
@@ -41,13 +41,13 @@ from gateway.tools.context import CallContext
 from gateway.tools.questions import ask_until_usable
 
 RELATED_TASK = "io.modelcontextprotocol/related-task"
-"""`_meta` key of 2025-11-25 that names the task to which a message belongs."""
+"""Key in `_meta`, defined by protocol 2025-11-25, whose value names the task to which a message belongs."""
 
 NO_TASK = "Task not found"
 
 
 class TaskParams(RequestParams):
-    """Parameters of `tasks/get`, `tasks/update`, `tasks/cancel` and `tasks/result`."""
+    """Parameters of a `tasks/get`, `tasks/update`, `tasks/cancel` or `tasks/result` request."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 
@@ -56,17 +56,17 @@ class TaskParams(RequestParams):
 
 
 class TaskMethods:
-    """Serves the methods `tasks/…` of both protocol eras, and 2025 calls that start a task."""
+    """Serves the `tasks/…` requests of 2025 and 2026 clients, and the `tools/call` requests of 2025 clients that start a task."""
 
     def __init__(self, handler: TaskHandler, catalog: Catalog, clients: Clients) -> None:
         self._handler = handler
         self._catalog = catalog
         self._clients = clients
         self.on_legacy: Callable[[RequestContext, Task], None] = lambda ctx, task: None
-        """Called with each task that a 2025 client starts, and the request that started it."""
+        """Called with the request's context and the task when a 2025 client starts a task, whose status changes the client must get."""
 
     def bind(self, server: Server[Any]) -> None:
-        """Register the task methods at the SDK's server."""
+        """Register the handlers of the `tasks/…` methods, and the middleware for calls that start tasks, at the SDK's server."""
         server.add_request_handler("tasks/get", TaskParams, self._guarded(self._get))
         server.add_request_handler("tasks/update", TaskParams, self._guarded(self._update))
         server.add_request_handler("tasks/cancel", TaskParams, self._guarded(self._cancel))
@@ -75,7 +75,13 @@ class TaskMethods:
         server.middleware.append(self.start_legacy)
 
     async def start_legacy(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Middleware: serve a 2025 `tools/call` with `task`, if the tool supports tasks. The SDK's models do not see its result."""
+        """Middleware: serve a `tools/call` request with `task` of a 2025 client, which starts a task. Other requests are passed on.
+
+        It is a middleware so that the SDK's models do not validate the result, a task.
+
+        Raises:
+            RpcError: The tool cannot run as a task, or the caller has too many tasks.
+        """
         raw = ctx.params or {}
         if ctx.method != "tools/call" or is_modern(ctx) or not isinstance(raw.get("task"), dict):
             return await call_next(ctx)
@@ -169,7 +175,10 @@ class TaskMethods:
         return legacy_task(await self._handler.runner.cancel(task))
 
     async def _result(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
-        """Serve `tasks/result` of 2025-11-25: wait for the end of the task, and send its requests for input to the client meanwhile."""
+        """Serve a `tasks/result` request of a 2025 client: wait until the task has ended, and return its result.
+
+        Meanwhile, the requests for input of the task are sent to the client.
+        """
         task = await self._handler.find(params.task_id, principal_of(ctx))
         call = self._context(ctx)
         while not task.is_over:

@@ -1,7 +1,7 @@
-"""Sends the state of tasks: `notifications/tasks` on listen streams (SEP-2663), `notifications/tasks/status` to 2025 sessions.
+"""Notifies clients of the state of their tasks: `notifications/tasks` on listen streams (SEP-2663), `notifications/tasks/status` in 2025.
 
-A stream or session receives only its own tasks, each at most twice a second. A client that missed a notification calls `tasks/get`.
-`server.task_calls` follows the tasks.
+A listen stream is notified of the tasks that it names, and a 2025 session of the tasks that it started, at most twice a second per task. A
+client that missed a notification calls `tasks/get`. `server.task_calls` watches the tasks.
 """
 
 from __future__ import annotations
@@ -31,21 +31,24 @@ from gateway.tasks.task import Task
 logger = logging.getLogger(__name__)
 
 MAX_LISTENED = 256
-"""Maximum number of tasks that one listen stream follows."""
+"""Maximum number of tasks of whose state one listen stream is notified."""
 
 SEND_SECONDS = 5.0
-"""Timeout of one notification. After it the client receives no further notifications of that task."""
+"""Timeout in seconds for sending a task notification. After a timeout, the client receives no further notifications of that task."""
 
 
 class _Notification(BaseModel):
-    """A notification that the SDK has no model for."""
+    """A JSON-RPC notification with any method and parameters, for methods of which the MCP SDK has no model."""
 
     method: str
     params: dict[str, Any]
 
 
 class _AckSession:
-    """Wraps the SDK's session of a listen request, to add the ids of accepted tasks to the acknowledgement of the subscription."""
+    """Wraps the MCP SDK's session object during a listen request, to change one notification: the acknowledgement of the subscription.
+
+    The ids of the tasks that the stream follows are added to it.
+    """
 
     def __init__(self, session: Any, task_ids: list[str]) -> None:
         self._session = session
@@ -53,7 +56,7 @@ class _AckSession:
         self.acknowledged = anyio.Event()
 
     async def send_notification(self, notification: Any, related_request_id: Any = None) -> None:
-        """Send a notification as the SDK's session does, with the task ids if it is the acknowledgement."""
+        """Send a notification through the SDK's session. Add the task ids if it is the acknowledgement of the subscription."""
         if isinstance(notification, SubscriptionsAcknowledgedNotification):
             honored = notification.params.notifications.model_dump(by_alias=True, exclude_none=True)
             named = SubscriptionFilter.model_validate({**honored, "taskIds": self._task_ids})
@@ -64,7 +67,10 @@ class _AckSession:
 
 
 class TaskNotifications:
-    """Sends the task notifications of one server. The task group `group` must outlive the requests."""
+    """Notifies clients of the state of their tasks, on the listen streams of 2026 clients and in 2025 sessions.
+
+    Notifications to 2025 sessions are sent in the task group `group`, which must outlive the requests. `runner` runs the gateway's tasks.
+    """
 
     def __init__(
         self, handler: TaskHandler, methods: TaskMethods, clients: Clients, group: anyio.abc.TaskGroup, runner: TaskRunner | None
@@ -79,7 +85,9 @@ class TaskNotifications:
 
     @asynccontextmanager
     async def on_stream(self, ctx: RequestContext, params: SubscriptionsListenRequestParams) -> AsyncGenerator[RequestContext]:
-        """Yield the request context with which to serve a listen request. Meanwhile, send the states of the tasks that the request names.
+        """Send the states of the tasks that a listen request names on its stream, while this context is entered.
+
+        Yield the request context with which the listen request must be served: it adds the task ids to the acknowledgement.
 
         Raises:
             RpcError: The request names tasks without declaring the tasks extension, or too many tasks.
@@ -132,7 +140,7 @@ class TaskNotifications:
             self._group.start_soon(self._tell_session, self._clients.session_of(ctx), task, self._runner)
 
     async def _tell_session(self, session: LegacySession, task: Task, runner: TaskRunner) -> None:
-        """Send a task's changes to the session that started it, until the task or the session ends."""
+        """Notify the 2025 session that started a task of each change of the task's status, until the task or the session ends."""
         said = legacy_task(task)
         try:
             while said["status"] not in ENDED and session in self._clients.all():

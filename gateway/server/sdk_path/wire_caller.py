@@ -1,7 +1,7 @@
-"""`WireCaller`: the `Caller` of a request on the SDK path.
+"""`WireCaller`: sends the messages of a call or read to its client, with the MCP SDK; implements `Caller`.
 
-Progress and log messages are sent on the request's stream, requests for input as requests to a 2025 client. A 2026 client receives requests
-for input in results (`parked`).
+Progress and log messages are sent on the request's stream. Requests for input are sent to a 2025 client as JSON-RPC requests; a 2026 client
+receives them in results (`parked`).
 """
 
 from __future__ import annotations
@@ -33,23 +33,26 @@ from gateway.tools.ports import LogLevel, Presence, capability_of, undeclared
 
 
 class _RelayedRequest(BaseModel):
-    """A server-to-client request that is forwarded unchanged."""
+    """A JSON-RPC request that the gateway sends to a client. Its parameters are not validated by the MCP SDK's models."""
 
     method: str
     params: dict[str, Any] | None = None
 
 
 class _RawResult(BaseModel):
-    """A client's result that is kept unchanged."""
+    """A client's JSON-RPC result, whose fields are kept as they are, without validation by the MCP SDK's models."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class WireCaller:
-    """Implements `Caller` for one request on the SDK path."""
+    """Sends progress, log messages and requests for input of one request to its client, with the MCP SDK; implements `Caller`."""
 
     def __init__(self, ctx: RequestContext, tasks: anyio.abc.TaskGroup | None = None) -> None:
-        """`tasks` runs the tasks that send delayed progress; with `None`, progress is dropped. The request's handler must call `finish`."""
+        """`ctx` is the SDK's context of the request. Delayed progress is sent in the task group `tasks`; with `None`, progress is dropped.
+
+        If the request may send progress or log messages, its handler must call `finish` before it returns the result.
+        """
         self._ctx = ctx
         self._session: ServerSession = ctx.session
         self._progress = None if tasks is None else ThrottledProgress(self._session.report_progress, tasks)
@@ -60,17 +63,20 @@ class WireCaller:
         self._opened: list[str] = []
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Send `notifications/progress` at a bounded rate, if the client sent a progress token."""
+        """Send a progress notification at a bounded rate, if the client sent a progress token with its request."""
         if self._progress is not None:
             await self._progress.report(progress, total, message)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Send `notifications/message` at a bounded rate, if the client wants that level."""
+        """Send a log message (`notifications/message`) at a bounded rate. It is dropped if its level is below the client's log level."""
         if wants_level(self.log_level, level):
             await self._logs.log(level, data, logger)
 
     async def finish(self) -> None:
-        """Send progress that the rate limit delayed, and the number of dropped log messages. Call it before the result is sent."""
+        """Send the last progress report if the rate limit delayed it, and a message with the number of log messages that it dropped.
+
+        Call this before the result of the request is sent.
+        """
         if self._progress is not None:
             await self._progress.finish()
         await self._logs.finish()
@@ -80,15 +86,21 @@ class WireCaller:
         await self._session.send_notification(LoggingMessageNotification(params=params), related_request_id=self._request_id)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Send a request for input to a 2025 client and wait for its answer."""
+        """Send a request for input to a 2025 client, and return its answer.
+
+        Raises:
+            AskUnavailable: The client cannot be asked: it did not declare the capability, has no stream open, or is a 2026 client.
+            AskWithdrawn: The client's connection ended before the answer.
+            ToolFailed: The client answered with an error or an invalid result.
+        """
         capability = capability_of(request)
-        if self._is_modern or not legacy_profile(self._ctx, None).can(capability):  # a modern one that can is asked in results (`parked`)
+        if self._is_modern or not legacy_profile(self._ctx, None).can(capability):  # a capable 2026 client is asked in results (`parked`)
             raise undeclared(request)
         related = ServerMessageMetadata(related_request_id=self._request_id) if self._session.can_send_request else None
         params, minted = _for_legacy(request)
         relayed = _RelayedRequest(method=request["method"], params=params)
         try:
-            answer = await self._session.send_request(relayed, _RawResult, metadata=related)  # pyright: ignore[reportArgumentType]  # dumped unmodelled on purpose
+            answer = await self._session.send_request(relayed, _RawResult, metadata=related)  # pyright: ignore[reportArgumentType]  # sent as it is, without an SDK model
         except NoBackChannelError:
             text = "The client keeps no channel open on which it could be asked."
             raise AskUnavailable(text, capability=capability) from None
@@ -105,16 +117,16 @@ class WireCaller:
 
     @property
     def presence(self) -> Presence | None:
-        """Reports whether the client is reachable, for a request in a 2025 session over HTTP; `None` for other requests."""
+        """Object that reports whether the client of the request is reachable, in a 2025 session over HTTP; `None` for other requests."""
         return presence_of(self._ctx)
 
     @property
     def has_more(self) -> bool:
-        """Whether `close` has notifications to send: one for each URL that the client opened for a request for input."""
+        """Whether `close` has notifications to send, because the client has opened URLs that requests for input named."""
         return bool(self._opened)
 
     async def close(self) -> None:
-        """Tell the client, for each URL that it opened, that the request for input is complete."""
+        """Notify a 2025 client that the requests for input whose URLs it opened are complete (`notifications/elicitation/complete`)."""
         for elicitation_id in self._opened:
             notification = ElicitCompleteNotification(params=ElicitCompleteNotificationParams(elicitation_id=elicitation_id))
             await self._session.send_notification(notification, related_request_id=self._request_id)
@@ -122,9 +134,10 @@ class WireCaller:
 
 
 def _for_legacy(request: JsonObject) -> tuple[JsonObject | None, str]:
-    """Return the parameters of a request for input in the form of 2025, and the elicitation id that was added, if any.
+    """Convert the parameters of a request for input to the form that 2025 clients require. Return them, and the added `elicitationId`.
 
-    2025 requires such an id for URLs, and 2026 servers send none.
+    The 2025 protocol requires an `elicitationId` in a request to open a URL, and 2026 servers do not send it. If no id was added, the
+    second value is empty.
     """
     if "params" not in request:
         return None, ""
@@ -136,7 +149,7 @@ def _for_legacy(request: JsonObject) -> tuple[JsonObject | None, str]:
 
 
 def is_call_result(result: JsonObject, version: str) -> bool:
-    """Whether the SDK's models of a protocol version accept a call's result. The SDK would not send other results to the client."""
+    """Whether the MCP SDK's models accept a `tools/call` result in protocol version `version`. The SDK does not send other results."""
     try:
         return "content" in methods.serialize_server_result("tools/call", version, result)
     except ValidationError:

@@ -36,7 +36,8 @@ class ArchiveLimits:
 def read_archive(data: bytes, *, name: str, url: str, digest: object, limits: ArchiveLimits) -> FileSkill | None:
     """Return the skill in a ZIP archive. If the archive cannot be used, log a warning with the reason and return `None`.
 
-    `name` and `url` are those of the server's list. `digest` is the listed digest of the archive, or `None` if the server lists none.
+    `name`, `url` and `digest` are the skill's name and the archive's URL and digest in the server's list of skills. `digest` is `None` if
+    the server lists none.
     """
     try:
         if digest is not None and digest_of(data) != digest:

@@ -3,7 +3,8 @@
 The skills come from the MCP skills extension (SEP-2640) or from the resource `skill://index.json` of its draft. `skills.remote` converts
 the server's list to the types of the skill index, and `MCPSkill` answers from these. The text of a skill is fetched when it is first
 loaded. Names that a model gives are checked before a request is sent. The gateway itself reads skills of its servers with
-`catalog.remote_skills`. The SDK's types are imported at first use, because every program with a session has already imported them.
+`catalog.remote_skills`. The types of the MCP SDK are imported at first use, which costs no time, because a program with a session has
+already imported them.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import anyio
 from gateway.errors import NotFound, SkillError
 from gateway.json_types import JsonMapping, JsonObject, members_of, objects_in
 from gateway.protocol import SKILLS_EXTENSION
-from gateway.skills.model import MANIFEST, SkillFile
+from gateway.skills.model import MANIFEST, SkillDocument, SkillFile
 from gateway.skills.model import Skill as ListedSkill
 from gateway.skills.objects.archives import ArchiveLimits, read_archive
-from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, FileSelection
+from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, FileSelection, to_frontmatter
 from gateway.skills.objects.skill import Skill, SkillFrontmatter, SkillResource
 from gateway.skills.objects.sources import SkillsSource, SkillsSourceContext
 from gateway.skills.remote import INDEX_URI, decode_blob, file_of, index_entries, list_skills, read_listed, to_skill, unlisted_skill
@@ -29,7 +30,7 @@ from gateway.skills.remote import INDEX_URI, decode_blob, file_of, index_entries
 logger = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 60.0
-"""Timeout of one request to the server, in seconds."""
+"""Timeout of one request to the MCP server that has the skills, in seconds."""
 
 _BACKEND_ID = "client:"
 """First part of the keys of skills that a program's own MCP client lists. These skills never enter the gateway's index."""
@@ -38,7 +39,7 @@ _NOT_FOUND = (-32002, -32601)
 
 
 class ReadsResources(Protocol):
-    """The method of an MCP client that this module uses. The SDK's `Client` and `ClientSession` implement it."""
+    """Interface of an MCP client with which `MCPSkillsSource` reads skills. `Client` and `ClientSession` of the MCP SDK implement it."""
 
     async def read_resource(self, uri: str) -> object:
         """Send `resources/read` and return the result. Raises `MCPError`."""
@@ -191,7 +192,7 @@ class MCPSkillsSource(SkillsSource):
         """
         if _has_extension(self._session()):
             listed = await list_skills(self._fetch_page, _BACKEND_ID, "")
-            found = [self._skill(one.document.name, one.document.description, str(one.uri), one.entry) for one in listed]
+            found = [self._skill(one.document, str(one.uri), one.entry) for one in listed]
         else:
             result = await _if_found(_read(self._session, INDEX_URI))
             found = [await self._to_skill(entry) for entry in _entries(_content_of(result))] if result is not None else []
@@ -202,13 +203,9 @@ class MCPSkillsSource(SkillsSource):
         following = page.get("nextCursor")
         return objects_in(page.get("skills")), following if isinstance(following, str) else None
 
-    def _skill(self, name: str, description: str, uri: str, entry: JsonMapping | None) -> Skill | None:
-        try:
-            frontmatter = SkillFrontmatter(name=name, description=description)
-        except ValueError as error:
-            logger.debug("skill skipped reason=%r", str(error))
-            return None
-        return MCPSkill(frontmatter, uri, session_provider=self._session, entry=entry)
+    def _skill(self, document: SkillDocument, uri: str, entry: JsonMapping | None) -> Skill | None:
+        frontmatter = to_frontmatter(document, uri)
+        return None if frontmatter is None else MCPSkill(frontmatter, uri, session_provider=self._session, entry=entry)
 
     async def _to_skill(self, entry: JsonMapping) -> Skill | None:
         kind, name, url = (str(entry.get(key) or "").strip() for key in ("type", "name", "url"))
@@ -225,7 +222,7 @@ class MCPSkillsSource(SkillsSource):
         if kind.lower() != "skill-md":
             logger.debug("skill skipped reason='unknown type' skill=%s type=%r", name, kind)
             return None
-        return self._skill(name, str(entry.get("description") or ""), url, None)
+        return self._skill(SkillDocument(name=name, description=str(entry.get("description") or "")), url, None)
 
 
 def _has_extension(session: object) -> bool:

@@ -123,7 +123,7 @@ class SkillsProvider(ContextProvider):
     ) -> ProviderT:
         """Create a provider for the skills in the folders `skill_paths`.
 
-        The arguments up to `script_directories` are those of `FileSkillsSource`, the others are those of the constructor.
+        The arguments up to `script_directories` are those of `FileSkillsSource`, the remaining arguments are those of the constructor.
         """
         files = FileSkillsSource(
             skill_paths,
@@ -276,7 +276,7 @@ class _SkillCalls:
 
 
 _MISSING = object()
-"""Marks the result for a resource or script that the skill does not have."""
+"""Returned instead of a result if the skill does not have the resource or script that a model asked for; it becomes an error text."""
 
 
 def _readable(value: object) -> object:

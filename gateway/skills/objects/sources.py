@@ -1,4 +1,4 @@
-"""`SkillsSource`, the interface of providers of skill objects, and sources that combine, filter, deduplicate or cache others."""
+"""`SkillsSource`, the interface of providers of skill objects, and sources that combine, filter, deduplicate or cache their skills."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class SkillsSource(ABC):
 
 
 async def fetch(source: SkillsSource, context: SkillsSourceContext | None) -> list[Skill]:
-    """Call `get_skills` of a source, and return its skills. `context` is passed only if the method accepts an argument."""
+    """Call `get_skills` of a source, and return its skills.
+
+    `context` (the agent and session) is passed only if the method accepts an argument.
+    """
     takes_context = bool(inspect.signature(source.get_skills).parameters)
     return list(await (source.get_skills(context or SkillsSourceContext()) if takes_context else source.get_skills()))
 
@@ -172,7 +175,10 @@ class _Cache:
 
 
 def _positional(function: Callable[..., object]) -> int:
-    """Return how many positional arguments a function accepts: 2 if it has `*args`, 1 if its signature is unknown."""
+    """Return how many positional arguments a function, such as a predicate of skills, accepts, to decide whether it gets a context.
+
+    The result is 2 if the function has `*args`, and 1 if its signature is unknown.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

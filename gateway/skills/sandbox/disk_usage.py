@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SECONDS_BETWEEN = 0.1
-"""Seconds between two measurements."""
+"""Seconds between two measurements of what a script has written."""
 
 _BLOCK = 512
 """Bytes per unit of `st_blocks`."""
@@ -107,7 +107,9 @@ class _Nameless:
         self._is_sent = self._was_sent = False
 
     def look_at(self, processes: Iterable[int]) -> bool:
-        """Measure the deleted files of these processes. Return whether descriptors are in a message now, and were at the last measurement.
+        """Measure the deleted files of these processes. Return whether files may be hidden in messages between the processes.
+
+        That is so if descriptors are in a message (sent over a socket and not received yet) now, and were at the last measurement.
 
         Raises:
             PermissionError: The /proc entries of a process cannot be read, so that it may have any file open.

@@ -23,7 +23,7 @@ MACHINE = os.uname().machine
 """Type of this machine's processor, as the kernel names it (`x86_64`)."""
 
 MACHINES = ("x86_64", "aarch64")
-"""Supported processors. Each value of `NUMBERS` has its numbers in this order."""
+"""Types of the supported processors, as the kernel names them. The tuples in `NUMBERS` (numbers of system calls) have this order."""
 
 NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "acct": (163, 89),
@@ -137,7 +137,9 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "utimensat": (280, 88),
     "utimes": (235, None),
 }
-"""System call → its number on each of `MACHINES`; `None` if that processor has no such call (asm/unistd_64.h, asm-generic/unistd.h)."""
+"""Name of a system call → its number on each processor type in `MACHINES`; `None` if that processor has no such call.
+
+The numbers are those of asm/unistd_64.h and asm-generic/unistd.h."""
 
 NEWEST = 469
 """Highest system call number that is covered by `NUMBERS`. System calls with higher numbers are refused."""
@@ -148,7 +150,7 @@ class Unfit(Exception):
 
 
 def is_known_machine() -> bool:
-    """Return whether `NUMBERS` has the system calls of this machine's processor."""
+    """Return whether `NUMBERS` has the system calls of this machine's processor. If not, the sandbox cannot run scripts."""
     return MACHINE in MACHINES
 
 

@@ -20,8 +20,10 @@ ALL_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15)
 
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 TCP, SCOPES = 0b11, 0b11
-"""Bits of what Landlock refuses besides files: `TCP` is bind and connect by TCP (only without network access), `SCOPES` is abstract sockets
-and signals."""
+"""Bits of Landlock for operations that are refused to a script, apart from access to files.
+
+`TCP` is bind and connect by TCP (refused only without network access). `SCOPES` is connections to abstract sockets, and signals to
+processes, outside the sandbox."""
 
 ENOUGH_FOR_FILES = 3
 """First Landlock version that protects the content of files completely, because it can refuse `truncate` by path."""

@@ -57,8 +57,9 @@ _CHANNEL = 3
 """File descriptor of the socket to the gateway, after the launcher has moved it away from standard input."""
 
 FILES, PROCESSES = 1, 2
-"""Limits (disk usage, number of processes) that the launcher must enforce if the kernel does not. The script's process sends their sum to
-the launcher."""
+"""Bits that stand for the limits on disk usage (`FILES`) and on the number of processes (`PROCESSES`).
+
+The script's process sends the launcher the sum of those that the launcher must enforce, because the kernel does not."""
 
 
 class _Given:

@@ -224,7 +224,10 @@ def _copy(name: str, at: int, target: str) -> None:
 
 
 def measure(given: str) -> tuple[int, int]:
-    """Return the total size of the files below `given`, each rounded up to whole memory pages, and the number of files and folders."""
+    """Return the total size of the files below `given`, each rounded up to whole memory pages, and the number of files and folders.
+
+    Limits on what a script may write are increased by these, because copies of the files count towards the limits.
+    """
     size = entries = 0
     page = os.sysconf("SC_PAGE_SIZE")
     for _, folders, files, at in os.fwalk(given):

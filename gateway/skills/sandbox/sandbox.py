@@ -164,8 +164,9 @@ class Sandbox:
         self._may_fall_back = True
 
     async def probe(self) -> str:
-        """Test the kinds of sandbox with a real program, strongest first. Return why no program can run here; empty if programs can run.
+        """Test with a real program which kind of sandbox works here. Return why no program can run; empty if programs can run.
 
+        The kinds are, in order of preference, namespaces that the launcher creates, namespaces that bubblewrap creates, and Landlock.
         Later runs need the same protection: if names of files outside can be hidden now, a later run that cannot hide them is refused.
         """
         self._may_fall_back = True
@@ -192,8 +193,8 @@ class Sandbox:
     async def _probe_once(self) -> tuple[str, str]:
         """Run a test program in the sandbox, and return two reasons, each empty if it does not apply.
 
-        The first is why no program can run with the current wrapper, the second is why a program can see names of files outside the
-        sandbox.
+        The first is why no program can run with the current wrapper (bubblewrap or none), the second is why a program can see names of
+        files outside the sandbox.
         """
         with tempfile.TemporaryDirectory(prefix="moongate-probe-") as folder:
             outside = f"{folder}/outside"
@@ -420,7 +421,7 @@ def _reports(launcher: socket.socket) -> dict[str, str]:
 
 
 async def _end(process: Process) -> None:
-    """Kill the launcher's process group, wait for its end, and close the pipes to it."""
+    """Kill the process group of the launcher (the process that starts the program), wait for its end, and close the pipes to it."""
     with anyio.CancelScope(shield=True), anyio.move_on_after(KILL_SECONDS):
         _kill(process)
         await process.wait()
@@ -461,7 +462,7 @@ def _remove_now(folder: str) -> None:
 
 
 def python_path() -> str:
-    """Return the path of this process's Python interpreter, outside of any virtual environment."""
+    """Return the path of this process's Python interpreter outside of any virtual environment, which runs the launcher and scripts."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 

@@ -48,7 +48,7 @@ OTHERS = (
     *("process_vm_readv", "process_vm_writev", "ptrace", "quotactl", "quotactl_fd", "reboot", "request_key", "setns", "statmount"),
     *("swapon", "umount2", "unshare", "userfaultfd"),
 )
-"""Other refused system calls: for tracing, mounting, modules, keys, namespaces, watching, file handles, and calls that bypass the
+"""Refused system calls for tracing, mounting, modules, keys, namespaces, watching, file handles, and calls that bypass the
 filter."""
 
 LANDLOCK = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self")

@@ -32,7 +32,7 @@ Progress = Callable[[float, float | None, str | None], None]
 """Function that receives a progress report of a request: progress, total, message. It must return at once."""
 
 FIRST_REQUEST_ID = 1_000_000_001
-"""First JSON-RPC request id of a carrier that may share a 2025 session with `SdkCarrier`, whose ids begin with 1."""
+"""First JSON-RPC request id of a carrier that may share an MCP 2025 session with `SdkCarrier`, whose ids begin with 1."""
 
 ACKNOWLEDGE_SECONDS = 5.0
 """Timeout for a server to accept an HTTP message that has no JSON-RPC response: a notification, a response, the end of a session."""
@@ -105,7 +105,7 @@ class Carrier(Protocol):
         ...
 
     async def notify(self, method: str, params: JsonMapping | None, headers: Headers) -> None:
-        """Send a notification to a 2025 server. Raises nothing if it cannot be sent."""
+        """Send a notification to an MCP 2025 server. Raises nothing if it cannot be sent."""
         ...
 
     async def serve(self, receiver: Receiver, *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -121,7 +121,10 @@ class Carrier(Protocol):
 
 
 def rejected(server: str, error: RpcError) -> Rejected:
-    """Convert a JSON-RPC error of the server to a failure, without hidden text and without keys that only this gateway may set."""
+    """Convert a JSON-RPC error of the server to a `Rejected` failure.
+
+    Text that a person would not see is removed, and so are the keys in the error's data that only this gateway may set.
+    """
     data = received_data(strip_value(error.data))
     return Rejected(strip_text(error.message), server=server, code=error.code, data=data)
 

@@ -2,7 +2,7 @@
 
 These classes do not follow redirects and do not use a proxy or OAuth: `open_http_carrier` returns `None` for servers that need a proxy or
 OAuth, and `request` raises `NeedsSdk` before the server has processed anything. `HttpOrSdkCarrier` then uses the SDK, which also opens and
-closes 2025 sessions and reads their standalone stream (HTTP GET).
+closes MCP 2025 sessions and reads their standalone stream (HTTP GET).
 """
 
 from __future__ import annotations
@@ -66,10 +66,13 @@ MIN_RESUME_SECONDS, MAX_RESUME_SECONDS = 0.1, 60.0
 """Shortest and longest wait before an event stream is resumed, if the server sent a `retry` field."""
 
 MAX_UNACKNOWLEDGED = 64
-"""Maximum number of cancellations and responses that are sent to one server at the same time. Further messages wait."""
+"""Maximum number of messages without a JSON-RPC response that are sent to one server at once: cancellations, and responses to the server.
+
+Further messages wait.
+"""
 
 OnSession = Callable[[Mapping[str, str]], None]
-"""Callback for the end of the handshake of a 2025 session. It receives the HTTP headers that identify the session."""
+"""Callback for the end of the handshake of an MCP 2025 session. It receives the HTTP headers that identify the session."""
 
 
 class NeedsSdk(Exception):
@@ -103,7 +106,7 @@ def open_http_carrier(
 
 
 class HttpCarrier:
-    """Sends requests to one 2026 server over streamable HTTP. `open_http_carrier` creates it, and its owner closes it."""
+    """Sends requests to one MCP 2026 server over streamable HTTP. `open_http_carrier` creates it, and its owner closes it."""
 
     is_single_stream = False
     has_headers = True
@@ -123,7 +126,7 @@ class HttpCarrier:
         self.pool.close()
 
     async def request(self, request: OutgoingRequest) -> JsonObject:
-        """Send one request and return its result. Closing the connection cancels the request at a 2026 server.
+        """Send one request and return its result. Closing the connection cancels the request at an MCP 2026 server.
 
         Raises:
             NeedsSdk: Only the MCP SDK's transport can send the request.
@@ -160,16 +163,16 @@ class HttpCarrier:
         return request.headers
 
     def note_response(self, answer: Response) -> None:
-        """Inspect the head of a response before its body is read. Does nothing for a 2026 server."""
+        """Inspect the head of a response for cookies, before its body is read. Does nothing for an MCP 2026 server (no sessions)."""
 
     def note_cancelled(self, number: int) -> None:
         """Notify the server that the request with the id `number` is cancelled; its connection is closed already.
 
-        Does nothing for a 2026 server, for which the closed connection is the cancellation.
+        Does nothing for an MCP 2026 server, for which the closed connection is the cancellation.
         """
 
     def check_refused(self, status: int, body: bytes) -> None:
-        """Raise `SessionGone` if an error response means that the server does not know the session. Does nothing for a 2026 server."""
+        """Raise `SessionGone` if an error response means that the server does not know the session. Does nothing for an MCP 2026 server."""
 
     async def read_stream(self, stream: EventStream, number: int, request: OutgoingRequest) -> JsonObject:
         """Read a response that is an event stream, and return the result at its end. Raises `OutcomeUnknown` if the result is missing."""
@@ -179,7 +182,7 @@ class HttpCarrier:
         return result
 
     async def receive_request(self, message: JsonObject, ctx: CallContext | None) -> None:
-        """Handle a request that the server sends on the stream of a response. Drop it, because 2026 servers must not send requests."""
+        """Handle a request that the server sends on the stream of a response. Drop it, because MCP 2026 servers must not send requests."""
         logger.debug("request of a 2026 server dropped, because such servers send requests for input in results server=%s", self.server)
 
     # -- reading responses -------------------------------------------------------------------------------------
@@ -206,7 +209,7 @@ class HttpCarrier:
             raise TooLarge(str(error), server=self.server) from None
 
     def _read(self, answer: Response, number: int, method: str) -> JsonObject:
-        """Return the JSON-RPC result in a response to the request `number`, if the response is not an event stream. Raise its failure."""
+        """Return the JSON-RPC result of the request `number` from a response that is not an event stream, or raise the failure in it."""
         status = answer.status
         if status >= 400:
             raise self._failure(answer, method)
@@ -256,7 +259,7 @@ class HttpCarrier:
     async def result_in(self, stream: EventStream, number: int, request: OutgoingRequest) -> JsonObject | None:
         """Read an event stream until the result of the request arrives, and return the result; `None` if the stream ends before.
 
-        Other messages on the stream go to the `Receiver`.
+        The server's requests and notifications on the stream go to the `Receiver`.
         """
         is_call = request.method == "tools/call"
         try:
@@ -304,7 +307,7 @@ class HttpCarrier:
 
 
 class HttpSessionCarrier(HttpCarrier):
-    """Sends requests in one 2025 session over streamable HTTP. A notification cancels a request; closing its connection does not."""
+    """Sends requests in one MCP 2025 session over streamable HTTP. A notification cancels a request; closing its connection does not."""
 
     def __init__(
         self, carrier: HttpCarrier, session: Mapping[str, str], receiver: Receiver, tasks: anyio.abc.TaskGroup, leave: Callable[[], None]
@@ -399,7 +402,7 @@ class HttpSessionCarrier(HttpCarrier):
 class HttpOrSdkCarrier:
     """Sends the requests of one session over streamable HTTP without the MCP SDK if possible, else with the SDK.
 
-    It is open until the SDK's streams end, or until it is closed if they were not needed.
+    `is_open` is true until the SDK's message streams end, or, if no request needed these streams, until `close`.
     """
 
     is_single_stream = False
@@ -408,12 +411,12 @@ class HttpOrSdkCarrier:
     def __init__(self, carrier: HttpCarrier, open_streams: Callable[[OnSession], AbstractAsyncContextManager[Streams]]) -> None:
         """`carrier` sends requests without the SDK. `open_streams` opens the SDK's streams when they are first needed.
 
-        `open_streams` receives a callback for the end of the handshake of a 2025 session.
+        `open_streams` receives a callback for the end of the handshake of an MCP 2025 session.
         """
         self.direct = carrier
-        """Sends requests of the 2026 protocol without the SDK."""
+        """Sends requests of MCP 2026 without the SDK."""
         self.in_session: HttpCarrier | None = None
-        """Sends requests in a 2025 session without the SDK; `None` before the handshake is complete, and if the SDK must send them."""
+        """Sends requests in an MCP 2025 session without the SDK; `None` before the handshake is complete, and if the SDK must send them."""
         self._sdk = SdkCarrier(carrier.server, lambda: open_streams(self._join))
         self._is_direct = True
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -427,7 +430,7 @@ class HttpOrSdkCarrier:
         """Send one request and return its result (`Carrier.request`)."""
         carrier = self.direct if request.is_modern else self.in_session
         if carrier is None or not self._is_direct or (request.progress is not None and not request.is_modern):
-            # A 2025 server may send progress on its standalone stream, which the SDK reads.
+            # An MCP 2025 server may send progress on its standalone stream, which the SDK reads.
             return await self._sdk.request(request)
         try:
             return await carrier.request(request)
@@ -444,7 +447,7 @@ class HttpOrSdkCarrier:
         return await self._sdk.request(request)
 
     async def notify(self, method: str, params: JsonMapping | None, headers: Headers) -> None:
-        """Send a notification to a 2025 server if the SDK's streams are open (`Carrier.notify`)."""
+        """Send a notification to an MCP 2025 server if the SDK's streams are open (`Carrier.notify`)."""
         if self._sdk.is_used:
             await self._sdk.notify(method, params, headers)
 
@@ -461,7 +464,7 @@ class HttpOrSdkCarrier:
         self._sdk.close()
 
     def _join(self, session: Mapping[str, str]) -> None:
-        """Send further requests of a 2025 session without the SDK, because its handshake is complete."""
+        """Send further requests of an MCP 2025 session without the SDK, because its handshake is complete."""
         if self.direct.receiver is not None and self._tasks is not None:
             self.in_session = HttpSessionCarrier(self.direct, session, self.direct.receiver, self._tasks, self._leave)
 

@@ -90,7 +90,7 @@ def _not_followed(url: str, status: int, location: str) -> str | None:
 
 
 def is_session_gone(status: int, body: bytes) -> bool:
-    """Return whether a response in a 2025 session means that the server does not know the session and did not process the request.
+    """Return whether a response in an MCP 2025 session means that the server does not know the session and did not process the request.
 
     `status` and `body` are those of the HTTP response. The specification requires status 404. Servers of the TypeScript SDK send 400 with a
     text about the session id and without a request id. An error with a request id is the response to that request, whatever its text.

@@ -28,14 +28,14 @@ _TYPES = {kind.__name__: kind for kind in (Forbidden, Malformed, NotSent, Outcom
 
 
 def to_rpc_error(failure: RequestFailure) -> RpcError:
-    """Encode a failure (other than `Rejected`) as a JSON-RPC error that passes through the SDK."""
+    """Encode a failure (other than `Rejected`) as a JSON-RPC error, which the SDK hands on unchanged from transport to carrier."""
     seconds = failure.retry_after_seconds if isinstance(failure, Busy) else None
     kind = next((name for name, each in _TYPES.items() if type(failure) is each), NotSent.__name__)
     return RpcError(INTERNAL_ERROR, str(failure), {"marker": _MARKER, "failure": kind, "retryAfter": seconds})
 
 
 def from_rpc_error(error: RpcError, server: str) -> RequestFailure | None:
-    """Decode the failure that `to_rpc_error` encoded. Return `None` if the JSON-RPC error is one of the server."""
+    """Decode the failure that `to_rpc_error` encoded as a JSON-RPC error. Return `None` if the error came from the server."""
     data: JsonMapping | None = error.data  # may have any type; checked below
     if not isinstance(data, dict) or data.get("marker") != _MARKER:
         return None

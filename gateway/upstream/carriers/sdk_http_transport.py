@@ -2,7 +2,7 @@
 
 The SDK's client ends the whole connection if one POST raises (python-sdk#3560), and reads bodies without a limit. If a request could not be
 sent, `SteadyTransport` returns a response with a JSON-RPC error (`in_band`). It also limits bodies, ends a cancelled request of a 2025
-session, and opens the standalone stream (GET) again. `AuthorizedTransport` adds credentials; `sse_carrier` uses only this one.
+session, and opens the standalone stream (GET) again. `AuthorizedTransport` adds credentials; `sse_carrier` uses only this class.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MAX_CHALLENGE_CHARS = 4096
 """Maximum characters of a response's `WWW-Authenticate` headers that are read."""
 
 SESSION_HEADERS = ("mcp-session-id", "mcp-protocol-version")
-"""HTTP headers of a request that identify its 2025 session."""
+"""HTTP headers of a request that identify its MCP 2025 session."""
 
 HEAD_BYTES = 256
 """Number of first bytes of a message from which its id and method are read. The SDK writes `jsonrpc`, `id` and `method` first."""
@@ -60,13 +60,13 @@ MAX_REFUSAL_BYTES = 16_384
 """Maximum bytes that are read of an error response, to find out whether the server has ended the session."""
 
 RELISTEN_SECONDS = 1.0
-"""Seconds before the standalone stream (GET) of a 2025 session is opened again. Doubles with each attempt, up to `MAX_RELISTEN_SECONDS`.
+"""Seconds before the standalone stream (GET) of an MCP 2025 session is opened again. Doubles with each attempt, to `MAX_RELISTEN_SECONDS`.
 
 The SDK stops after two attempts; then the server could send no requests and notifications for the rest of the session.
 """
 
 MAX_RELISTEN_SECONDS = 30.0
-"""Longest wait between two attempts to open the standalone stream (GET) of a 2025 session."""
+"""Longest wait between two attempts to open the standalone stream (GET) of an MCP 2025 session."""
 
 _FRAMING = (b"content-length", b"transfer-encoding")
 """Response headers that describe the framing of the body. They are removed when the body has been read."""
@@ -74,7 +74,7 @@ _FRAMING = (b"content-length", b"transfer-encoding")
 _T = TypeVar("_T")
 
 class _Flight:
-    """One request in flight of a 2025 session, which `cancel` can end while its response is awaited or read."""
+    """One request in flight of an MCP 2025 session, which `cancel` can end while its response is awaited or read."""
 
     def __init__(self, request: httpx2.Request) -> None:
         self.number = first_id(_head(request))
@@ -188,7 +188,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
     def __init__(
         self, inner: httpx2.AsyncBaseTransport, *, server: str, max_body_bytes: int, on_session: OnSession | None = None
     ) -> None:
-        """Wrap the transport `inner`. `on_session` is called when the handshake (`initialize`) of a 2025 session is complete."""
+        """Wrap the transport `inner`. `on_session` is called when the handshake (`initialize`) of an MCP 2025 session is complete."""
         self._inner = inner
         self._on_session = on_session
         self._server = server
@@ -196,7 +196,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         self._tasks: anyio.abc.TaskGroup | None = None
         self._in_passing = 0
         self._flights: set[_Flight] = set()
-        """Requests in flight of a 2025 session. This transport cancels them, because the SDK cancels only requests of MCP 2026."""
+        """Requests in flight of an MCP 2025 session. This transport cancels them, because the SDK cancels only requests of MCP 2026."""
 
     async def __aenter__(self) -> SteadyTransport:
         tasks = anyio.create_task_group()
@@ -216,7 +216,8 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send an HTTP request, and return its response. If a POST fails, return a response with a JSON-RPC error instead of raising.
 
-        A message that may arrive after later ones is sent in the background, and gets a `202 Accepted` response at once.
+        A message that later messages may overtake (a cancellation, or the response to a server's request) is sent in the background;
+        its response is `202 Accepted` at once.
         """
         if request.method == "POST" and self._tasks is not None and self._in_passing < MAX_UNACKNOWLEDGED and _may_arrive_late(request):
             self._in_passing += 1
@@ -253,7 +254,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
             late = "not taken in time"
             failure = OutcomeUnknown(late, server=self._server)
             return self._fail(request, failure, httpx2.ReadTimeout(late, request=request))
-        if request.method != "POST" or "mcp-method" in request.headers:  # only 2026 requests have this header
+        if request.method != "POST" or "mcp-method" in request.headers:  # only MCP 2026 requests have this header
             return await self._deliver(request)
         flight = _Flight(request)
         self._flights.add(flight)
@@ -274,7 +275,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
                 flight.cancel()
 
     async def _listen(self, request: httpx2.Request) -> httpx2.Response:
-        """Open the standalone stream (GET) of a 2025 session, and try again until the server accepts or refuses it."""
+        """Open the standalone stream (GET) of an MCP 2025 session, and try again until the server accepts or refuses it."""
         wait, attempts = RELISTEN_SECONDS, RESUME_ATTEMPTS if "last-event-id" in request.headers else math.inf
         while True:
             attempts -= 1
@@ -448,7 +449,7 @@ def _has_no_answer(request: httpx2.Request) -> bool:
 
 
 def _ends_handshake(request: httpx2.Request) -> bool:
-    """Return whether a POST ends the handshake of a 2025 session without cookies. Only the SDK's HTTP client renews cookies."""
+    """Return whether a POST ends the handshake of an MCP 2025 session without cookies. Only the SDK's HTTP client renews cookies."""
     return _method(request) == "notifications/initialized" and "cookie" not in request.headers
 
 

@@ -21,7 +21,7 @@ async def open_streamable(
 ) -> AsyncGenerator[Streams]:
     """Open the SDK's message streams to a server over streamable HTTP, for MCP 2025 and 2026, and yield them.
 
-    `on_session` is called when the handshake of a 2025 session is complete.
+    `on_session` is called when the handshake of an MCP 2025 session is complete.
     """
     async with (
         build_http_client(server, entry.url, entry.headers, credentials, max_body_bytes=MAX_MESSAGE_BYTES, on_session=on_session) as client,

@@ -100,7 +100,7 @@ class MCPFunction(FunctionTool[..., Any]):
     async def run(self, arguments: JsonObject, ctx: CallContext) -> JsonValue | ToolOutcome:
         """Call the function on the server for an agent, and return the result, converted by the custom parser if there is one.
 
-        A call that the gate refused is returned as a result, not raised.
+        If the gateway's rules (the gate) refuse the call, the refusal is returned as a result, not raised.
 
         Raises:
             ToolFailed: The server could not be reached or rejected the call, or the tool failed.

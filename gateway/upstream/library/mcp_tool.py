@@ -114,7 +114,7 @@ class MCPTool(ABC):
 
     @abstractmethod
     def get_streams(self) -> AbstractAsyncContextManager[Streams | Carrier]:
-        """Return a context manager that opens and yields the transport: SDK streams or a carrier. One task enters and leaves it."""
+        """Return a context manager, for use in one task, that opens and yields the transport: streams of the MCP SDK, or a `Carrier`."""
 
     @property
     def is_connected(self) -> bool:
@@ -475,7 +475,7 @@ class MCPTool(ABC):
         return await ctx.ask(keyed(request, key))
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
-        """Return the answer to a request for input that a 2025 server sends (interface `SessionHooks`)."""
+        """Return the answer to a request for input that an MCP 2025 server sends (interface `SessionHooks`)."""
         return await self.answer_sampling(request, ctx)
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:

@@ -31,7 +31,7 @@ DEFAULT_SAMPLING_MAX_REQUESTS = 25
 
 
 class MCPSpecificApproval(TypedDict, total=False):
-    """Which tools need a person's approval for each call: lists of remote, normalised or local names of tools.
+    """Names of the tools that always need, and that never need, a person's approval for each call: remote, normalised or local names.
 
     A tool in both lists needs approval.
     """
@@ -85,7 +85,8 @@ class MCPToolOptions(TypedDict, total=False):
     additional_tool_argument_names: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None
     """Names of arguments that are sent although a tool does not declare them; none by default.
 
-    They apply to all tools, or in a mapping to the remote tool name that is the key, or to all tools with the key `*`.
+    A name or a sequence of names applies to all tools. In a mapping, each key is the remote name of the tool to which the names apply, or
+    `*` for all tools.
     """
 
 

@@ -15,10 +15,10 @@ from gateway.tools.ports import NoCaller
 
 
 class SamplingCaller(NoCaller):
-    """The `Caller` of each call of an `MCPTool`: answers the server's sampling requests, and passes progress to the outer caller."""
+    """The object (`Caller`) that gets the server's messages during a call of an `MCPTool`: answers sampling, and passes progress on."""
 
     def __init__(self, answer: Callable[[JsonObject, CallContext], Awaitable[JsonObject]], outer: CallContext) -> None:
-        """`answer` returns the answer to a sampling request. It receives the request, and `outer`, the context of the call."""
+        """`answer` returns the answer to a sampling request. It receives the request and `outer`, the context of the program's call."""
         self._answer = answer
         self._outer = outer
 

@@ -58,7 +58,7 @@ class MCPStdioTool(MCPTool):
 
     @asynccontextmanager
     async def get_streams(self) -> AsyncGenerator[Streams | Carrier, None]:
-        """Start the child process, and yield its carrier. Leaving ends the process and everything that it started.
+        """Start the child process, and yield the carrier, which sends requests to it. Leaving ends the process and all that it started.
 
         Raises:
             NotSent: The process cannot be started, or ended before it answered.

@@ -36,7 +36,7 @@ LOOK_SECONDS = 1.0
 """Shortest time between two checks whether another process changed the token file, by a sign-in or sign-out."""
 
 REJECTED_TWICE_SECONDS = 30.0
-"""Time after a renewal because of a 401 in which the new token is not renewed again, if the server rejects this token too."""
+"""If the server rejects (401) a token that was renewed because of a 401 less than this many seconds ago, it is not renewed again."""
 
 RETRY_SECONDS = 5.0
 """Seconds before a failed renewal in the background is retried."""
@@ -89,7 +89,7 @@ class OAuthCredentials:
         return f"Bearer {grant.access_token}"
 
     async def after(self, status: int, challenge: str, used: str) -> str | None:
-        """Return a new value of the `Authorization` header after the server rejected the value `used`; `None` if it cannot help.
+        """Return a new value of the `Authorization` header after the server rejected `used`; `None` if a new value cannot help.
 
         `status` (401 or 403) and `challenge` (`WWW-Authenticate`) are those of the server's response.
 
@@ -170,7 +170,10 @@ class OAuthCredentials:
             self._adopt(await anyio.to_thread.run_sync(self._file.read), stamp)
 
     def _adopt(self, grant: Grant | None, stamp: tuple[int, int] | None) -> None:
-        """Use `grant` from now on, unless it is of another issuer or client than the configuration names. `stamp` is that of its file."""
+        """Use `grant` (registration and tokens) from now on, unless it is of another issuer or client than the configuration names.
+
+        `stamp` identifies the version of the token file from which it was read.
+        """
         self._stamp = stamp
         issuer, client = self._auth.issuer, self._auth.client_id
         if grant is not None and ((issuer and not issuers_match(issuer, grant.issuer)) or (client and client != grant.client_id)):
@@ -184,7 +187,7 @@ class OAuthCredentials:
     # -- the authorization server ------------------------------------------------------------------------------
 
     async def _renewed(self, rejected: str | None, *, more: str | None = None, ahead: bool = False) -> Grant:
-        """Return a grant with a valid access token: one that another task or process has obtained meanwhile, or else a new one.
+        """Return a `Grant` with a valid access token: a token that another task or process has obtained meanwhile, or else a new token.
 
         `rejected` is a header value that the server rejected, and `more` a scope that the token must have. With `ahead`, the token must
         be valid for another `AHEAD_SECONDS`.

@@ -48,7 +48,7 @@ class TokenClient:
     metadata: IssuerMetadata
 
     async def request(self, grant: Grant, secret: str | None, form: Mapping[str, str]) -> Grant:
-        """Send `form` to the token endpoint, and return a copy of `grant` with the tokens of the response.
+        """Send a token request with the parameters `form`, and return a copy of `grant` with the tokens of the response.
 
         If the response has no refresh token, that of `grant` stays. `secret` is the client secret in the configuration, if there is one.
 
@@ -79,7 +79,7 @@ class TokenClient:
         )
 
     async def register(self, redirect_uri: str, scope: str | None) -> Grant:
-        """Register the gateway as a client of the authorization server (RFC 7591), and return a grant without tokens.
+        """Register the gateway as a client of the authorization server (RFC 7591), and return a `Grant` with this registration, no tokens.
 
         Raises:
             GrantRefused: The issuer does not register clients, or refused the request.
@@ -118,7 +118,7 @@ class TokenClient:
         )
 
     async def revoke(self, grant: Grant, secret: str | None) -> bool:
-        """Revoke the tokens of `grant`, and return whether the issuer revoked at least one of them.
+        """Revoke the tokens in `grant`, and return whether the issuer revoked at least one of them.
 
         Return false if the issuer has no revocation endpoint. `secret` is the client secret in the configuration, if there is one.
         """
@@ -170,5 +170,5 @@ def _missing(wanted: str | None, given: str) -> str | None:
 
 
 def with_wanted(grant: Grant, scope: str) -> Grant:
-    """Return a copy of `grant` with `scope` added to the scopes that the next sign-in requests."""
+    """Return a copy of `grant` (registration and tokens) with `scope` added to the scopes that the next sign-in requests."""
     return replace(grant, wanted_scope=union_scopes(grant.wanted_scope, scope))

@@ -101,7 +101,7 @@ class SignIn:
     # -- steps -------------------------------------------------------------------------------------------------
 
     async def _probe(self) -> tuple[Resource, str | None]:
-        """Send a request without a token, and return the server's metadata and the scopes in its 401 response, or `None`."""
+        """Send a request without a token. Return the server's metadata, and the scopes that its 401 response requires or `None`."""
         headers = {"accept": "text/event-stream, application/json", "content-type": "application/json"}
         ping = encode_message(request(1, "ping", {}))
         response = await self._fetch.send("POST", self._url, content=ping, headers=headers)
@@ -122,7 +122,7 @@ class SignIn:
         raise Unauthorized(f"Server {self._server!r} does not say who gives tokens for it; set its `auth.issuer`.", server=self._server)
 
     async def _known(self, issuer: str) -> Grant | None:
-        """Return the stored grant if `issuer` issued it, else `None`."""
+        """Return the stored grant (client registration and tokens) if `issuer` issued it, else `None`."""
         try:
             grant = await anyio.to_thread.run_sync(self._file.read)
         except StorageError:

@@ -116,5 +116,5 @@ class ToList(Executor):
 
     @handler
     async def wrap(self, message: AgentExecutorResponse, ctx: WorkflowContext[list[AgentExecutorResponse]]) -> None:
-        """Send a list that contains only this answer to the aggregator."""
+        """Send the aggregator a list that contains only this answer, because there is only one participant."""
         await ctx.send_message([message])

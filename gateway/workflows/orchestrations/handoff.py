@@ -101,14 +101,14 @@ class HandoffTool:
 
 
 class HandoffProvider(ContextProvider):
-    """A context provider that adds an agent's handoff tools to each run of the agent."""
+    """A context provider that adds tools to each run of an agent, with which the agent hands the conversation over to other agents."""
 
     def __init__(self, tools: Sequence[HandoffTool]) -> None:
         super().__init__("handoff")
         self._tools = list(tools)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add the handoff tools to the run that begins."""
+        """Add the tools with which the agent hands the conversation over to other agents to the run that begins."""
         context.extend_tools(self.source_id, cast("list[Tool]", self._tools))
 
 
@@ -200,11 +200,11 @@ class HandoffAgentExecutor(AgentExecutor):
             await self._answer(ctx)
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: the agent's state, the conversation and the number of autonomous turns."""
+        """Return the state for a checkpoint: the agent's state, the conversation, and the number of turns without the user."""
         return {**await super().on_checkpoint_save(), "heard": list(self._heard), "turns": self._turns}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the agent's state, the conversation and the number of autonomous turns from the result of `on_checkpoint_save`."""
+        """Restore the agent's state, the conversation, and the number of turns without the user from the result of `on_checkpoint_save`."""
         await super().on_checkpoint_restore(state)
         self._heard, self._turns = list(state["heard"]), state["turns"]
 

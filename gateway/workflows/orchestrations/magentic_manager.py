@@ -119,8 +119,8 @@ class MagenticProgressLedger:
 class MagenticContext:
     """The state of a magentic workflow's work on one task, which is passed to the methods of the manager.
 
-    The counters have the numbers of judgements, of judgements without progress (decreased by progress), and of new plans for lack of
-    progress.
+    `round_count` is the number of the manager's judgements of the progress; `stall_count` is increased by each judgement that there is no
+    progress, and decreased by each other judgement; `reset_count` is the number of new plans because of a lack of progress.
     """
 
     task: str
@@ -264,11 +264,11 @@ class StandardMagenticManager(MagenticManagerBase):
         return Message("assistant", [answer.text], author_name=answer.author_name or MAGENTIC_MANAGER_NAME)
 
     def on_checkpoint_save(self) -> dict[str, Any]:
-        """Return the facts that the agent last gave, for a checkpoint."""
+        """Return the facts about the task that the agent last gave, for a checkpoint."""
         return {"facts": self._facts}
 
     def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the facts that the agent last gave from the result of `on_checkpoint_save`."""
+        """Restore the facts about the task that the agent last gave from the result of `on_checkpoint_save`."""
         self._facts = state.get("facts", "")
 
     async def _plan(self, context: MagenticContext, facts_prompt: str, plan_prompt: str) -> Message:

@@ -196,7 +196,7 @@ class ParticipantBuilder:
 
 
 class StoredBuilder(ParticipantBuilder):
-    """Base class of builders of orchestrations whose checkpoint storage can be set by a method."""
+    """Base class of builders of orchestrations (agents that work together by a pattern) whose checkpoint storage a method can set."""
 
     def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> Self:
         """Set the storage that gets a checkpoint of a run after each superstep (handling of all waiting messages)."""
@@ -205,7 +205,7 @@ class StoredBuilder(ParticipantBuilder):
 
 
 class ReviewBuilder(ParticipantBuilder):
-    """Base class of builders of orchestrations in which a person can review the answers of agents."""
+    """Base class of builders of orchestrations (agents that work together by a pattern) in which a person can review answers of agents."""
 
     def with_request_info(self, *, agents: Sequence[str | SupportsAgentRun] | None = None) -> Self:
         """Have a person review each answer of these agents (by default of all agents) before other participants get it.
