@@ -196,9 +196,9 @@ class Gateway:
             instructions=self._instructions,
             ask_timeout_seconds=config.server.ask_timeout_seconds,
             state_key=state_key,
-            kept_tasks=(records, config.tasks, task_tools),
-            current=self.keys.current,
         )
+        self._server.judge_callers_by(self.keys.current)
+        self._server.keep_tasks_in(services.records, config.tasks, task_tools)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         for run in (self.catalog.run, self._shared.run, store.sweep_forever, self._lock.run, services.records.run):

@@ -82,22 +82,16 @@ class GatewayServer:
         instructions: Callable[[Principal], str],
         ask_timeout_seconds: float,
         state_key: bytes,
-        kept_tasks: tuple[Records, TaskSettings, TaskTools] | None = None,
-        current: CurrentCaller | None = None,
     ) -> None:
         """`instructions` returns the current MCP instructions for a caller. `own_id` identifies this gateway in a chain of gateways.
 
         A request for input expires after `ask_timeout_seconds`. `state_key` (32 bytes) encrypts the request state in results; gateways with
         the same key accept each other's request state.
-
-        With `kept_tasks`, the server runs calls as durable tasks, stored in the records, which continue after a restart; clients that do
-        not support tasks follow their tasks by calling the tools. Without, the server only relays tasks of remote servers. `current`
-        returns a caller with its current rights, or `None` if its API key is no longer valid; then its calls and tasks are ended.
         """
         self._ask_timeout_seconds = ask_timeout_seconds
-        self._kept_tasks = kept_tasks
+        self._kept_tasks: tuple[Records, TaskSettings, TaskTools] | None = None
         self._runner: TaskRunner | None = None
-        self._current = current
+        self._current: CurrentCaller | None = None
         self.catalog = catalog
         self._state_key = state_key
         self._own_id = own_id
@@ -120,6 +114,21 @@ class GatewayServer:
         self._make_sdk: Callable[[], SdkServer] | None = None
         self._declare_skills()
         catalog.subscribe(lambda _: self.describe())
+
+    def keep_tasks_in(self, records: Records, settings: TaskSettings, tools: TaskTools) -> None:
+        """Let the server run calls as durable tasks, stored in `records`, which continue after a restart. Call this before it is entered.
+
+        Clients that do not support tasks follow their tasks by calling the tools in `tools`. Without this call, the server runs no tasks,
+        and only relays tasks of remote servers.
+        """
+        self._kept_tasks = (records, settings, tools)
+
+    def judge_callers_by(self, current: CurrentCaller) -> None:
+        """Set the function by which the server finds callers whose API key is no longer valid, to end their calls and tasks.
+
+        Call this before the server is entered. `current` returns a caller with its current rights, or `None` if its key is no longer valid.
+        """
+        self._current = current
 
     async def __aenter__(self) -> GatewayServer:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())

@@ -45,7 +45,7 @@ from gateway.policy.decision import Reject
 from gateway.protocol import TASKS_EXTENSION
 from gateway.telemetry.gateway_events import EventStream
 from gateway.telemetry.mcp_operations import note_unsent
-from gateway.tools.base import Complete, OnChange, Tool, ToolDefinition, prompt_schema
+from gateway.tools.base import Complete, InputRequired, OnChange, Tool, ToolDefinition, prompt_schema
 from gateway.tools.context import AgentScope, CallContext
 from gateway.tools.drive import drive, keyed
 from gateway.tools.invocation import FunctionInvocationContext
@@ -54,7 +54,7 @@ from gateway.upstream.carriers.carrier import Carrier
 from gateway.upstream.carriers.sdk_carrier import SdkCarrier, Streams
 from gateway.upstream.delivery import RemoteTool, add_input_responses
 from gateway.upstream.gateway_chain import received
-from gateway.upstream.input_guard import Answered, Relayed
+from gateway.upstream.input_guard import Answered, Relayed, to_input_required
 from gateway.upstream.library.functions import MAX_NAME_CHARS, Invoke, MCPFunction, Parse, local_name, normalize_name, read_outcome
 from gateway.upstream.library.loadable_functions import Disclosure
 from gateway.upstream.library.mcp_tool_options import MCPToolOptions, check_options, needs_approval, to_policy
@@ -473,6 +473,10 @@ class MCPTool(ABC):
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
         """Return the answer to one request for input of a running task (interface `TaskLine`)."""
         return await ctx.ask(keyed(request, key))
+
+    def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
+        """Return the requests for input in an `input_required` result. Each request is checked when it is answered."""
+        return to_input_required(result)
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
         """Return the answer to a request for input that an MCP 2025 server sends (interface `SessionHooks`)."""
