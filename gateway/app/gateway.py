@@ -45,7 +45,6 @@ from gateway.gate.concurrency import ActiveCalls
 from gateway.gate.function_rules import FunctionRules
 from gateway.gate.own_tools import OwnToolGates
 from gateway.gate.pipeline import GateServices
-from gateway.gate.results import ResultKeeper
 from gateway.json_types import JsonObject
 from gateway.policy.approval_policy import approvers_of, may_need_approval, with_script_approval
 from gateway.server.gateway_server import GatewayServer
@@ -158,8 +157,7 @@ class Gateway:
         store = ResultStore(
             state.path / "results", ttl_seconds=kept.result_ttl_seconds, max_bytes_per_owner=kept.max_result_bytes_per_caller
         )
-        keeper = ResultKeeper(store, ttl_seconds=kept.result_ttl_seconds)
-        gates = GateServices(events=self.events, approvals=services.approvals, keeper=keeper, mask=self._mask.mask)
+        gates = GateServices(events=self.events, approvals=services.approvals, store=store, mask=self._mask.mask)
         rules = FunctionRules(lambda source: self.loaded.config.policies.get(source), lambda objects: self._local.names_of(objects))
         self._gates = OwnToolGates(rules, gates)
         builder = LocalBuilder(self, self._models.resolver, records, state.path, self.events, self._acceptance)

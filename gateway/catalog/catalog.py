@@ -69,7 +69,8 @@ class Catalog:
         """Decides which on-demand tools a client sees (those that its model has loaded); `None` lists every tool to every client."""
         self.may_review: Callable[[Principal], bool] = lambda principal: True
         """Decides whether a principal sees the tool `review_approvals`, which shows a person the calls that wait for an approval."""
-        self._listings = self._label_sources(entries)
+        self.listings: Sequence[SourceListing] = self._label_sources(entries)
+        """The `SourceListing` of each source (its exposed lists and its policy checks), in catalog order."""
         self._tools: dict[str, GuardedTool] = {}
         """The tools that clients see and can call, by exposed name."""
         self._unlisted: dict[str, GuardedTool] = {}
@@ -106,7 +107,7 @@ class Catalog:
         Raises:
             Collision: Two local sources (sources that are part of this gateway) have a tool of the same name.
         """
-        for listing in self._listings:
+        for listing in self.listings:
             await self._fill(listing)
         self._merge_tools(strict=True)
         for kind in CATALOG_KINDS:
@@ -126,17 +127,17 @@ class Catalog:
 
         The lists of an unchanged entry are not rebuilt. In-flight calls of removed sources continue. Must not be called concurrently.
         """
-        known = {listing.entry.source: listing for listing in self._listings}
+        known = {listing.entry.source: listing for listing in self.listings}
         arranged: list[SourceListing] = []
         for fresh in self._label_sources(entries):
             listing = known.get(fresh.entry.source)
             arranged.append(listing if listing is not None and (listing.entry, listing.label) == (fresh.entry, fresh.label) else fresh)
-        self._joining = [listing for listing in arranged if listing not in self._listings]
+        self._joining = [listing for listing in arranged if listing not in self.listings]
         try:
             for listing in self._joining:
                 await self._fill(listing)
             before = self._seen()
-            self._listings = arranged
+            self.listings = arranged
         finally:
             self._joining = []
         self._merge_tools(strict=False)
@@ -188,7 +189,7 @@ class Catalog:
     async def _rebuild(self, dirty: Mapping[str, set[ChangeKind]]) -> set[ChangeKind]:
         """Rebuild the changed lists of each source in `dirty` (source id → kinds of list), and return all kinds that changed."""
         changed: set[ChangeKind] = set()
-        for listing in (*self._listings, *self._joining):
+        for listing in (*self.listings, *self._joining):
             changes = dirty.get(listing.entry.source.id, set[ChangeKind]())
             if "prompts" in changes and listing.entry.policy.prompts_as_tools:
                 changes.add("tools")
@@ -222,7 +223,7 @@ class Catalog:
         problems: dict[str, str] = {}
         local: dict[str, bool] = {}
         unlisted: dict[str, GuardedTool] = {}
-        for listing in self._listings:
+        for listing in self.listings:
             for name, (_, guarded) in listing.tools.items():
                 first = merged.get(name)
                 if first is None:
@@ -246,20 +247,19 @@ class Catalog:
         self._unlisted = unlisted
         self._wire_tools = [tool.definition.to_wire(name) for name, tool in self._tools.items()]
         if self.disclosure is not None:
-            deferred = {listing.entry.source.id for listing in self._listings if listing.entry.policy.disclosure == "on-demand"}
+            deferred = {listing.entry.source.id for listing in self.listings if listing.entry.policy.disclosure == "on-demand"}
             self.disclosure.renew({name: tool for name, tool in self._tools.items() if tool.source in deferred})
 
     def _merge_kind(self, kind: Kind) -> None:
         merged: list[JsonObject] = []
         owners: dict[str, SourceListing] = {}
         key = KEY_OF[kind]
-        for listing in self._listings:
+        for listing in self.listings:
             for wire in listing.listed.get(kind, ()):
                 name = str(wire[key])
-                if name in owners:
-                    continue
-                owners[name] = listing
-                merged.append(wire)
+                if name not in owners:
+                    owners[name] = listing
+                    merged.append(wire)
         self._merged[kind] = merged
         self._owners[kind] = owners
 
@@ -275,7 +275,7 @@ class Catalog:
         split = [p.split("/", 1) if "/" in p else [p, "*"] for p in patterns]
         return [
             guarded
-            for listing in self._listings
+            for listing in self.listings
             for name, (tool, guarded) in listing.tools.items()
             if (self._tools.get(name) is guarded or self._unlisted.get(name) is guarded)
             and any(source == listing.entry.source.id and fnmatchcase(tool.definition.name, glob) for source, glob in split)
@@ -310,7 +310,7 @@ class Catalog:
         The text has the reason and the command that accepts the tool. Returns `None` if the name is not that of a quarantined tool, or if
         the caller may not use the tool.
         """
-        for listing in self._listings:
+        for listing in self.listings:
             if (reason := listing.quarantined(principal).get(exposed_name)) is not None:
                 audit_refusal(listing.gate, exposed_name, principal.id, PINS_RULE)
                 return f"Tool {exposed_name!r} is quarantined: {reason}."
@@ -330,7 +330,7 @@ class Catalog:
         Entries that the policy's `allow` and `deny` patterns hide are left out."""
         return {
             f"{listing.entry.source.id}/{native}": verdict
-            for listing in self._listings
+            for listing in self.listings
             if source_id in (None, listing.entry.source.id)
             for verdicts in listing.withheld.values()
             for native, verdict in verdicts.items()
@@ -373,10 +373,10 @@ class Catalog:
             return owner, owner.natives["resources"][uri]
         split = split_uri(uri)
         if split is not None:
-            for listing in self._listings:
+            for listing in self.listings:
                 if listing.label and listing.label == split[0] and listing.entry.full is not None and not self._is_local(uri):
                     return listing, split[1]
-        unlabelled = [s for s in self._listings if not s.label and s.entry.full is not None]
+        unlabelled = [s for s in self.listings if not s.label and s.entry.full is not None]
         for listing in unlabelled:
             if any(matches_template(template, uri) for template in listing.natives.get("templates", {})):
                 return listing, uri
@@ -388,7 +388,7 @@ class Catalog:
     def _is_local(self, uri: str) -> bool:
         """Return whether an unlisted URI is in a skill folder of this gateway, and not at a server that has the folder's name as label."""
         root = "/".join(uri.split("/")[:3])
-        return any(exposed.startswith(f"{root}/") for s in self._listings if s.entry.is_local for exposed in s.natives.get("resources", {}))
+        return any(exposed.startswith(f"{root}/") for s in self.listings if s.entry.is_local for exposed in s.natives.get("resources", {}))
 
     def _owner_of_prompt(self, name: str) -> tuple[SourceListing, str]:
         listing = self._owners["prompts"].get(name)
@@ -463,11 +463,6 @@ class Catalog:
             return await source.complete(ref, argument, context, inner)
 
         return await listing.reads.fetch(Read(method="completion/complete", name=native, subject=(kind, judged)), ctx, work)
-
-    @property
-    def listings(self) -> Sequence[SourceListing]:
-        """The `SourceListing` of each source (its exposed lists and its policy checks), in catalog order."""
-        return self._listings
 
     async def watch(self, uri: str, ctx: CallContext) -> None:
         """Subscribe at the source to updates of the resource with an exposed URI, if policy allows it. Raises `NotFound`.

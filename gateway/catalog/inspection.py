@@ -92,7 +92,7 @@ class Inspection:
 
     def definitions(self) -> dict[str, Sequence[JsonObject]]:
         """Return the tool definitions of each connected server by server name, as the server lists them, before any policy applies."""
-        return {u.id: u.lists.definitions() for u in self._servers.sources if u.status().state == "ready"}
+        return {u.id: u.lists.entries["tools"] for u in self._servers.sources if u.status().state == "ready"}
 
     async def judge_definitions(self) -> None:
         """Search the tool definitions of every server for text that gives a model instructions, and wait for the verdicts.
@@ -150,4 +150,4 @@ class Inspection:
     def _remarks_on(self, upstream: UpstreamSource) -> list[str]:
         if upstream.status().state != "ready":
             return []
-        return remarks_of(server_findings(self._loaded, {upstream.id: upstream.lists.definitions()})) + upstream.lists.pin_remarks()
+        return remarks_of(server_findings(self._loaded, {upstream.id: upstream.lists.entries["tools"]})) + upstream.lists.pins.remarks()

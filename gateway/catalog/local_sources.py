@@ -149,7 +149,7 @@ class LocalSources(HostedTable[LocalSource]):
             loaded = await anyio.to_thread.run_sync(self._with_readable, loaded, roots)
         wanted = dict(_wanted(loaded.config, has_remote=remote is not None and bool(remote.skills)))
         files = await self.files.take(loaded)
-        roots.protect_files(self.files.modules)
+        roots.files = self.files.modules
         # Agents come last, because their folders may not contain modules that workflows and functions import.
         for kind in sorted(wanted, key=lambda kind: kind == "agent"):
             made_from, local = (wanted[kind], files.of(kind)), self._table.get(kind)

@@ -27,7 +27,7 @@ from gateway.policy.hidden_text import judge_hidden_text, strip_text, strip_valu
 from gateway.policy.scopes import ScopeKind, judge_scope
 from gateway.policy.shaping import public_names
 from gateway.policy.skill_policy import judge_skill_uri
-from gateway.policy.tool_policy import judge_tool
+from gateway.policy.tool_policy import hidden_by, judge_tool
 from gateway.tools.base import Kind, QuarantiningSource, SkillServing, Source, Tool, ToolSource
 
 KEY_OF: Mapping[Kind, str] = {"resources": "uri", "templates": "uriTemplate", "prompts": "name"}
@@ -105,8 +105,7 @@ class SourceListing:
         existing: dict[str, Tool] = {}
         for tool in await self._native_tools():
             native = tool.definition.name
-            override = policy.overrides.get(native)
-            if not judge_tool(native, policy.tools.allow, policy.tools.deny) or (override is not None and not override.enabled):
+            if hidden_by(native, policy) is not None:
                 continue
             if self.hidden_text == "refuse" and isinstance(verdict := judge_definition(tool.definition), Reject):
                 withheld[native] = verdict

@@ -275,14 +275,14 @@ def export_telemetry(mask: SecretMask) -> None:
     Raises:
         ConfigError: The variable is set, and the extra that exports telemetry is not installed.
     """
-    if os.environ.get("ENABLE_INSTRUMENTATION"):
-        from gateway.telemetry.instrumentation import enable_instrumentation
-        from gateway.telemetry.providers import is_wanted, set_up_providers
+    from gateway.telemetry.instrumentation import enable_instrumentation, is_set
+
+    if is_set("ENABLE_INSTRUMENTATION"):
+        from gateway.telemetry.providers import set_up_providers
 
         try:
-            if is_wanted():
-                set_up_providers(mask=mask.mask)
-                enable_instrumentation()
+            set_up_providers(mask=mask.mask)
+            enable_instrumentation()
         except ModuleNotFoundError as error:
             from gateway.errors import ConfigError
 

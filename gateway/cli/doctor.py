@@ -63,7 +63,7 @@ async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> li
             checks = [_source_check(status) for status in own.gateway.sources() if status.state != "disabled"]
             checks += [check for status in own.gateway.sources() for check in _definition_remarks(status)]
             checks += await _name_checks(own, loaded)
-            checks += await _idle_rules(own)
+            checks += [Check("warn", "rule", remark, "") for remark in await own.gateway.inspection.remarks()]
             checks += [Check("fail", "gateway", problem, "") for problem in own.gateway.problems()]
             withheld = own.gateway.catalog.withheld().items()
             checks += [Check("warn", f"withheld {what}", f"Refused by {why.rule}: {why.reason}", "") for what, why in withheld]
@@ -146,11 +146,6 @@ async def _name_checks(own: OwnHub, loaded: LoadedConfig) -> list[Check]:
             text = f"{len(prefix) + len(tool.name)} characters with the client's prefix; models accept {NAME_BUDGET}"
             checks.append(Check("warn", f"name {tool.name}", text, f"Give policies.{tool.source}.prefix a short name."))
     return checks or [Check("ok", "names", f"{len(tools)} tools, no name too long or taken twice", "")]
-
-
-async def _idle_rules(own: OwnHub) -> list[Check]:
-    """Return a warning for each faulty policy rule, such as a rule for a tool that does not exist, of the sources that have connected."""
-    return [Check("warn", "rule", remark, "") for remark in await own.gateway.inspection.remarks()]
 
 
 async def _definition_checks(own: OwnHub) -> list[Check]:

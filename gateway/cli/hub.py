@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from gateway import __version__
 from gateway.cli.failures import CommandFailed
@@ -18,7 +18,7 @@ from gateway.config.suggest import closest, did_you_mean
 from gateway.errors import NotFound, NotSent, PolicyDenied, ToolFailed, UpstreamError
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.pin_check import PINS_RULE
-from gateway.tools.base import InputRequired, Kind, Tool, ToolDefinition
+from gateway.tools.base import Kind, Tool, ToolDefinition
 from gateway.tools.context import CallContext
 from gateway.tools.ports import Caller, ClientProfile, NoCaller
 
@@ -244,7 +244,7 @@ class RunningHub:
         from gateway.upstream.listing import to_listed
 
         tools: list[HubTool] = []
-        for wire in await self._list("tools"):
+        for wire in await self.listing("tools"):
             listed = to_listed(wire, modern=self.session.is_modern, may_ask=True)
             if listed is not None:
                 tools.append(HubTool(RemoteTool(listed, self), wire, *self._origin_of(listed.definition.name)))
@@ -260,11 +260,8 @@ class RunningHub:
         definition = ToolDefinition(name=name, input_schema=schema)
         return HubTool(RemoteTool(Listed(definition), self), wire, *self._origin_of(name))
 
-    async def listing(self, kind: Kind) -> list[JsonObject]:
-        """Return the resources, resource templates or prompts (as `kind` says) that the gateway lists to the command's API key."""
-        return await self._list(kind)
-
-    async def _list(self, what: str) -> list[JsonObject]:
+    async def listing(self, kind: Kind | Literal["tools"]) -> list[JsonObject]:
+        """Return the resources, resource templates, prompts or tools (as `kind` says) that the gateway lists to the command's API key."""
         import anyio
 
         from gateway.upstream.listing import list_all
@@ -272,7 +269,7 @@ class RunningHub:
 
         try:
             with anyio.fail_after(NEGOTIATE_TIMEOUT_SECONDS):
-                return (await list_all(self.session, what, PLAIN)).entries
+                return (await list_all(self.session, kind, PLAIN)).entries
         except TimeoutError:
             raise NotSent(f"The gateway at {self._url} does not answer.", server="moongate") from None
 
@@ -289,12 +286,10 @@ class RunningHub:
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: JsonMapping | None = None) -> JsonObject:
         """Send one request with the call's context and return its result. `RemoteTool` calls this method."""
+        from gateway.upstream.delivery import add_input_responses
         from gateway.upstream.server_session import Envelope
 
-        if ctx.facts.input_responses is not None:
-            params["inputResponses"] = ctx.facts.input_responses
-        if ctx.facts.request_state is not None:
-            params["requestState"] = ctx.facts.request_state
+        add_input_responses(params, ctx)
         envelope = Envelope(ctx=ctx, capabilities=self._asker.capabilities, log_level=ctx.facts.log_level, headers=headers or {})
         return await self.session.request(method, params, envelope)
 
@@ -319,12 +314,6 @@ class RunningHub:
         from gateway.tools.drive import keyed
 
         return await ctx.ask(keyed(request, key))
-
-    def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
-        """Return the gateway's request for input that is in `result`. The user at the terminal answers it."""
-        from gateway.upstream.input_guard import to_input_required
-
-        return to_input_required(result)
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
         """Answer a request that the gateway sends in a session with a 2025 version of MCP. Required by the protocol `SessionHooks`."""

@@ -33,7 +33,7 @@ def clean(text: str) -> str:
 def json_line(value: JsonValue) -> str:
     """Return `value` as one line of JSON with control characters escaped."""
     text = json.dumps(value, ensure_ascii=False)
-    return "".join(f"\\u{ord(c):04x}" if _is_unsafe(c) else c for c in text)
+    return "".join(f"\\u{ord(c):04x}" if escape_controls(c) != c else c for c in text)
 
 
 def print_json(value: JsonValue) -> None:
@@ -149,7 +149,7 @@ def source_line(source: JsonMapping, name_columns: int) -> str:
     transport = str(source["kind"] if source["transport"] == "local" else source["transport"])
     parts = [str(source["name"]).ljust(name_columns), f"{transport:<8}"]
     if source["state"] in ("down", "disabled", "held", "starting", "auth needed"):
-        parts.append(source_state(source).ljust(10))
+        parts.append(f"{source['state']} {since_text(source)}".rstrip().ljust(10))
     else:
         count = int(source["tools"])
         took = source.get("milliseconds")
@@ -185,11 +185,6 @@ def _clock(moment: str) -> str:
 
     local = datetime.fromisoformat(moment).astimezone()
     return local.strftime("%H:%M:%S" if local.date() == datetime.now().date() else "%Y-%m-%d %H:%M")
-
-
-def source_state(source: JsonMapping) -> str:
-    """Return the state of a source and its beginning, for example `down since 14:03:20`."""
-    return f"{source['state']} {since_text(source)}".rstrip()
 
 
 def since_text(source: JsonMapping) -> str:
@@ -229,10 +224,6 @@ def masked(value: JsonValue, secrets: frozenset[str]) -> JsonValue:
 def _camel(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(part.capitalize() for part in rest)
-
-
-def _is_unsafe(character: str) -> bool:
-    return escape_controls(character) != character
 
 
 def _cell(value: str) -> str:

@@ -105,8 +105,9 @@ def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
     """
     from gateway.catalog.names import expose_name
     from gateway.policy.decision import Reject
-    from gateway.policy.explain import Explanation, hidden_by
+    from gateway.policy.explain import Explanation
     from gateway.policy.pin_check import PINS_RULE
+    from gateway.policy.tool_policy import hidden_by
 
     withheld = own.gateway.catalog.withheld()
     for source, definitions in own.gateway.inspection.definitions().items():

@@ -60,7 +60,7 @@ def run(stdio: bool, address: str | None, or_any_port: bool, as_json: bool, conf
         first = first_answers(config_path) if stdio else None
         if first is not None:
             first.begin()  # these imports take most of the time to the first answer
-        from gateway.cli.common import configure_log, export_telemetry, run_async
+        from gateway.cli.common import configure_log, export_telemetry, key_store_of, run_async
         from gateway.gate.acceptance import Acceptance
 
         watch = watch_of(config_path)
@@ -70,7 +70,9 @@ def run(stdio: bool, address: str | None, or_any_port: bool, as_json: bool, conf
         host, port = _parse_address(address, http.host, http.port) if address is not None else (http.host, http.port)
         mask = configure_log(loaded)
         if not stdio:
-            _check_bind(loaded, host)
+            from gateway.server.key_gate import check_bind
+
+            check_bind(host, key_store_of(loaded))
         listener = None if stdio else _listen(loaded, host, port, searches=or_any_port and address is None)
         export_telemetry(mask)
         follow = _Follow(loaded, watch, mask, acceptance)
@@ -114,13 +116,12 @@ def _listen(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> so
 
     found = run_async(lambda: sole_start(loaded)) if searches else None
     if found is None or not found.is_own:
-        try:
+        with contextlib.suppress(AddressTaken):
             return bind(host, port)
-        except AddressTaken:
-            if not searches:
-                raise _taken(loaded, host, port) from None
-    if found is None:  # the program started to listen after the probe
+    if found is None:  # not searched, or the program started to listen after the probe
         found = run_async(lambda: find_listener(endpoint_of(loaded, host, port), loaded))
+    if not searches:
+        raise _taken(found, host, port)
     if found is not None and found.is_own:
         text = f"{found.description()} already serves this configuration at {found.url}. Use it, or stop it first."
         raise ConfigError(f"No second gateway was started: {text}")
@@ -129,7 +130,7 @@ def _listen(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> so
             listener = bind(host, other)
             _say_moved(found, host, port, other)
             return listener
-    raise _taken(loaded, host, port)
+    raise _taken(found, host, port)
 
 
 def _say_moved(found: Listener | None, host: str, port: int, other: int) -> None:
@@ -140,13 +141,10 @@ def _say_moved(found: Listener | None, host: str, port: int, other: int) -> None
     say(f"note: {holder} listens on {host_port(host, port)}, so this gateway listens on {host_port(host, other)}.")
 
 
-def _taken(loaded: LoadedConfig, host: str, port: int) -> ConfigError:
-    """Return the error to raise if a port is in use. It names the program that listens there, and says what to do."""
-    from gateway.cli.common import run_async
-    from gateway.cli.endpoint import endpoint_of, find_listener
+def _taken(found: Listener | None, host: str, port: int) -> ConfigError:
+    """Return the error to raise if a port is in use. It names the program `found` that listens there, and says what to do."""
     from gateway.server.origins import host_port
 
-    found = run_async(lambda: find_listener(endpoint_of(loaded, host, port), loaded))
     holder = found.description() if found is not None else "another program"
     if found is not None and found.is_own:
         reason = f"{holder} already serves this configuration there. Use it, stop it"
@@ -154,14 +152,6 @@ def _taken(loaded: LoadedConfig, host: str, port: int) -> ConfigError:
         reason = f"{holder} listens there. Stop it"
     text = f"Cannot listen on {host_port(host, port)}: {reason}, or choose another port with `--http {host_port(host, 'PORT')}`."
     return ConfigError(text, path="server.http.port")
-
-
-def _check_bind(loaded: LoadedConfig, host: str) -> None:
-    """Raise `ConfigError` if other machines can connect to `host` and no API key exists."""
-    from gateway.cli.common import key_store_of
-    from gateway.server.key_gate import check_bind
-
-    check_bind(host, key_store_of(loaded))
 
 
 def _collect_from_here() -> None:

@@ -84,7 +84,7 @@ def _write_entry(file: Path, name: str, entry: JsonObject, *, replace: bool, as_
         say(f"{file} was not changed. Add this entry by hand:")
         say(json.dumps({"mcpServers": {name: entry}}, indent=2, ensure_ascii=False), folds=False)
         raise ConfigError(str(error), path=getattr(error, "path", "")) from None
-    problem = _problem_of(loaded, name)
+    problem = next((f"{server.json_path}: {server.reason}" for server in loaded.disabled if server.name == name), None)
     if as_json:
         print_json({"added": name, "file": str(file), "entry": entry, "problem": problem})
         return
@@ -208,10 +208,6 @@ def _section(text: str, file: Path) -> str:
 
     document = parse(text, name=str(file))
     return "servers" if isinstance(document, dict) and "servers" in document else "mcpServers"
-
-
-def _problem_of(loaded: LoadedConfig, name: str) -> str | None:
-    return next((f"{server.json_path}: {server.reason}" for server in loaded.disabled if server.name == name), None)
 
 
 def _is_missing(command: str, loaded: LoadedConfig) -> bool:

@@ -74,7 +74,7 @@ def checked_middleware(entries: list[MiddlewareEntry]) -> list[MiddlewareEntry]:
     for entry in entries:
         if not isinstance(entry, str) and len(entry) != 1:
             raise ValueError("an entry with arguments names one object: `{package.module:name: {argument: value}}`")
-        checked_reference(entry if isinstance(entry, str) else next(iter(entry)))
+        checked_reference(reference_of(entry))
     return entries
 
 

@@ -7,28 +7,24 @@ garbage-collected client closes itself in the running event loop, as clients of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 
 import httpx2
 
 from gateway.egress.bounded_transport import MAX_ANSWER_BYTES, build_transport
-
-CONNECT_SECONDS = 10.0
-"""Timeout for opening a connection: name resolution, TCP and TLS."""
+from gateway.egress.tcp import CONNECT_SECONDS
 
 
-def build_client(whom: str, url: str, *, timeout_seconds: float, headers: Mapping[str, str] | None = None) -> httpx2.AsyncClient:
+def build_client(whom: str, url: str, *, timeout_seconds: float) -> httpx2.AsyncClient:
     """Create an httpx2 client for `url`. The caller closes it.
 
-    `timeout_seconds` is the deadline of a whole response, or the longest silence between two parts of an event stream. `headers` are sent
-    with every request.
+    `timeout_seconds` is the deadline of a whole response, or the longest silence between two parts of an event stream.
 
     Raises:
         NotSent: The proxy in the environment is invalid. The error has `whom` as the server's name.
     """
     transport = build_transport(whom, url, max_answer_bytes=MAX_ANSWER_BYTES)
     timeout = httpx2.Timeout(timeout_seconds, connect=min(CONNECT_SECONDS, timeout_seconds), pool=None)
-    return _Client(transport=transport, headers=headers, timeout=timeout, follow_redirects=False)
+    return _Client(transport=transport, timeout=timeout, follow_redirects=False)
 
 
 class _Client(httpx2.AsyncClient):

@@ -29,6 +29,8 @@ FETCH_SECONDS = 15.0
 CONNECT_SECONDS = 5.0
 """Timeout in seconds for TCP and TLS to one IP address of a host. After it, the next address is tried."""
 
+_TIMEOUT = {"connect": CONNECT_SECONDS, "read": None, "write": None, "pool": None}
+
 MAX_BODY_BYTES = 262_144
 """Maximum bytes of a response body. Metadata and token responses have a few kB."""
 
@@ -139,7 +141,7 @@ class GuardedFetch:
 
     async def _send_through(self, proxy: httpx2.Proxy, request: httpx2.Request, origin: Origin) -> httpx2.Response:
         request.headers["accept-encoding"] = "identity"
-        request.extensions["timeout"] = {"connect": CONNECT_SECONDS, "read": None, "write": None, "pool": None}
+        request.extensions["timeout"] = _TIMEOUT
         async with httpx2.AsyncHTTPTransport(verify=tls_context(), http2=False, retries=0, proxy=proxy) as transport:
             try:
                 return await _read(await transport.handle_async_request(request), request, origin[1])
@@ -179,13 +181,12 @@ def _at(request: httpx2.Request, address: str, origin: Origin) -> httpx2.Request
     named = shown if port == (443 if scheme == "https" else 80) else f"{shown}:{port}"
     headers += [(b"host", named.encode("idna") if named.isascii() is False else named.encode()), (b"accept-encoding", b"identity")]
     headers.append((b"connection", b"close"))
-    timeout = {"connect": CONNECT_SECONDS, "read": None, "write": None, "pool": None}
     return httpx2.Request(
         request.method,
         request.url.copy_with(host=address),
         headers=headers,
         content=request.content,
-        extensions={"timeout": timeout, "sni_hostname": host},
+        extensions={"timeout": _TIMEOUT, "sni_hostname": host},
     )
 
 

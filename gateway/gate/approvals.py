@@ -343,11 +343,8 @@ class Approvals:
         """
         if self._records is None:
             raise PolicyDenied("The connected client cannot ask a person.", rule=RULE, subject=question.source)
-        asks, durable, place = (
-            await self._records.questions(),
-            ctx.ports.durable if key else None,
-            f"{key}/{digest_of(question.shown)}/listed",
-        )
+        asks = await self._records.questions()
+        durable, place = ctx.ports.durable if key else None, f"{key}/{digest_of(question.shown)}/listed"
         kept = cast("JsonObject", durable.kept(place) or {}) if durable is not None else {}
         if "taken" in kept:
             taken = _entry(question, ctx, by, form)

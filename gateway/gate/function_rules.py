@@ -40,7 +40,7 @@ class FunctionRules:
         """
         self.policies = policies
         self._served = served
-        self._events = events or EventStream(capacity=0)
+        self._events = events or EventStream()
 
     def names(self, reference: str, found: object) -> FunctionNames:
         """Return the names by which policies may refer to the Python function `found`.

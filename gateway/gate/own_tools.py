@@ -23,7 +23,7 @@ from gateway.json_types import JsonObject
 from gateway.policy.approval_policy import RULE as APPROVAL_RULE
 from gateway.policy.decision import Reject
 from gateway.policy.own_sources import own_policy
-from gateway.policy.tool_policy import judge_tool
+from gateway.policy.tool_policy import hidden_by
 from gateway.tools.base import Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.wrappers import RenamedTool
@@ -117,12 +117,12 @@ class OwnToolGuard:
         return [
             tool if is_guarded(tool) or getattr(tool, "declaration_only", False) else self.behind_gate(tool)
             for tool in tools
-            if is_guarded(tool) or self._exists(tool.definition.name)
+            if is_guarded(tool) or hidden_by(tool.definition.name, self._policy) is None
         ]
 
     def lent(self, tools: Sequence[Tool]) -> list[Tool]:
         """Wrap tools of other sources, so that each call also passes the policy of this agent or workflow. Hidden tools are left out."""
-        return [self._lent(tool) for tool in tools if self._exists(_native_name(tool))]
+        return [self._lent(tool) for tool in tools if hidden_by(_native_name(tool), self._policy) is None]
 
     async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:
         """Ask a person to approve an action called `name`, which the text `shown` describes. Return the refusal; `None` if approved.
@@ -156,11 +156,6 @@ class OwnToolGuard:
         again = RenamedTool(own, tool.definition.name)
         again.source = getattr(tool, "source", None)
         return again
-
-    def _exists(self, name: str) -> bool:
-        override = self._policy.overrides.get(name)
-        filters = self._policy.tools
-        return judge_tool(name, filters.allow, filters.deny) and (override is None or override.enabled)
 
     def _rules_of(self, tool: Tool) -> ToolRules:
         definition = tool.definition

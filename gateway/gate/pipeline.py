@@ -17,8 +17,8 @@ from typing import Generic, TypeVar
 from gateway.errors import GatewayError, mask_secrets
 from gateway.gate.approvals import Approvals
 from gateway.gate.concurrency import ActiveCalls, Limiter, run_within
-from gateway.gate.results import ResultKeeper
 from gateway.policy.decision import Reject
+from gateway.storage.result_store import ResultStore
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.context import CallContext
 
@@ -32,8 +32,8 @@ class GateServices:
     events: EventStream
     approvals: Approvals | None = None
     """Asks people for approvals. Without it, calls that need an approval are refused."""
-    keeper: ResultKeeper | None = None
-    """Shortens results over the limit of size, and stores them whole. Without it, these results are refused."""
+    store: ResultStore | None = None
+    """Stores results over the limit of size whole, while clients get them shortened. Without it, these results are refused."""
     mask: Callable[[str], str] | None = None
     """Function that removes secrets from the text of an error."""
 

@@ -128,7 +128,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
 
         A large result is checked in a worker thread.
         """
-        read, keeper = self._read, self.gate.services.keeper
+        read, store = self._read, self.gate.services.store
         rules = self._gate.rules
         if read.hidden_text is not None:
             rules = dataclasses.replace(rules, hidden_text=read.hidden_text)
@@ -137,7 +137,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
             return self.refuse(verdict) if isinstance(verdict, Reject) else outcome
         origin = ResultOrigin(self.ctx.facts.principal.id, read.name, form="messages" if read.method == "prompts/get" else "contents")
         is_large = isinstance(outcome.result, Received) and outcome.result.claim is not None
-        judged = await (judge_large if is_large else judge_small)(outcome.result, rules, keeper, origin)
+        judged = await (judge_large if is_large else judge_small)(outcome.result, rules, store, origin)
         if judged is None:
             return outcome
         return self.refuse(Reject(judged.rule, judged.reason)) if judged.rule else Finished(judged.result)

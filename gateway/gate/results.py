@@ -1,4 +1,4 @@
-"""Checks the results of calls and reads for hidden characters and size; shortens large results, and stores them whole (`ResultKeeper`).
+"""Checks the results of calls and reads for hidden characters and size; shortens large results, and stores them whole (`ResultStore`).
 
 A shortened result keeps its order, its images, `isError`, annotations and `_meta`. Each text that is cut is replaced by its first part,
 a notice (size, shape, how to read on) and a link. The stored bytes are exactly those of the text. `policy.result_limits` decides which
@@ -15,10 +15,9 @@ notice (the client fails). Revisit: when the protocol can mark a result as parti
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Literal, Protocol, TypeVar, cast, runtime_checkable
 
 import anyio.to_thread
@@ -84,48 +83,20 @@ class _Part:
     size: int
 
 
-class ResultKeeper:
-    """Shortens results that are too large for clients, and stores them whole, so that their callers can read them in parts."""
+def _shorten(store: ResultStore, result: JsonObject, max_bytes: int, source: ResultOrigin) -> JsonObject | Reject:
+    """Store a large result whole, and return a copy that is shortened to about `max_bytes`. Blocks.
 
-    def __init__(self, store: ResultStore, *, ttl_seconds: float) -> None:
-        self._store = store
-        self._ttl = ttl_seconds
-
-    @property
-    def settings(self) -> JsonObject:
-        """Settings from which `from_settings` creates an equivalent object in another process."""
-        return self._store.settings
-
-    @classmethod
-    def from_settings(cls, settings: JsonObject) -> ResultKeeper:
-        """Create an object that stores results in the same folder and with the same limits as the one whose `settings` are given."""
-        ttl = settings["ttl_seconds"]
-        return cls(
-            ResultStore(Path(settings["folder"]), ttl_seconds=ttl, max_bytes_per_owner=settings["max_bytes_per_owner"]), ttl_seconds=ttl
+    Return a refusal if the result cannot be stored, or cannot be shortened enough.
+    """
+    try:
+        return _Shortening(store, result, max_bytes, source).run()
+    except (StorageError, RecursionError) as error:
+        logger.warning("large result not stored origin=%s error=%s", source.origin, error)
+        why = _why(error)
+        return Reject(
+            "maxResultBytes",
+            f"The result is larger than the {max_bytes} bytes allowed here, and it could not be kept to be read in parts. {why}",
         )
-
-    async def shorten(self, result: JsonObject, max_bytes: int, source: ResultOrigin) -> JsonObject | Reject:
-        """Store a result, and return a shortened copy, as `shorten_now` does, but in a worker thread."""
-        return await self.work(lambda: self.shorten_now(result, max_bytes, source))
-
-    async def work(self, job: Callable[[], T]) -> T:
-        """Run the blocking function `job` in a worker thread of the result store, and return its result."""
-        return await self._store.work(job)
-
-    def shorten_now(self, result: JsonObject, max_bytes: int, source: ResultOrigin) -> JsonObject | Reject:
-        """Store a large result whole, and return a copy that is shortened to about `max_bytes`. Blocks.
-
-        Return a refusal if the result cannot be stored, or cannot be shortened enough.
-        """
-        try:
-            return _Shortening(self._store, self._ttl, result, max_bytes, source).run()
-        except (StorageError, RecursionError) as error:
-            logger.warning("large result not stored origin=%s error=%s", source.origin, error)
-            why = _why(error)
-            return Reject(
-                "maxResultBytes",
-                f"The result is larger than the {max_bytes} bytes allowed here, and it could not be kept to be read in parts. {why}",
-            )
 
 
 def _why(error: StorageError | RecursionError) -> str:
@@ -164,21 +135,21 @@ class Judged:
     is_shortened: bool = False
 
 
-def judge_whole(result: JsonObject, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged | None:
+def judge_whole(result: JsonObject, rules: ResultRules, store: ResultStore | None, source: ResultOrigin) -> Judged | None:
     """Check a result for hidden characters, then its size. Return its replacement; `None` if it passes unchanged. Blocks.
 
-    A result over the limit of size is shortened, and stored whole with `keeper`; without `keeper` it is refused.
+    A result over the limit of size is shortened, and stored whole in `store`; without `store` it is refused.
     """
     cleaned, verdict = _judge(result, rules)
     if isinstance(verdict, Shorten):
-        verdict = _unkept(verdict) if keeper is None else keeper.shorten_now(cleaned, verdict.max_bytes, source)
+        verdict = _unkept(verdict) if store is None else _shorten(store, cleaned, verdict.max_bytes, source)
     return _judged(result, cleaned, verdict)
 
 
 async def judge_small(
     result: JsonObject,
     rules: ResultRules,
-    keeper: ResultKeeper | None,
+    store: ResultStore | None,
     source: ResultOrigin,
     encoded_bytes: int | None = None,
     *,
@@ -191,14 +162,14 @@ async def judge_small(
     """
     cleaned, verdict = _judge(result, rules, encoded_bytes, is_searched=is_searched)
     if isinstance(verdict, Shorten):
-        verdict = _unkept(verdict) if keeper is None else await keeper.shorten(cleaned, verdict.max_bytes, source)
+        verdict = _unkept(verdict) if store is None else await store.work(partial(_shorten, store, cleaned, verdict.max_bytes, source))
     return _judged(result, cleaned, verdict)
 
 
-async def judge_large(result: JsonObject, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged | None:
+async def judge_large(result: JsonObject, rules: ResultRules, store: ResultStore | None, source: ResultOrigin) -> Judged | None:
     """Check a large result for hidden characters and size in a worker thread. Return its replacement; `None` if it passes unchanged."""
-    judge = partial(judge_whole, result, rules, keeper, source)
-    return await (anyio.to_thread.run_sync(judge) if keeper is None else keeper.work(judge))
+    judge = partial(judge_whole, result, rules, store, source)
+    return await (anyio.to_thread.run_sync(judge) if store is None else store.work(judge))
 
 
 def _judge(
@@ -228,7 +199,7 @@ class HelperResult(Releasable, Protocol):
     Its bytes count against the memory that large results may use together; `release` frees the result and these bytes.
     """
 
-    async def judge(self, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged | None:
+    async def judge(self, rules: ResultRules, store: ResultStore | None, source: ResultOrigin) -> Judged | None:
         """Check the result in the helper process, as `judge_whole` does. Call this at most once.
 
         Raises:
@@ -244,9 +215,8 @@ class HelperResult(Releasable, Protocol):
 class _Shortening:
     """The work of shortening one large result: stores its texts whole, and builds the shortened copy."""
 
-    def __init__(self, store: ResultStore, ttl_seconds: float, result: JsonObject, max_bytes: int, source: ResultOrigin) -> None:
+    def __init__(self, store: ResultStore, result: JsonObject, max_bytes: int, source: ResultOrigin) -> None:
         self._store = store
-        self._ttl = ttl_seconds
         self._result = result
         self._budget = max_bytes
         self._source = source
@@ -395,7 +365,7 @@ class _Shortening:
         examples = '"pointer": "/key/0"' if kept.mime_type.endswith("json") else '"lines": "1-200"'
         above = f"above are the first {shown:,} of its {kept.size:,} bytes" if shown else f"it has {kept.size:,} bytes"
         return (
-            f"[Shortened by the gateway: {above}. The whole is kept for {_duration(self._ttl)}. Read on with the tool "
+            f"[Shortened by the gateway: {above}. The whole is kept for {_duration(self._store.ttl_seconds)}. Read on with the tool "
             f'read_result, {{"id": "{kept.id}"}} and one of "page": 2, {examples}, "search": "words". Its shape:\n{shape}]'
         )
 

@@ -35,7 +35,8 @@ class RootRules:
         self._fixed: list[Protected] | None = None
         self._modules: set[str] = set()
         self._code: dict[str, Place] = {}
-        self._files: Mapping[str, object] = {}
+        self.files: Mapping[str, object] = {}
+        """Its keys are Python files whose folders are also protected. It is read at each decision."""
 
     def protect(self, references: Iterable[str]) -> None:
         """Protect the files of these Python modules, too: from now on, agents get no folder in which they could change them.
@@ -43,13 +44,6 @@ class RootRules:
         Files of agents and workflows refer to the modules as `package.module:name`.
         """
         self._modules.update(references)
-
-    def protect_files(self, files: Mapping[str, object]) -> None:
-        """Protect the folders of the Python files whose paths are the keys of `files`, too: agents must not be able to change them.
-
-        The mapping is read at each decision, so later changes count.
-        """
-        self._files = files
 
     def refusal(self, root: Path, access: Access) -> str | None:
         """Return why an agent must not have `access` (reading or writing) to the folder `root`, and what to do; `None` if it may have it.
@@ -74,7 +68,7 @@ class RootRules:
 
         The folder of a package is protected with everything below it.
         """
-        folders = {os.path.dirname(file): False for file in self._files}
+        folders = {os.path.dirname(file): False for file in self.files}
         for module in list(sys.modules.values()):
             facts = cast("Mapping[str, object]", getattr(module, "__dict__", {}))
             file = facts.get("__file__")

@@ -303,7 +303,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
             outcome = await self._settled(inner)
             if not self.is_plain(outcome):
                 async with inner.limits.clocks[-1].paused():  # judging is not working time of the tool
-                    outcome = await self._judged(outcome, claims)
+                    outcome = await self.judge_outcome(outcome, claims)
             fresh = outcome
             return outcome
 
@@ -329,19 +329,13 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         encoded = outcome.encoded if isinstance(outcome, Complete) else None
         return encoded is not None and len(encoded) == 1 and len(encoded[0]) <= self._tool.short_bytes and not may_hide(encoded[0])
 
-    async def judge_outcome(self, outcome: ToolOutcome) -> ToolOutcome:
+    async def judge_outcome(self, outcome: ToolOutcome, claims: list[Releasable] | None = None) -> ToolOutcome:
         """Check the result as policy says: remove or refuse hidden characters, then shorten or refuse a result over the limit of size.
 
-        Large results are checked in a worker thread or another process.
+        Large results are checked in a worker thread or another process, and the memory reserved for a large result is released. With
+        `claims`, the reservation of a large result that passes unchanged is added to this list instead, to be released later.
         """
-        return await self._judged(outcome)
-
-    async def _judged(self, outcome: ToolOutcome, claims: list[Releasable] | None = None) -> ToolOutcome:
-        """Check an outcome for hidden characters and size; return it or its replacement. Release the memory reserved for a large result.
-
-        With `claims`, the reservation of a large result that passes unchanged is added to this list instead, to be released later.
-        """
-        rules, keeper = self._rules.results, self.gate.services.keeper
+        rules, store = self._rules.results, self.gate.services.store
         if isinstance(outcome, TaskStarted):
             self._tool.cleaned(outcome.task)
             return outcome
@@ -354,15 +348,15 @@ class ToolCall(_ToolRequest[ToolOutcome]):
             parts = outcome.looked_at
             size = sum(map(len, outcome.encoded)) if outcome.encoded is not None else None
             may_have_hidden_text = parts is None or any(map(may_hide, parts))
-            judged = await judge_small(outcome.result, rules, keeper, origin, size, is_searched=may_have_hidden_text)
+            judged = await judge_small(outcome.result, rules, store, origin, size, is_searched=may_have_hidden_text)
             return outcome if judged is None else self._replaced(judged)
         passes = False
         try:
             if isinstance(claim, HelperResult):
-                judged = await claim.judge(rules, keeper, origin)
+                judged = await claim.judge(rules, store, origin)
                 outcome = Complete.received(await claim.whole()) if judged is None else outcome
             else:
-                judged = await judge_large(outcome.result, rules, keeper, origin)
+                judged = await judge_large(outcome.result, rules, store, origin)
             passes = judged is None and outcome.claim is not None
             return outcome if judged is None else self._replaced(judged)
         except ToolFailed as error:

@@ -7,7 +7,6 @@ response come later in a real call, so they are not part of the verdict.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Literal
 
 from gateway.config.policies import SourcePolicy
@@ -78,20 +77,6 @@ def explain_call(tool: str, compiled: ArgumentPolicy, arguments: JsonObject, pol
     if isinstance(verdict, Reject):
         return Explanation(False, verdict.rule, verdict.reason, dropped, added, judged)
     return Explanation(True, None, None, dropped, added, judged, filled)
-
-
-def hidden_by(tool: str, policy: SourcePolicy) -> str | None:
-    """Return the rule because of which a tool is not served, as a path below `policies.<source>`; `None` if it is served.
-
-    `tool` is the tool's name at its source.
-    """
-    for number, pattern in enumerate(policy.tools.deny):
-        if fnmatchcase(tool, pattern):
-            return f"tools.deny[{number}]"
-    if policy.tools.allow is not None and not any(fnmatchcase(tool, pattern) for pattern in policy.tools.allow):
-        return "tools.allow"
-    override = policy.overrides.get(tool)
-    return f"overrides.{tool}.enabled" if override is not None and not override.enabled else None
 
 
 def _outcome(compiled: ArgumentPolicy, rule: str, name: str, filled: JsonObject) -> Literal["passes", "refuses", "not given"]:

@@ -229,8 +229,6 @@ class _Form:
         self._fields = fields
         self._is_free = any(field.takes_text for field in fields)
         self._known: dict[str, tuple[Reading, ...]] = {}
-        self._roles: set[str] | None = None
-        self._address_names: int | None = None
 
     def secrets(self) -> Iterator[tuple[str, str]]:
         """Yield each place of the form that asks for a secret, as a description of the place and the kind of secret."""
@@ -308,9 +306,12 @@ class _Form:
         """Return whether a field's `name` ("PIN", "pincode") means the postal code of an Indian address, because the form asks for one."""
         if name not in ("pin", "pincode", "पिन", "पिनकोड") or self._says("card"):
             return False
-        if self._address_names is None:
-            self._address_names = sum(self._is_address_part(one) for one in self._fields)
-        return self._address_names >= MIN_ADDRESS_PARTS
+        return self._address_parts >= MIN_ADDRESS_PARTS
+
+    @cached_property
+    def _address_parts(self) -> int:
+        """The number of fields that ask for a part of a postal address."""
+        return sum(self._is_address_part(one) for one in self._fields)
 
     def _is_address_part(self, one: _Field) -> bool:
         readings = (reading for text in (one.name, str(one.schema.get("title") or "")) for reading in self._read(text))
@@ -318,10 +319,13 @@ class _Form:
 
     def _says(self, role: str) -> bool:
         """Return whether any text of the form contains a word with this role (a role of `request_words.WordRole`, such as `company`)."""
-        if self._roles is None:
-            readings = (reading for text in self._texts for reading in self._read(text.text))
-            self._roles = {role for reading in readings for roles in reading.roles for role in roles}
         return role in self._roles
+
+    @cached_property
+    def _roles(self) -> set[str]:
+        """The roles of all words in the texts of the form."""
+        readings = (reading for text in self._texts for reading in self._read(text.text))
+        return {role for reading in readings for roles in reading.roles for role in roles}
 
     # -- evidence without words ------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from gateway.policy.open_rules import holds_by_word, is_confining, left_open, wo
 from gateway.policy.schema_check import SchemaCheck, measure
 from gateway.policy.schema_types import declared_schema, types_of
 from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES, plan_arguments, public_names
-from gateway.policy.tool_policy import judge_tool
+from gateway.policy.tool_policy import hidden_by
 from gateway.policy.tool_schemas import declared_names
 
 FindingKind = Literal["dead", "open", "unusable", "conflict", "note"]
@@ -129,17 +129,20 @@ def _rules(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterator[F
         if tool != ANY_TOOL and tool not in schemas:
             yield _no_tool(f"arguments.{tool}", tool, schemas)
             continue
-        if tool != ANY_TOOL and not _exists(tool, policy):
+        if tool != ANY_TOOL and hidden_by(tool, policy) is not None:
             yield Finding(f"arguments.{tool}", "dead", "the tool is switched off by `tools` or its override.")
             continue
-        concerned = {t: s for t, s in schemas.items() if _exists(t, policy)} if tool == ANY_TOOL else {tool: schemas[tool]}
+        concerned = {t: s for t, s in schemas.items() if hidden_by(t, policy) is None} if tool == ANY_TOOL else {tool: schemas[tool]}
         for name, rule in rules.items():
             yield from _rule(f"arguments.{tool}.{name}", name, rule, policy, concerned)
 
 
-def _exists(tool: str, policy: SourcePolicy) -> bool:
-    override = policy.overrides.get(tool)
-    return judge_tool(tool, policy.tools.allow, policy.tools.deny) and (override is None or override.enabled)
+def _served(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterator[tuple[str, JsonObject]]:
+    """Yield the name and the schema of each served tool whose schema is an object, in the order of names."""
+    for tool in sorted(schemas):
+        schema = as_object(schemas[tool])
+        if schema is not None and hidden_by(tool, policy) is None:
+            yield tool, schema
 
 
 def _rule(path: str, name: str, rule: JsonObject, policy: SourcePolicy, concerned: Mapping[str, JsonValue]) -> Iterator[Finding]:
@@ -195,10 +198,7 @@ def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozen
     held: dict[str, str] = {}
     """Kind of argument, or `argument NAME` if the rule has a rule word such as `within` → path of a rule that restricts such arguments."""
     loose: list[tuple[str, str, frozenset[ArgumentKind]]] = []
-    for tool in sorted(schemas):
-        schema = as_object(schemas[tool])
-        if schema is None or not _exists(tool, policy):
-            continue
+    for tool, schema in _served(policy, schemas):
         for name in sorted(_callers_arguments(tool, schema, policy, denied)):
             kinds = kinds_of_argument(name, schema)
             rules = [(key, rule) for key in (ANY_TOOL, tool) if (rule := policy.arguments.get(key, {}).get(name)) is not None]
@@ -222,10 +222,7 @@ def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozen
 
 def _unjudged(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str], place: str) -> Iterator[Finding]:
     """Yield a finding for each tool that reads files and can run without a path, although the rule at `place` restricts the paths."""
-    for tool in sorted(schemas):
-        schema = as_object(schemas[tool])
-        if schema is None or not _exists(tool, policy):
-            continue
+    for tool, schema in _served(policy, schemas):
         accepted = _callers_arguments(tool, schema, policy, denied)
         fixed = policy.overrides[tool].fixed if tool in policy.overrides else {}
         paths = sorted(name for name in {*accepted, *fixed} if "path" in kinds_of_argument(name, schema))
@@ -271,7 +268,7 @@ def _overrides(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterat
             yield _no_tool(path, tool, schemas)
         elif override.enabled:
             yield from _override(path, tool, override, policy, schemas[tool])
-    _, lost = public_names((name for name in schemas if _exists(name, policy)), policy.overrides)
+    _, lost = public_names((name for name in schemas if hidden_by(name, policy) is None), policy.overrides)
     for tool, (name, holder) in lost.items():
         text = f"{name!r} is the name of tool {holder!r}, so this tool is left out; choose another name."
         yield Finding(f"overrides.{tool}.name", "conflict", text)
@@ -313,7 +310,7 @@ def _value(path: str, name: str, value: JsonValue, rules: ArgumentPolicy, schema
 
 def _framework_names(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str]) -> Iterator[Finding]:
     for tool, schema in schemas.items():
-        if not _exists(tool, policy):
+        if hidden_by(tool, policy) is not None:
             continue
         required = items_of(members_of(schema).get("required"))
         override = policy.overrides.get(tool)

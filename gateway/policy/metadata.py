@@ -164,10 +164,7 @@ def peer_meta(meta: JsonMapping) -> JsonMapping:
     Keys that belong to the connection are dropped, and keys with the prefix `dev.moongate/` that a server which is itself a gateway does
     not need to send. Accepted keys only describe the server's response and grant no rights.
     """
-    for key in meta:
-        if key in CONNECTION_KEYS or is_own_key(key):
-            break
-    else:
+    if not any(key in CONNECTION_KEYS or is_own_key(key) for key in meta):
         return meta
     taken: JsonObject = {}
     for key, value in meta.items():
@@ -186,10 +183,6 @@ def _id(value: JsonValue) -> JsonValue:
     return value if isinstance(value, str) and 0 < len(value) <= MAX_PEER_ID_CHARS else None
 
 
-def _fact(value: JsonValue) -> JsonValue:
-    return value is True
-
-
 def _task(value: JsonValue) -> JsonValue:
     facts = members_of(value)
     return facts if _id(facts.get("taskId")) and isinstance(facts.get("status"), str) else None
@@ -199,7 +192,7 @@ _PEER_VALUES: Mapping[str, Callable[[JsonValue], JsonValue]] = {
     HOPS_KEY: gateway_ids,
     GATEWAY_KEY: _id,
     ASK_KEY: _id,
-    HELD_KEY: _fact,
+    HELD_KEY: lambda value: value is True,
     TASK_META_KEY: _task,
     AGENT_META_KEY: as_object,
     SESSION_META_KEY: _id,

@@ -1,9 +1,11 @@
-"""Decides by `tools.allow` and `tools.deny` of a policy which tools of a source are served. Other tools are unknown to clients."""
+"""Decides by `tools` and `overrides` of a policy which tools of a source are served. Other tools are unknown to clients."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+
+from gateway.config.policies import SourcePolicy
 
 
 def judge_tool(name: str, allow: Sequence[str] | None, deny: Sequence[str]) -> bool:
@@ -15,3 +17,17 @@ def judge_tool(name: str, allow: Sequence[str] | None, deny: Sequence[str]) -> b
     if any(fnmatchcase(name, pattern) for pattern in deny):
         return False
     return allow is None or any(fnmatchcase(name, pattern) for pattern in allow)
+
+
+def hidden_by(tool: str, policy: SourcePolicy) -> str | None:
+    """Return the rule of a source's policy because of which a tool is not served, as a path below `policies.<source>`.
+
+    Return `None` if the tool is served. `tool` is the tool's name at its source.
+    """
+    for number, pattern in enumerate(policy.tools.deny):
+        if fnmatchcase(tool, pattern):
+            return f"tools.deny[{number}]"
+    if policy.tools.allow is not None and not any(fnmatchcase(tool, pattern) for pattern in policy.tools.allow):
+        return "tools.allow"
+    override = policy.overrides.get(tool)
+    return f"overrides.{tool}.enabled" if override is not None and not override.enabled else None

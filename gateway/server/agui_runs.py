@@ -24,7 +24,7 @@ from gateway.catalog import Catalog
 from gateway.errors import AskUnavailable, GatewayError, text_for_caller
 from gateway.gate.refusals import RULE_META_KEY
 from gateway.gate.tools import GuardedTool
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
 from gateway.server.clients import viewer_of
 from gateway.server.http_responses import insufficient_scope
@@ -32,7 +32,7 @@ from gateway.server.parked import HANDLE_PREFIX, ParkedCaller, ParkedCalls
 from gateway.tools.base import Complete, InputRequired, Tool
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
-from gateway.tools.ports import ClientProfile, LogLevel, capability_of
+from gateway.tools.ports import ClientProfile, LogLevel, NoCaller, capability_of
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponseUpdate
 
@@ -136,7 +136,7 @@ class _RunResponse(EventStream):
                 await channel.send(events.finished())
 
 
-class _Caller:
+class _Caller(NoCaller):
     """Sends the updates of an agent's run to the application as AG-UI events, during one request. Log and progress messages are dropped.
 
     Implements `Caller`, the interface through which a call sends messages to its client.
@@ -150,12 +150,6 @@ class _Caller:
     async def follow(self, update: AgentResponseUpdate) -> None:
         """Send an update of the agent's run to the application as AG-UI events."""
         await self._channel.send(self._events.update(update))
-
-    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Drop the progress report, because the AG-UI events of the run contain more."""
-
-    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Drop the log message."""
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Raise `AskUnavailable`: input cannot be requested during an AG-UI request.

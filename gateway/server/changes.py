@@ -100,7 +100,8 @@ class Changes:
     def __init__(self, catalog: Catalog, clients: Clients) -> None:
         self._catalog = catalog
         self._clients = clients
-        self._streams: Streams | None = None
+        self.streams: Streams | None = None
+        """The listen streams of 2026 clients, which are also notified; `None` before the SDK is loaded."""
         self._lists: _Paced[ChangeKind] = _Paced()
         self._updates: dict[str, None] = {}
         self._scopes: _Paced[str] = _Paced()
@@ -111,10 +112,6 @@ class Changes:
             catalog.disclosure.subscribe(self._listing_changed)
         catalog.subscribe(self._list_changed)
         catalog.subscribe_updates(self._resource_changed)
-
-    def notify_streams(self, streams: Streams) -> None:
-        """From now on, also report changes to `streams`, which sends them on the listen streams of 2026 clients."""
-        self._streams = streams
 
     def _list_changed(self, kind: ChangeKind) -> None:
         self._lists.add(kind)
@@ -146,12 +143,12 @@ class Changes:
                 updates, self._updates = self._updates, {}
                 own = {scope_of(session.profile.session_id, ""): session for session in self._clients.all()}
                 lists, scopes = self._lists.take(), self._scopes.take()
-                if self._streams is not None:
+                if self.streams is not None:
                     named: set[ChangeKind] = {*lists, "tools"} if _LISTENERS in scopes else lists
                     for kind in sorted(named):
-                        await self._streams.list_changed(kind)
+                        await self.streams.list_changed(kind)
                     for uri in updates:
-                        await self._streams.resource_updated(uri)
+                        await self.streams.resource_updated(uri)
                 for scope, session in own.items():
                     changed: set[ChangeKind] = {*lists, "tools"} if scope in scopes else lists
                     self._notify(session, changed, [u for u in updates if session.watched[u]], tasks)

@@ -40,7 +40,6 @@ from gateway.server.usage import Usages
 from gateway.storage.records import Records
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task_tools import TaskTools
-from gateway.tools.base import ChangeKind
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -114,7 +113,7 @@ class GatewayServer:
         self._sdk: SdkServer | None = None
         self._make_sdk: Callable[[], SdkServer] | None = None
         self._declare_skills()
-        catalog.subscribe(self._describe_again)
+        catalog.subscribe(lambda _: self.describe())
 
     def keep_tasks_in(self, records: Records, settings: TaskSettings, tools: TaskTools) -> None:
         """Let the server run calls as durable tasks, stored in `records`, which continue after a restart. Call this before it is entered.
@@ -136,14 +135,12 @@ class GatewayServer:
         self._stack.callback(tasks.cancel_scope.cancel)
         self.clients.tasks = tasks
         self.parked = parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
-        handler = TaskHandler(self.catalog, hmac.digest(self._state_key, b"task-handles", "sha256"))
+        handler = TaskHandler(self.catalog, hmac.digest(self._state_key, b"task-handles", "sha256"), self._current)
         runner: TaskRunner | None = None
         if self._kept_tasks is not None:
             records, settings, tools = self._kept_tasks
-            runner = TaskRunner(tasks, records, handler.call, settings=settings, ask_timeout_seconds=self._ask_timeout_seconds)
-            if self._current is not None:
-                handler.judge_callers_by(self._current)
-                runner.judge_callers_by(handler.caller_now)
+            ask_seconds = self._ask_timeout_seconds
+            runner = TaskRunner(tasks, records, handler.call, handler.caller_now, settings=settings, ask_timeout_seconds=ask_seconds)
             handler.run_with(runner)
             tools.run_with(runner)
             self._runner = runner
@@ -279,9 +276,6 @@ class GatewayServer:
         self._declare_skills()
         if self._sdk is not None:
             self._sdk.describe(self._local_instructions)
-
-    def _describe_again(self, kind: ChangeKind) -> None:
-        self.describe()
 
     def _declare_skills(self) -> None:
         """Declare the MCP skills extension to clients if any source has skills now; else stop declaring it."""

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from gateway.policy.quotas import QuotaReached
 from gateway.server.http_responses import Refusal
-from gateway.server.longest_idle import LongestIdle
+from gateway.server.longest_idle import LongestIdle, Waiting
 from gateway.server.usage import Usage
 from gateway.telemetry.sparse_log import SparseLog
 
@@ -28,15 +28,11 @@ Reason = Literal["deleted", "idle", "evicted", "refused", "failed", "stopped"]
 internal failure; the gateway stops."""
 
 
-class TrackedSession(Protocol):
+class TrackedSession(Waiting, Protocol):
     """Interface of a 2025 session over HTTP, served with or without the MCP SDK, as `SessionTable` uses it."""
 
     wire_id: str
     """Value of the session's `Mcp-Session-Id` header."""
-
-    def waits(self) -> tuple[int, float] | None:
-        """Return 0 and the monotonic time since when the session is idle; `None` while it has a call in progress or an open stream."""
-        ...
 
     def evict(self) -> None:
         """End the session to make room for a new session."""

@@ -60,19 +60,15 @@ def declares_tasks(client: ClientProfile) -> bool:
 class TaskHandler:
     """Decides which calls become tasks, starts the tasks of this gateway, and finds tasks (also of remote servers) for clients."""
 
-    def __init__(self, catalog: Catalog, key: bytes) -> None:
-        """`key` (32 bytes) encrypts the handles under which clients see the tasks of remote servers."""
+    def __init__(self, catalog: Catalog, key: bytes, current: CurrentCaller | None = None) -> None:
+        """`key` (32 bytes) encrypts the handles under which clients see the tasks of remote servers.
+
+        `current` returns the current rights of the callers of running tasks, and of subscribers to tasks. `None`: rights never change.
+        """
         self._catalog = catalog
         self._given: TaskRunner | None = None
-        self._current: CurrentCaller = lambda principal: principal
+        self._current: CurrentCaller = current or (lambda principal: principal)
         self._handles = TaskHandles(key)
-
-    def judge_callers_by(self, current: CurrentCaller) -> None:
-        """Set the function that returns a caller with its current rights. Without it, a caller keeps the rights it had at the start.
-
-        It is used for callers of running tasks, and for clients that follow tasks.
-        """
-        self._current = current
 
     def run_with(self, runner: TaskRunner) -> None:
         """Let this gateway run calls as tasks, with `runner`. Without this call, only tasks of remote servers are relayed."""

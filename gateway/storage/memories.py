@@ -33,8 +33,6 @@ class Memory:
     """A stored text that a search has found, with its similarity to the query."""
 
     text: str
-    similarity: float
-    """Cosine similarity to the query, from -1 to 1."""
     fields: JsonObject
 
 
@@ -80,7 +78,7 @@ class Memories:
             best = [(score, row_id) for score, row_id in nlargest(top, scored) if score >= at_least]
             query = sa.select(memories.c.id, memories.c.text, memories.c.fields).where(memories.c.id.in_([row_id for _, row_id in best]))
             found = {row[0]: row for row in (await connection.execute(query)).all()}
-        return [Memory(found[row_id][1], score, cast("JsonObject", json.loads(found[row_id][2]))) for score, row_id in best]
+        return [Memory(found[row_id][1], cast("JsonObject", json.loads(found[row_id][2]))) for _, row_id in best]
 
     async def delete(self, owner: str, collection: str) -> int:
         """Delete all texts of an owner's collection; return their number. Raises `StorageError`."""

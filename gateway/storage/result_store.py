@@ -78,13 +78,13 @@ class ResultStore:
     No file is created before the first result. Run `sweep_forever` while the store is used.
     """
 
-    def __init__(self, folder: Path, *, ttl_seconds: float, max_bytes_per_owner: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: Path | str, *, ttl_seconds: float, max_bytes_per_owner: int, clock: Callable[[], float] = time.time) -> None:
         """Store the settings. `folder` is created with the first result; its parent must exist then.
 
         Results expire after `ttl_seconds`. `clock` returns wall time, because the times of files are wall time.
         """
-        self._folder = folder
-        self._ttl = ttl_seconds
+        self._folder = Path(folder)
+        self.ttl_seconds = ttl_seconds
         self._max_bytes = max_bytes_per_owner
         self._clock = clock
         self._limiter = anyio.CapacityLimiter(_WORKERS)
@@ -92,7 +92,7 @@ class ResultStore:
     @property
     def settings(self) -> JsonObject:
         """The arguments of the constructor (without `clock`), with which another process can create a store of the same results."""
-        return {"folder": str(self._folder), "ttl_seconds": self._ttl, "max_bytes_per_owner": self._max_bytes}
+        return {"folder": str(self._folder), "ttl_seconds": self.ttl_seconds, "max_bytes_per_owner": self._max_bytes}
 
     async def work(self, job: Callable[[], T]) -> T:
         """Run a blocking method of this store in a worker thread; at most `_WORKERS` run at once."""
@@ -167,7 +167,7 @@ class ResultStore:
                 await self.work(self.sweep)
             except OSError as error:
                 logger.warning("sweep of stored results failed reason=%r", error.strerror or str(error))
-            await anyio.sleep(min(MAX_SWEEP_SECONDS, self._ttl / 2))
+            await anyio.sleep(min(MAX_SWEEP_SECONDS, self.ttl_seconds / 2))
 
     def _folder_of(self, owner: str) -> Path:
         return self._folder / hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -191,7 +191,7 @@ class ResultStore:
         return kept, path, len(line)
 
     def _is_expired(self, modified: float) -> bool:
-        return self._clock() - modified >= self._ttl
+        return self._clock() - modified >= self.ttl_seconds
 
     def _make_room(self, folder: Path, newest: str) -> None:
         files = sorted(self._files(folder), key=lambda item: (item[0].name == newest, item[1].st_mtime_ns))

@@ -16,7 +16,7 @@ from gateway.storage.record_types import TaskRow
 from gateway.storage.records import Records
 from gateway.tasks.inline_call import Work
 from gateway.tasks.lease import Lease
-from gateway.tasks.rights import KEY_GONE, CallerNow, refuse_unadmitted
+from gateway.tasks.rights import KEY_GONE, CallerNow, refuse_unadmitted, unchanged_caller
 from gateway.tasks.step_log import STEPS_VERSION
 from gateway.tasks.stored_call import request_key, to_stored
 from gateway.tasks.task import Task, TaskKind
@@ -43,6 +43,7 @@ class TaskRunner:
         group: anyio.abc.TaskGroup,
         records: Records,
         call: CallTool,
+        caller_now: CallerNow = unchanged_caller,
         *,
         settings: TaskSettings | None = None,
         ask_timeout_seconds: float = 3600.0,
@@ -51,21 +52,17 @@ class TaskRunner:
         """Store the arguments.
 
         `group` runs the tasks and must outlive the requests. The database `records` is opened only with the first task of this process, or
-        to take over tasks of a dead process. `call` calls a tool. `ask_timeout_seconds` is how long a client that waits for the result of a
-        call has to answer a question of the call. `lease_seconds` (see `LEASE_SECONDS`) must be the same in all processes that share the
-        database.
+        to take over tasks of a dead process. `call` calls a tool. `caller_now` checks, before a task starts and before each of its steps,
+        whether its caller may still call the tool. `ask_timeout_seconds` is how long a client that waits for the result of a call has to
+        answer a question of the call. `lease_seconds` (see `LEASE_SECONDS`) must be the same in all processes that share the database.
         """
         self.settings = settings or TaskSettings()
         self._records = records
         self._lease = Lease(records, lease_seconds)
         self._executor = TaskExecutor(
-            group, records, call, lease=self._lease, settings=self.settings, live_timeout_seconds=ask_timeout_seconds
+            group, records, call, caller_now, lease=self._lease, settings=self.settings, live_timeout_seconds=ask_timeout_seconds
         )
         self._upkeep = Upkeep(records, self._executor)
-
-    def judge_callers_by(self, caller_now: CallerNow) -> None:
-        """Set the function that checks, before a task starts and before each of its steps, whether its caller may still call the tool."""
-        self._executor.caller_now = caller_now
 
     async def run(self) -> None:
         """Until cancelled, renew the lease, start queued tasks, take over tasks of dead processes, and delete expired tasks.

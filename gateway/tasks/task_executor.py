@@ -21,7 +21,7 @@ from gateway.storage.records import Records
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.inline_call import InlineCall, Work
 from gateway.tasks.lease import Lease
-from gateway.tasks.rights import CallerNow, current_caller, refuse, unchanged_caller
+from gateway.tasks.rights import CallerNow, current_caller, refuse
 from gateway.tasks.step_log import StepLog
 from gateway.tasks.stored_call import ended, error_outcome
 from gateway.tasks.task import Task
@@ -52,6 +52,7 @@ class TaskExecutor:
         group: anyio.abc.TaskGroup,
         records: Records,
         call: CallTool,
+        caller_now: CallerNow,
         *,
         lease: Lease,
         settings: TaskSettings,
@@ -72,7 +73,7 @@ class TaskExecutor:
         """Whether no further task or step may begin, because the process will stop."""
         self.doubtful: set[str] = set()
         """Ids of tasks that may be stored although the database reported an error on storing them. `Upkeep` deletes these tasks."""
-        self.caller_now: CallerNow = unchanged_caller
+        self.caller_now = caller_now
         self._group = group
         self._records = records
         self._call = call

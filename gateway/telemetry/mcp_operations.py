@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
+from gateway.protocol import METHOD_NOT_FOUND
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, Attributes, Operation
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 
 OTHER = "_OTHER"
 """Label that replaces the name of an unknown method."""
-
-METHOD_NOT_FOUND = -32601
 
 Transport = Literal["pipe", "tcp"]
 ResultT = TypeVar("ResultT")

@@ -27,11 +27,6 @@ _PURPOSE = "Exporting telemetry"
 _SIGNALS = ("TRACES", "METRICS")
 
 
-def is_wanted() -> bool:
-    """Return whether the environment variable `ENABLE_INSTRUMENTATION` requests traces and metrics of the gateway."""
-    return is_set("ENABLE_INSTRUMENTATION")
-
-
 def create_resource(
     service_name: str | None = None,
     service_version: str | None = None,

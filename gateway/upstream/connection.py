@@ -12,7 +12,6 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Literal, cast
 
 import anyio
@@ -56,9 +55,6 @@ MAX_SPACING_SECONDS = 10.0
 
 A pause is as long as the last attempt took, up to this limit. Calls during the pause fail at once.
 """
-
-SILENT_SECONDS = 2.0
-"""Seconds that a listing for a client waits for the first message of a server reached over HTTP, before it leaves out this server."""
 
 PROBE_SECONDS = 3.0
 """Time between two calls that may try a failing server whose session is still open. All other calls in this time fail at once."""
@@ -109,17 +105,6 @@ class Connection:
         self._watch_scope: anyio.CancelScope | None = None
         self._retry_at = float("-inf")
 
-    async def is_silent(self) -> bool:
-        """Wait for the first handshake with a server over HTTP, and return true if it has not answered within `SILENT_SECONDS`.
-
-        Listings do not wait for a silent server. Return false at once for a child process, which may take longer to start.
-        """
-        if isinstance(self._remote.entry, StdioServer):
-            return False
-        with anyio.move_on_after(SILENT_SECONDS):
-            await self.responded.wait()
-        return not self.responded.is_set()
-
     # -- for callers -------------------------------------------------------------------------------------------
 
     def begin_use(self) -> None:
@@ -166,11 +151,6 @@ class Connection:
                 if self._is_failing and not patient:
                     break
         raise self._failure()
-
-    @property
-    def down_since_iso(self) -> str | None:
-        """The time since when the server has been failing, in ISO 8601 (UTC); `None` if it is not failing."""
-        return datetime.fromtimestamp(self.down_since, UTC).isoformat(timespec="seconds") if self.down_since is not None else None
 
     @property
     def ready(self) -> Session | None:
@@ -378,9 +358,8 @@ class Connection:
 
     def _note_down(self, error: BaseException, said: str = "") -> None:
         was = self.state
-        first = _first(error)
-        self.state = "auth needed" if isinstance(first, Unauthorized) else "down"
-        reason = _reason(first)
+        self.state = "auth needed" if isinstance(error, Unauthorized) else "down"
+        reason = _reason(error)
         self.last_error = f"{reason} ({said})" if said else reason
         if was != self.state:
             self.down_since = self.down_since or time.time()

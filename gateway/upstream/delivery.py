@@ -30,7 +30,6 @@ from gateway.policy.retry_safety import may_resend
 from gateway.protocol import INVALID_PARAMS, TASKS_EXTENSION
 from gateway.tools.base import (
     Complete,
-    InputRequired,
     OpenQuestion,
     TaskMethod,
     TaskStarted,
@@ -44,7 +43,7 @@ from gateway.upstream.caller_sessions import CallerSessions
 from gateway.upstream.child_processes import Holder
 from gateway.upstream.connection import Connection
 from gateway.upstream.gateway_chain import extend_via, received
-from gateway.upstream.input_guard import InputGuard
+from gateway.upstream.input_guard import InputGuard, to_input_required
 from gateway.upstream.listing import Listed
 from gateway.upstream.param_headers import param_headers
 from gateway.upstream.pinning import Pinning
@@ -52,7 +51,7 @@ from gateway.upstream.serial_queue import SerialQueue
 from gateway.upstream.server_messages import SessionHooks
 from gateway.upstream.server_session import Envelope, Session, open_session, with_extension
 from gateway.upstream.stdio import ChildLog
-from gateway.upstream.tasks import TaskFollower
+from gateway.upstream.tasks import TaskFollower, TaskLine
 from gateway.upstream.text_filters import with_readable_progress
 from gateway.upstream.transport import Remote
 
@@ -67,20 +66,12 @@ _PLAIN_MEMBERS = frozenset({"content", "structuredContent", "isError", "resultTy
 """Members of a plain `tools/call` result. A result with only these, and only plain text in `content`, is not searched for `_meta`."""
 
 
-class Sender(Protocol):
+class Sender(TaskLine, Protocol):
     """The interface with which `RemoteTool` sends requests to its server. The source of the server's tools implements it."""
 
     @property
     def tasks(self) -> TaskFollower:
         """The object that polls the server's tasks to their results, if the server runs calls as MCP tasks."""
-        ...
-
-    async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """Send one request for the call `ctx`, and return its result, in which only the `_meta` keys that the gateway accepts remain."""
-        ...
-
-    def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
-        """Return the requests for input in an `input_required` result of `send`."""
         ...
 
 
@@ -132,7 +123,7 @@ class RemoteTool:
             case "complete":
                 raise ToolFailed(f"Tool {name!r} answered with a result that cannot be read; it may have run.")
             case "input_required":
-                return self._sender.judge(result, ctx)
+                return to_input_required(result)
             case "task" if isinstance(result.get("taskId"), str):
                 if ctx.facts.takes_tasks:
                     return TaskStarted(result)
@@ -158,6 +149,14 @@ class RemoteTool:
         if method == "tasks/get":
             return await self._sender.tasks.judged(answer, str(params["taskId"]), self._listed.definition.name, ctx)
         return answer
+
+
+def add_input_responses(params: JsonObject, ctx: CallContext) -> None:
+    """Add the client's answers and the request state of the call `ctx` to the parameters of a request, if the call is a retry."""
+    if ctx.facts.input_responses is not None:
+        params["inputResponses"] = ctx.facts.input_responses
+    if ctx.facts.request_state is not None:
+        params["requestState"] = ctx.facts.request_state
 
 
 def received_call(result: JsonObject) -> JsonObject:
@@ -355,10 +354,7 @@ class Delivery:
         if agreed.has_tasks and self._declares_tasks(method, ctx):
             envelope = with_extension(envelope, TASKS_EXTENSION)
         if ctx is not None:
-            if ctx.facts.input_responses is not None:
-                params["inputResponses"] = ctx.facts.input_responses
-            if ctx.facts.request_state is not None:
-                params["requestState"] = ctx.facts.request_state
+            add_input_responses(params, ctx)
         return self._admitted(session, method, params, envelope) if self._pins.may_refuse else session.request(method, params, envelope)
 
     async def _admitted(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
@@ -407,7 +403,7 @@ class Delivery:
         if is_cancelled and self._tasks is not None and not session.closed.is_set():
             self._tasks.start_soon(self._leave_settled, session, ctx)
         else:
-            self._turns.leave(ctx, session.settle_seconds)
+            self._turns.leave(ctx, session.messages.settle_seconds)
 
     async def _leave_settled(self, session: Session, ctx: CallContext) -> None:
         assert self._turns is not None
@@ -420,7 +416,7 @@ class Delivery:
             logger.debug("ping after a cancelled call failed server=%s reason=%s", self._server, error)
         finally:
             self._questions.remove(cancelled)
-            self._turns.leave(ctx, session.settle_seconds)
+            self._turns.leave(ctx, session.messages.settle_seconds)
 
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:
         """Return whether a request declares the tasks extension.

@@ -23,8 +23,9 @@ import anyio
 import anyio.to_thread
 
 from gateway.errors import ToolFailed
-from gateway.gate.results import Judged, ResultKeeper, ResultOrigin, ResultRules
+from gateway.gate.results import Judged, ResultOrigin, ResultRules
 from gateway.json_types import JsonObject, JsonValue
+from gateway.storage.result_store import ResultStore
 from gateway.tools.base import Received, Releasable
 from gateway.upstream.gateway_chain import received
 from gateway.upstream.large_result_worker import receive, send
@@ -218,7 +219,7 @@ class LargeResult:
         self._parts = parts
         self._claim = claim
 
-    async def judge(self, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged | None:
+    async def judge(self, rules: ResultRules, store: ResultStore | None, source: ResultOrigin) -> Judged | None:
         """Apply `rules` to the result in the helper process, with the gate's function `judge_whole`.
 
         Return the verdict with the changed result, or `None` if the result passes unchanged: `whole` then returns it.
@@ -230,7 +231,7 @@ class LargeResult:
         if helper is None:
             raise ToolFailed(LOST)
         order: JsonObject = {"do": "judge", "rules": asdict(rules), "source": asdict(source)}
-        order["keeper"] = None if keeper is None else keeper.settings
+        order["store"] = None if store is None else store.settings
         is_usable = False
         try:
             with anyio.fail_after(JUDGE_SECONDS):

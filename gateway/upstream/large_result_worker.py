@@ -16,8 +16,9 @@ import sys
 from collections.abc import Sequence
 from typing import IO, cast
 
-from gateway.gate.results import ResultKeeper, ResultOrigin, ResultRules, judge_whole
+from gateway.gate.results import ResultOrigin, ResultRules, judge_whole
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.storage.result_store import ResultStore
 from gateway.tools.base import is_call_result
 from gateway.upstream.gateway_chain import received
 from gateway.wire.long_text import decode_lean
@@ -85,9 +86,9 @@ def _judged(result: JsonObject, order: JsonObject) -> tuple[JsonObject, Sequence
 
     The reply is `whole` without a body if the result passes unchanged; else the verdict, with the replacing result as the body.
     """
-    keeper = None if order["keeper"] is None else ResultKeeper.from_settings(order["keeper"])
+    store = None if order["store"] is None else ResultStore(**order["store"])
     try:
-        judged = judge_whole(result, ResultRules(**order["rules"]), keeper, ResultOrigin(**order["source"]))
+        judged = judge_whole(result, ResultRules(**order["rules"]), store, ResultOrigin(**order["source"]))
         if judged is None:
             return {"do": "whole"}, ()
         fields: JsonObject = {"do": "judged", "rule": judged.rule, "reason": judged.reason, "shortened": judged.is_shortened}

@@ -15,8 +15,9 @@ import anyio.to_thread
 
 from gateway.errors import PolicyDenied, StorageError
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.policy.pin_check import PINS_RULE, PinFinding, PinMode, judge_pins, pin_digest, pinned_form
+from gateway.policy.pin_check import PINS_RULE, PinFinding, PinMode, judge_pins, pin_digest
 from gateway.upstream.accepted_definitions import AcceptedDefinitions, Forms
+from gateway.upstream.pins import forms_of
 
 logger = logging.getLogger(__name__)
 
@@ -83,11 +84,7 @@ class Pinning:
         if self._record is None or self._locked is not None:
             return
         is_first = not self._first
-        new: dict[str, JsonObject] = {}
-        for wire in wires:
-            name = str(wire["name"])
-            if name not in self._first and name not in new:
-                new[name] = pinned_form(wire)
+        new = forms_of([wire for wire in wires if str(wire["name"]) not in self._first])
         if not new:
             return
         self._first |= _digests(new)
@@ -130,13 +127,7 @@ class Pinning:
 
         If a name is listed twice, the first definition counts.
         """
-        found: dict[str, str] = {}
-        if self._pinned is not None:
-            for wire in wires:
-                name = str(wire["name"])
-                if name not in found:
-                    found[name] = pin_digest(pinned_form(wire))
-        return found
+        return {} if self._pinned is None else _digests(forms_of(wires))
 
     def _judge(self, listed: Mapping[str, str], pinned: Mapping[str, str] | None) -> dict[str, PinFinding]:
         return judge_pins(listed, pinned, self._mode, first_use=self._locked is None)

@@ -61,11 +61,11 @@ class SerialQueue:
         """Time (`anyio.current_time`) before which no further call begins, so that the server can react to a rejected request for input."""
 
     @asynccontextmanager
-    async def turn(self, ctx: CallContext, leave: Leave | None = None) -> AsyncGenerator[CallContext, None]:
+    async def turn(self, ctx: CallContext, leave: Leave) -> AsyncGenerator[CallContext, None]:
         """Wait until the client of `ctx` may use the server, and yield the context with which its call runs inside this context manager.
 
         The wait does not count against the call's deadline. When the call has ended, the callback `leave` must call `SerialQueue.leave`, at
-        once or later; without a callback, this is done at once.
+        once or later.
         """
         await self._take(ctx, ctx.facts.client.session_id or secrets.token_hex(8))
         self._hold(ctx)
@@ -76,7 +76,7 @@ class SerialQueue:
             is_cancelled = True
             raise
         finally:
-            (leave or self._leave_at_once)(ctx, is_cancelled)
+            leave(ctx, is_cancelled)
 
     async def _take(self, ctx: CallContext, owner: str) -> None:
         """Wait until the client `owner` may use the server. While the client is disconnected, calls of other clients go first."""
@@ -202,9 +202,6 @@ class SerialQueue:
         if seconds:
             self._settled_at = max(self._settled_at, anyio.current_time() + seconds)
         self._next()
-
-    def _leave_at_once(self, ctx: CallContext, is_cancelled: bool) -> None:
-        self.leave(ctx)
 
     def _next(self) -> None:
         """Count one running call less. After the last running call, let the waiting calls of the next client begin."""

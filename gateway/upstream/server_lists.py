@@ -65,7 +65,6 @@ class ServerLists:
         self._may_request_input = may_request_input
         self._tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
         self.pins = Pinning(server, policy.pins)
-        self.quarantined = self.pins.quarantined
         self._built_modern = False
         self._agreed: Negotiated | None = None
         self._rereads: list[anyio.Event] = []
@@ -158,14 +157,6 @@ class ServerLists:
         if is_needed:
             self._rebuild_tools(modern=self._built_modern)
             self.on_change("tools")
-
-    def definitions(self) -> Sequence[JsonObject]:
-        """Return all tools as the server listed them, for the lock file; also those that are not served until a person accepts them."""
-        return self.entries["tools"]
-
-    def pin_remarks(self) -> list[str]:
-        """Return a sentence for the operator about each tool in the lock file that the server no longer lists."""
-        return self.pins.remarks()
 
     async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
         """Check before a `tools/call` that `session` lists the tool with its accepted definition in the lock file, if calls may be refused.

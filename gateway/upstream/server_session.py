@@ -94,7 +94,7 @@ class Session:
         self.tool_changes = 0
         """Number of times that the server's tools changed, or may have changed, during this session."""
         self._tasks = tasks
-        self._messages = ServerMessages(server, hooks)
+        self.messages = ServerMessages(server, hooks)
         self._level: LogLevel | None = None
         self._last_meta: tuple[Negotiated, JsonMapping, JsonMapping, LogLevel | None, JsonObject] | None = None
         """The values from which the last request's `_meta` was made, and this `_meta`. Carriers recognize the object and reuse its JSON."""
@@ -117,11 +117,6 @@ class Session:
     def is_modern(self) -> bool:
         """Whether the session uses the stateless protocol of MCP 2026."""
         return self.negotiated.era == "modern"
-
-    @property
-    def settle_seconds(self) -> float:
-        """Seconds until the server's requests for input of ended calls are rejected; 0 if there are no such requests."""
-        return self._messages.settle_seconds
 
     async def request(self, method: str, params: JsonMapping, envelope: Envelope = PLAIN) -> JsonObject:
         """Send one request, and return the result as the server sent it. Cancelling this method cancels the request at the server.
@@ -152,7 +147,7 @@ class Session:
         key = 0
         if ctx is not None and (carrier.is_single_stream or not is_modern):
             key = id(envelope)
-            self._messages.begin_call(key, ctx)
+            self.messages.begin_call(key, ctx)
         try:
             return await carrier.request(OutgoingRequest(method, params, meta, headers, is_modern, ctx, progress))
         except RequestFailure as failure:
@@ -161,7 +156,7 @@ class Session:
             raise describe(failure, method) from None
         finally:
             if key:
-                self._messages.end_call(key, method)
+                self.messages.end_call(key, method)
             if progress is not None:
                 await progress.finish()
 
@@ -298,13 +293,13 @@ class Session:
 
     async def answer_request(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:
         """Return the result of a request that the server sent (interface `Receiver` of carriers). Raises `RpcError`."""
-        return await self._messages.answer_request(method, params, ctx)
+        return await self.messages.answer_request(method, params, ctx)
 
     async def receive_notification(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
         """Process a notification that the server sent (interface `Receiver` of carriers). If the tools changed, drop their digests."""
         if method == "notifications/tools/list_changed":
             self.forget_tools()
-        await self._messages.receive_notification(method, params, ctx)
+        await self.messages.receive_notification(method, params, ctx)
 
     async def serve(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Process the requests and notifications of the server until the connection ends. `open_session` starts this as a task."""

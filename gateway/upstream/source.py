@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from typing import cast
 
 import anyio
 
 from gateway.auth.principal import LOCAL
-from gateway.config.models import ServerEntry
+from gateway.config.models import ServerEntry, StdioServer
 from gateway.config.policies import SourcePolicy
 from gateway.errors import AskExpired, AskUnavailable, NotFound, NotSent, Rejected, Unauthorized
 from gateway.json_types import JsonMapping, JsonObject
@@ -35,6 +36,9 @@ from gateway.upstream.server_messages import CANCEL_SECONDS
 from gateway.upstream.tasks import TaskFollower, task_options
 from gateway.upstream.text_filters import readable_input_request, readable_input_requests, readable_text, readable_value
 from gateway.upstream.transport import Remote
+
+SILENT_SECONDS = 2.0
+"""Seconds that a listing for a client waits for the first message of a server reached over HTTP, before it leaves out this server."""
 
 
 class UpstreamSource:
@@ -115,16 +119,20 @@ class UpstreamSource:
         await self._connection.settled.wait()
 
     async def is_silent(self) -> bool:
-        """Wait for the first response of a server over HTTP, and return true if none arrives within `SILENT_SECONDS` (`connection`).
+        """Wait for the first handshake with a server over HTTP, and return true if it has not answered within `SILENT_SECONDS`.
 
-        Return false at once for a child process, which may take any time to start.
+        Listings do not wait for a silent server. Return false at once for a child process, which may take longer to start.
         """
-        return await self._connection.is_silent()
+        if isinstance(self._entry, StdioServer):
+            return False
+        with anyio.move_on_after(SILENT_SECONDS):
+            await self._connection.responded.wait()
+        return not self._connection.responded.is_set()
 
     def status(self) -> SourceStatus:
         """Return the state of the server and its connection, for the gateway's status."""
         connection = self._connection
-        agreed = connection.negotiated
+        agreed, down_since = connection.negotiated, connection.down_since
         return SourceStatus(
             name=self._server,
             kind="server",
@@ -134,16 +142,16 @@ class UpstreamSource:
             tools=len(self.lists.tools),
             milliseconds=connection.milliseconds,
             error=connection.last_error or None,
-            quarantined=self.lists.quarantined(),
+            quarantined=self.lists.pins.quarantined(),
             suspicious=self.lists.suspicions.found,
             loop=self.lists.loops.problem,
-            since=connection.down_since_iso,
+            since=datetime.fromtimestamp(down_since, UTC).isoformat(timespec="seconds") if down_since is not None else None,
             questions=self._delivery.questions(self._guard.approving),
         )
 
     def quarantined(self) -> Mapping[str, str]:
         """Return the tools that are not served until a person accepts their definitions: tool name → reason and command to accept."""
-        return self.lists.quarantined()
+        return self.lists.pins.quarantined()
 
     @property
     def instructions(self) -> str | None:
@@ -283,10 +291,6 @@ class UpstreamSource:
             await self._credentials.reload_tokens()
             self._connection.try_at_once()
 
-    def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
-        """Return the requests for input in an `input_required` result of `send`, which has already checked them by policy."""
-        return to_input_required(result)
-
     async def reconnect(self) -> None:
         """Wait until a session with the server is open (interface `TaskLine`)."""
         await self._connection.session()
@@ -310,7 +314,7 @@ class UpstreamSource:
             if error.code in RESOURCE_MISSING:
                 raise NotFound("resource", uri) from None
             raise
-        return self._finish(result, ctx)
+        return self._finish(result)
 
     @property
     def serves_skills(self) -> bool:
@@ -339,11 +343,11 @@ class UpstreamSource:
         params: JsonObject = {"name": name}
         if arguments:
             params["arguments"] = dict(arguments)
-        return self._finish(await self.send("prompts/get", params, ctx), ctx)
+        return self._finish(await self.send("prompts/get", params, ctx))
 
-    def _finish(self, result: JsonObject, ctx: CallContext) -> Finished | InputRequired:
+    def _finish(self, result: JsonObject) -> Finished | InputRequired:
         if result.get("resultType") == "input_required":
-            return self.judge(result, ctx)
+            return to_input_required(result)
         result.pop("resultType", None)
         return Finished(result)
 

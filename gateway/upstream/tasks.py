@@ -99,7 +99,10 @@ class TaskLine(Protocol):
     """The interface through which a `TaskFollower` sends requests to its server and handles the server's requests for input."""
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """Send one request for the call `ctx`, and return its result. Raises `OutcomeUnknown` or `NotSent` if the connection is broken."""
+        """Send one request for the call `ctx`, and return its result, in which only the `_meta` keys that the gateway accepts remain.
+
+        Raises `OutcomeUnknown` or `NotSent` if the connection is broken.
+        """
         ...
 
     async def reconnect(self) -> None:

@@ -24,14 +24,10 @@ async def request_in_span(
     `send` receives `meta` with the span's trace context added. With `is_probing`, the request tests which MCP version the server supports:
     then the span does not record a rejection or a timeout as an error.
     """
-
-    async def send_traced(trace_context: dict[str, str]) -> JsonObject:
-        return await send({**(meta or {}), **trace_context})
-
     return await traced(
         method,
         params,
-        send_traced,
+        lambda trace_context: send({**(meta or {}), **trace_context}),
         protocol_version=protocol_version,
         transport="pipe" if is_pipe else "tcp",
         code_of=lambda error: error.code if isinstance(error, Rejected) else None,

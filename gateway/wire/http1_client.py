@@ -434,7 +434,7 @@ class ClientConnection(asyncio.Protocol):
                 self._response = self._make_response(stream)
             if stream.is_full and self._transport is not None:
                 self._transport.pause_reading()
-            if stream.pending_bytes >= LARGE_BYTES:
+            if stream.parser.pending_bytes >= LARGE_BYTES:
                 self._claim_bytes(self._pool.max_body_bytes)
         elif self._waiter is not None:
             self._parts.append(data)

@@ -158,7 +158,7 @@ class EventStream:
         self._connection: StreamConnection | None = connection
         self._server = server
         self._max_bytes = max_bytes
-        self._parser = SseParser(max_bytes)
+        self.parser = SseParser(max_bytes)
         self._messages: deque[bytes] = deque()
         self._queued_bytes = 0
         self._failure: RequestFailure | None = None
@@ -206,16 +206,6 @@ class EventStream:
         claim, self.claim = self.claim, None
         return claim or (self._connection.take_claim() if self._connection is not None else None)
 
-    @property
-    def last_id(self) -> bytes:
-        """Id of the last event, for `Last-Event-ID`; empty if it has none."""
-        return self._parser.last_id
-
-    @property
-    def retry_seconds(self) -> float | None:
-        """Reconnection time in seconds from the last `retry` field; `None` if the server sent none."""
-        return self._parser.retry_seconds
-
     def leave(self) -> None:
         """Drop further messages. The connection is kept for other requests if the stream ends within a second, else closed."""
         if self._connection is not None:
@@ -238,21 +228,16 @@ class EventStream:
         """Whether so many bytes are queued that the connection must stop reading."""
         return self._queued_bytes > HIGH_WATER_BYTES
 
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes received of the message that is not complete yet."""
-        return self._parser.pending_bytes
-
     def feed(self, data: bytes) -> None:
         """Parse the next bytes of the response body."""
         if self._failure is not None:
             return
         try:
             for piece in (data,) if self._decompressor is None else self._decompressor.pieces(data):
-                for message in self._parser.feed(piece):
+                for message in self.parser.feed(piece):
                     self._messages.append(message)
                     self._queued_bytes += len(message)
-                if self._parser.is_too_large:
+                if self.parser.is_too_large:
                     raise TooLarge(too_large(self._max_bytes), server=self._server)
         except TooLarge as error:
             self._failure = error

@@ -20,6 +20,7 @@ from gateway.cli.main import run_command
 from gateway.config.load import load_config
 from tests.cli.processes import Ended, untouched_logging
 from tests.fakes.raw_upstream import Raw, http_server
+from tests.fakes.recorded_events import RecordedEvents
 from tests.fakes.running import START_SECONDS, write_config
 
 
@@ -49,7 +50,8 @@ def gateway_inside(folder: Path, config: dict[str, Any], name: str = "gateway") 
 
     @asynccontextmanager
     async def serving() -> AsyncGenerator[tuple[str, Gateway]]:
-        async with Gateway.from_config(load_config(path, os.environ)) as gateway, anyio.create_task_group() as tasks:
+        loaded = load_config(path, os.environ)
+        async with Gateway.from_config(loaded, events=RecordedEvents()) as gateway, anyio.create_task_group() as tasks:
 
             async def serve(*, task_status: TaskStatus[str]) -> None:
                 await gateway.serve_http("127.0.0.1", 0, on_ready=task_status.started)

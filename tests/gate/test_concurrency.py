@@ -12,6 +12,7 @@ from gateway.gate.concurrency import Limiter, run_within
 from gateway.server.fast_path.in_flight import Deadlines, InFlightCall
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import CallContext, CallLimits, LateClock
+from tests.fakes.settled import settled
 
 
 def started(work: Callable[[], Awaitable[ToolOutcome]]) -> InFlightCall:
@@ -42,7 +43,7 @@ async def test_waiting_calls_get_slots_in_turn() -> None:
             await anyio.wait_all_tasks_blocked()
             assert (order, limiter.held) == (list(range(number + 1)), 1)
             answer.set()
-            await calls[number].settled()
+            await settled(calls[number])
     assert limiter.held == 0
 
 
@@ -58,7 +59,7 @@ async def test_many_calls_that_fail_at_once_do_not_nest() -> None:
     calls = [started(work) for _ in range(3_000)]
     limiter.release()
     with anyio.fail_after(20):
-        await calls[-1].settled()
+        await settled(calls[-1])
     assert all(isinstance(call.error, ValueError) for call in calls)
     assert limiter.held == 0
 

@@ -37,6 +37,7 @@ from gateway.tools.ports import ClientProfile, LogLevel
 from tests.architecture.sources import name_of, parsed, python_files
 from tests.fakes.inside import gateway_inside, raw_inside
 from tests.fakes.openai_server import ScriptedServer, openai_server
+from tests.fakes.recorded_events import RecordedEvents
 from tests.skills.on_disk import write_skill
 
 METHODS = {
@@ -460,7 +461,8 @@ async def test_code_that_files_load_is_judged_and_audited(tmp_path: Path, monkey
 
     monkeypatch.setattr(FunctionRules, "admit", noted)
     with served(tmp_path, monkeypatch) as (inside, _):
-        events = [(event.source, event.name) for event in inside._gateway.events.recent() if event.kind == "call.audited"]
+        recorded = cast("RecordedEvents", inside._gateway.events).recent()
+        events = [(event.source, event.name) for event in recorded if event.kind == "call.audited"]
     assert imported == judged == {"work:todo", "work:around", "work:step", "work:join", "work:make"}
     assert set(events) == {("agent/clerk", "todo"), ("agent/clerk", "around"), ("workflow/made", "make")}
 

@@ -14,13 +14,12 @@ from gateway.errors import PolicyDenied, Rejected, UpstreamTimeout
 from gateway.gate.concurrency import Limiter
 from gateway.gate.pipeline import GateServices, SourceGate
 from gateway.gate.reads import Read, ReadGate
-from gateway.gate.results import ResultKeeper
 from gateway.json_types import JsonObject
 from gateway.storage.result_store import ResultStore
-from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Finished, InputRequired
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
+from tests.fakes.recorded_events import RecordedEvents
 
 HIDDEN = "vis\u200bible"
 URI = "docs://page"
@@ -37,9 +36,9 @@ def without_password(text: str) -> str:
 class Room:
     """One gate with what it writes to."""
 
-    def __init__(self, keeper: ResultKeeper | None = None, *, is_local: bool = False, mask: Any = None, **rules: Any) -> None:
-        self.events, self.limiter = EventStream(), Limiter(1)
-        gate = SourceGate("docs", GateServices(self.events, keeper=keeper, mask=mask), self.limiter)
+    def __init__(self, store: ResultStore | None = None, *, is_local: bool = False, mask: Any = None, **rules: Any) -> None:
+        self.events, self.limiter = RecordedEvents(), Limiter(1)
+        gate = SourceGate("docs", GateServices(self.events, store=store, mask=mask), self.limiter)
         self.gate = ReadGate(gate, SourcePolicy.model_validate(rules), is_local=is_local)
 
     async def read(self, result: Any, *, method: str = "resources/read", ctx: CallContext | None = None, **settings: Any) -> Any:
@@ -134,18 +133,18 @@ async def test_too_large_read_without_keeper_is_refused() -> None:
 
 
 async def test_read_over_max_kept_bytes_is_refused(tmp_path: Path) -> None:
-    keeper = ResultKeeper(ResultStore(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000), ttl_seconds=60)
+    store = ResultStore(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000)
     with pytest.raises(PolicyDenied) as refused:
-        await Room(keeper, maxResultBytes=1_024, maxKeptBytes=1_024).read(contents("x" * 5_000))
+        await Room(store, maxResultBytes=1_024, maxKeptBytes=1_024).read(contents("x" * 5_000))
     assert refused.value.rule == "maxKeptBytes"
 
 
 @pytest.mark.parametrize("method", ["resources/read", "prompts/get"])
 async def test_too_large_read_is_shortened_in_the_form_of_its_method(tmp_path: Path, method: str) -> None:
-    keeper = ResultKeeper(ResultStore(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000), ttl_seconds=60)
+    store = ResultStore(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000)
     text = "".join(f"line {number}\n" for number in range(900))
     prompt: JsonObject = {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}
-    read = await Room(keeper, maxResultBytes=1_024).read(prompt if method == "prompts/get" else contents(text), method=method)
+    read = await Room(store, maxResultBytes=1_024).read(prompt if method == "prompts/get" else contents(text), method=method)
     shown = str(read.result["messages"] if method == "prompts/get" else read.result["contents"])
     assert "line 1" in shown and "line 899" not in shown and "read_result" in shown
 

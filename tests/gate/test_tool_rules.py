@@ -26,15 +26,15 @@ from gateway.errors import (
 from gateway.gate.concurrency import ActiveCalls, Limiter
 from gateway.gate.pipeline import GateServices, SourceGate
 from gateway.gate.refusals import DROPPED_META_KEY, RULE_META_KEY
-from gateway.gate.results import ResultKeeper, ResultRules
+from gateway.gate.results import ResultRules
 from gateway.gate.tool_rules import ToolRules
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.storage.result_store import ResultStore
-from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolDefinition, ToolOutcome
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext, CallPorts
+from tests.fakes.recorded_events import RecordedEvents
 from tests.gate.test_tools import FakeTool, complete, failing, returning
 
 HIDDEN, CLEAN = "vis\u200bible", "visible"
@@ -70,18 +70,18 @@ def rules_of(definition: ToolDefinition | None = None, *, is_local: bool = False
 def guarded(
     tool: Any,
     rules: ToolRules | None = None,
-    events: EventStream | None = None,
+    events: RecordedEvents | None = None,
     *,
     source: str = "docs",
     limiter: Limiter | None = None,
     active: ActiveCalls | None = None,
     **services: Any,
 ) -> GuardedTool:
-    gate = SourceGate(source, GateServices(events or EventStream(), **services), limiter, active)
+    gate = SourceGate(source, GateServices(events or RecordedEvents(), **services), limiter, active)
     return GuardedTool(tool, rules or rules_of(tool.definition), gate, exposed_name="docs__read")
 
 
-def last(events: EventStream) -> tuple[str, Any, Any]:
+def last(events: RecordedEvents) -> tuple[str, Any, Any]:
     event = events.recent()[-1]
     return event.kind, event.fields.get("outcome"), event.fields.get("rule")
 
@@ -167,7 +167,7 @@ def test_task_limits_name_source_and_tool() -> None:
 
 
 async def test_running_keeps_gate_around_another_tool() -> None:
-    events, active, limiter = EventStream(), ActiveCalls(), Limiter(1)
+    events, active, limiter = RecordedEvents(), ActiveCalls(), Limiter(1)
     gate = rules_of(ToolDefinition("read", None, {"type": "object", "properties": {"path": {"type": "string"}}}), timeoutSeconds=0.02)
     first = guarded(FakeTool(returning(Complete.text("first"))), gate, events, active=active, limiter=limiter)
     counted: list[int] = []
@@ -189,7 +189,7 @@ async def test_running_keeps_gate_around_another_tool() -> None:
 
 
 async def test_refused_call_records_removed_argument_names() -> None:
-    events, tool = EventStream(), FakeTool(failing(AssertionError()))
+    events, tool = RecordedEvents(), FakeTool(failing(AssertionError()))
     gate = rules_of(tool.definition, arguments={"read": {"path": {"const": "a"}}})
     await guarded(tool, gate, events).call({"path": "b", "more": 1}, CallContext())
     fields = events.recent()[-1].fields
@@ -223,7 +223,7 @@ def test_description_depends_on_scopes_unless_policy_sets_it() -> None:
 
 
 async def test_key_without_scope_is_refused_before_tool_runs() -> None:
-    events, ctx = EventStream(), CallContext(CallFacts(principal=Principal("key:ada", scopes=("other",))))
+    events, ctx = RecordedEvents(), CallContext(CallFacts(principal=Principal("key:ada", scopes=("other",))))
     tool = guarded(FakeTool(failing(AssertionError())), events=events)
     outcome = await complete(tool, {}, ctx)
     assert (outcome.is_error, outcome.result["_meta"], last(events)) == (
@@ -247,7 +247,7 @@ async def test_only_gateway_tools_see_scopes_behind_the_gate(source: str, inner:
 
 
 async def test_call_that_needs_approval_is_refused_without_approvals() -> None:
-    events = EventStream()
+    events = RecordedEvents()
     tool = FakeTool(failing(AssertionError()))
     gate = rules_of(tool.definition, approval={"always": ["*"]})
     outcome = await complete(guarded(tool, gate, events), {"path": "a", "more": 1})
@@ -260,7 +260,7 @@ async def test_call_that_needs_approval_is_refused_without_approvals() -> None:
 
 
 async def test_hidden_text_of_results_and_tasks_is_removed_or_refused() -> None:
-    events = EventStream()
+    events = RecordedEvents()
     hidden = FakeTool(returning(Complete.text(HIDDEN)))
     assert (await complete(guarded(hidden), {})).as_text() == CLEAN
     assert (await complete(guarded(hidden, rules_of(hidden.definition, hiddenText="allow")), {})).as_text() == HIDDEN
@@ -294,16 +294,16 @@ async def test_encoded_result_gives_its_size() -> None:
         assert (await complete(guarded(tool, rules_of(tool.definition, maxResultBytes=1_024)), {})).is_error is is_refused
 
 
-async def test_too_large_result_is_shortened_with_keeper(tmp_path: Path) -> None:
-    events = EventStream()
-    keeper = ResultKeeper(ResultStore(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000), ttl_seconds=60)
+async def test_too_large_result_is_shortened_with_store(tmp_path: Path) -> None:
+    events = RecordedEvents()
+    store = ResultStore(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000)
     tool = FakeTool(returning(Complete.text("".join(f"line {number}\n" for number in range(900)))))
     rules = rules_of(tool.definition, maxResultBytes=1_024)
-    outcome = await complete(guarded(tool, rules, events, keeper=keeper), {})
+    outcome = await complete(guarded(tool, rules, events, store=store), {})
     assert not outcome.is_error and "line 1" in outcome.as_text() and "line 899" not in outcome.as_text()
     assert (last(events), events.recent()[-1].fields["shortened"]) == (("call.finished", "complete", None), True)
     rules = rules_of(tool.definition, maxResultBytes=1_024, maxKeptBytes=2_000)
-    refused = await complete(guarded(tool, rules, events, keeper=keeper), {})
+    refused = await complete(guarded(tool, rules, events, store=store), {})
     assert (refused.result["_meta"][RULE_META_KEY], last(events)) == ("maxKeptBytes", ("call.refused", "refused", "maxKeptBytes"))
     assert "shortened" not in events.recent()[-1].fields
 
@@ -343,7 +343,7 @@ async def test_removed_names_are_logged_once_without_values(caplog: pytest.LogCa
 async def test_errors_become_results_without_secrets(
     error: Exception, outcome: str, text: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    events, tool = EventStream(), FakeTool(failing(error))
+    events, tool = RecordedEvents(), FakeTool(failing(error))
     result = await complete(guarded(tool, events=events, mask=without_password), {})
     assert (result.is_error, last(events)[:2], events.recent()[-1].fields["error"]) == (
         True,
@@ -358,14 +358,14 @@ async def test_errors_become_results_without_secrets(
 
 
 async def test_policy_denied_in_tool_is_refusal_with_rule() -> None:
-    events = EventStream()
+    events = RecordedEvents()
     result = await complete(guarded(FakeTool(failing(PolicyDenied("Not here.", rule="files.read", subject="x"))), events=events), {})
     assert (result.as_text(), result.is_error, result.result["_meta"]) == ("Not here.", True, {RULE_META_KEY: "files.read"})
     assert last(events) == ("call.refused", "refused", "files.read")
 
 
 async def test_exceptions_of_own_tools_reach_the_run() -> None:
-    events, error = EventStream(), ToolFailed("no")
+    events, error = RecordedEvents(), ToolFailed("no")
     tool = FakeTool(failing(error))
     with pytest.raises(ToolFailed) as raised:
         await guarded(tool, rules_of(tool.definition, is_own=True), events).call({}, CallContext())
@@ -374,10 +374,10 @@ async def test_exceptions_of_own_tools_reach_the_run() -> None:
 
 
 async def test_expired_question_ends_call_as_timeout() -> None:
-    events = EventStream()
+    events = RecordedEvents()
     result = await complete(guarded(FakeTool(failing(AskExpired("Nobody answered within 5 s."))), events=events), {})
     assert (result.is_error, result.as_text(), last(events)) == (True, "Nobody answered within 5 s.", ("call.finished", "timeout", None))
-    late = EventStream()
+    late = RecordedEvents()
 
     async def ended(arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         for clock in ctx.limits.clocks:
@@ -411,7 +411,7 @@ async def test_timeout_names_its_limit(in_task: bool, key: str) -> None:
     [({}, "call.started"), ({"input_responses": {}}, "call.resumed"), ({"request_state": "s"}, "call.resumed")],
 )
 async def test_leg_with_answers_or_state_resumes_call(leg: dict[str, Any], kind: str) -> None:
-    events = EventStream()
+    events = RecordedEvents()
     await guarded(FakeTool(returning(Complete.text(""))), events=events).call({}, CallContext(CallFacts(**leg)))
     assert [event.kind for event in events.recent()] == [kind, "call.finished"]
 
@@ -421,12 +421,12 @@ async def test_finished_calls_with_side_effects_are_audited() -> None:
         (returning(Complete.text("")), ["call.started", "call.finished", "call.audited"]),
         (returning(InputRequired({})), ["call.started", "call.input_required"]),
     ):
-        events, tool = EventStream(), FakeTool(work)
+        events, tool = RecordedEvents(), FakeTool(work)
         await guarded(tool, rules_of(ToolDefinition("read"), is_own=True), events).call(
             {}, CallContext(CallFacts(principal=Principal("key:ada")))
         )
         assert [event.kind for event in events.recent()] == kinds
-    events = EventStream()
+    events = RecordedEvents()
     await guarded(FakeTool(returning(Complete.text("", is_error=True))), rules_of(is_own=True), events).call({}, CallContext())
     audited = events.recent()[-1]
     assert (audited.kind, audited.source, audited.name, audited.principal, audited.fields) == (
@@ -460,7 +460,7 @@ class Recorder:
     ],
 )
 async def test_call_in_durable_task_is_a_step(outcome: Any, said: str, recorded: str) -> None:
-    events, steps, tool = EventStream(), Recorder(outcome), FakeTool(returning(Complete.text("done")))
+    events, steps, tool = RecordedEvents(), Recorder(outcome), FakeTool(returning(Complete.text("done")))
     ctx = CallContext(ports=CallPorts(durable=cast("Any", steps)))
     for idempotent in ([], ["read"]):
         result = await complete(guarded(tool, rules_of(tool.definition, idempotent=idempotent), events), {}, ctx)
@@ -509,7 +509,7 @@ async def test_task_request_has_timeout_of_call() -> None:
 
 
 async def test_task_request_is_authorized_and_audited_again() -> None:
-    tool, events = Tracked({"status": "working"}), EventStream()
+    tool, events = Tracked({"status": "working"}), RecordedEvents()
     behind = guarded(tool, events=events, limiter=Limiter(0))
     narrowed = CallContext(CallFacts(principal=Principal("key:ada", scopes=("tools:docs/other",))))
     with anyio.fail_after(20), pytest.raises(PolicyDenied) as refused:

@@ -21,13 +21,13 @@ from gateway.gate.tool_rules import DEFAULT_TASK_SECONDS, ToolRules
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.decision import Reject
-from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext, CallPorts
 from gateway.tools.drive import drive
 from gateway.tools.function import tool
 from gateway.tools.ports import ClientProfile, LogLevel
+from tests.fakes.recorded_events import RecordedEvents
 
 Work = Callable[[JsonObject, CallContext], Awaitable[ToolOutcome]]
 SCHEMA: JsonObject = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -96,12 +96,12 @@ def guard(
     work: Work | Tool,
     *,
     limiter: Limiter | None = None,
-    events: EventStream | None = None,
+    events: RecordedEvents | None = None,
     schema: JsonObject = SCHEMA,
     **rules: Any,
 ) -> GuardedTool:
     tool = FakeTool(work, schema) if callable(work) else work
-    gate = SourceGate("docs", GateServices(events or EventStream()), limiter)
+    gate = SourceGate("docs", GateServices(events or RecordedEvents()), limiter)
     return GuardedTool(tool, ToolRules.build(tool.definition, SourcePolicy.model_validate(rules)), gate, exposed_name="docs__read")
 
 
@@ -111,7 +111,7 @@ async def complete(tool: GuardedTool, arguments: JsonObject, ctx: CallContext = 
     return outcome
 
 
-def told(events: EventStream) -> list[tuple[str, str | None]]:
+def told(events: RecordedEvents) -> list[tuple[str, str | None]]:
     return [(event.kind, event.fields.get("outcome")) for event in events.recent()]
 
 
@@ -138,7 +138,7 @@ async def test_arguments_reach_tool_uncopied() -> None:
 
 @pytest.mark.requirement(25)
 async def test_removed_names_are_noted_in_a_copy_of_the_result() -> None:
-    events = EventStream()
+    events = RecordedEvents()
     relayed: JsonObject = {"content": [], "_meta": {"vendor": 1}}
     outcome = await complete(guard(returning(Complete(relayed)), events=events), {"path": "a", "secret": "canary", "x" * 500: 1})
     assert outcome.result["_meta"] == {"vendor": 1, DROPPED_META_KEY: ["secret", "x" * 64]}
@@ -148,7 +148,7 @@ async def test_removed_names_are_noted_in_a_copy_of_the_result() -> None:
 
 
 async def test_refused_call_never_reaches_tool() -> None:
-    events = EventStream()
+    events = RecordedEvents()
     tool = guard(never, events=events, arguments={"read": {"path": {"pattern": "^docs/"}}})
     outcome = await complete(tool, {"path": "etc", "pth": 1})
     assert outcome.is_error
@@ -159,7 +159,7 @@ async def test_refused_call_never_reaches_tool() -> None:
 
 
 async def test_check_judges_without_running_and_without_events() -> None:
-    events = EventStream()
+    events = RecordedEvents()
     verdict = guard(never, events=events).check({"path": 1}, LOCAL.facts.principal)
     assert isinstance(verdict, Reject)
     assert verdict.rule == "inputSchema"
@@ -179,7 +179,7 @@ def test_definition_is_unchanged_without_rules() -> None:
 
 
 async def test_too_large_result_is_replaced_by_the_reason() -> None:
-    events = EventStream()
+    events = RecordedEvents()
     outcome = await complete(guard(returning(Complete.text("x" * 5_000)), events=events, maxResultBytes=1_024), {})
     assert outcome.is_error
     assert "maxResultBytes" in outcome.as_text()
@@ -213,7 +213,7 @@ async def test_ask_unavailable_reaches_the_server() -> None:
     ids=lambda error: type(error).__name__,
 )
 async def test_gateway_error_becomes_result_with_its_message(error: Exception) -> None:
-    events = EventStream()
+    events = RecordedEvents()
     outcome = await complete(guard(failing(error), events=events), {})
     assert outcome.is_error
     assert outcome.as_text() == "No such page: 'x'."
@@ -244,7 +244,7 @@ async def test_unexpected_exception_is_logged_and_hidden_from_caller(
 
 @pytest.mark.parametrize("error", [NotFound("tool", "read"), Rejected("Bad", server="docs", code=-32602)])
 async def test_protocol_errors_reach_the_server(error: Exception) -> None:
-    events = EventStream()
+    events = RecordedEvents()
     with pytest.raises(type(error)) as caught:
         await guard(failing(error), events=events).call({}, LOCAL)
     assert caught.value is error
@@ -256,7 +256,7 @@ async def test_protocol_errors_reach_the_server(error: Exception) -> None:
 
 
 async def test_events_have_no_arguments_and_results() -> None:
-    events = EventStream()
+    events = RecordedEvents()
     ctx = CallContext(CallFacts(principal=Principal("key:ab")))
     await guard(echo, events=events).call({"path": "canary"}, ctx)
     assert [(event.source, event.name, event.principal) for event in events.recent()] == [("docs", "docs__read", "key:ab")] * 2
@@ -274,7 +274,7 @@ async def test_events_have_no_arguments_and_results() -> None:
     ],
 )
 async def test_each_outcome_has_one_event(outcome: ToolOutcome, said: tuple[str, str]) -> None:
-    events = EventStream()
+    events = RecordedEvents()
     assert await guard(returning(outcome), events=events).call({}, LOCAL) is outcome
     assert told(events) == [("call.started", None), said]
 
@@ -285,7 +285,7 @@ async def test_call_in_several_legs_starts_and_finishes_once() -> None:
             return InputRequired({"q": ASK}, state="s")
         return Complete.text(str(ctx.facts.input_responses["q"]["action"]))
 
-    events, person = EventStream(), Person()
+    events, person = RecordedEvents(), Person()
     person.may_answer.set()
     outcome = await drive(guard(ask_then_answer, events=events), {}, CallContext(ports=CallPorts(caller=person)))
     assert isinstance(outcome, Complete)
@@ -316,7 +316,7 @@ async def test_call_over_its_deadline_is_cancelled() -> None:
             cancelled.set()
         raise AssertionError
 
-    events = EventStream()
+    events = RecordedEvents()
     limiter = Limiter(1)
     with anyio.fail_after(20):
         outcome = await complete(guard(hang, events=events, limiter=limiter, timeoutSeconds=0.02), {})
@@ -335,7 +335,7 @@ async def test_cancelled_call_frees_its_slot() -> None:
         await anyio.sleep_forever()
         raise AssertionError
 
-    events, limiter = EventStream(), Limiter(1)
+    events, limiter = RecordedEvents(), Limiter(1)
     returned: list[ToolOutcome] = []
 
     async def run() -> None:
@@ -545,7 +545,7 @@ async def test_approval_mode_of_a_tool_is_enforced_by_the_gate(decision: str, ra
     person = Decider(decision)
     ctx = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {}})), CallPorts(caller=person))
     policy = SourcePolicy(approval=ApprovalLists(never=["wipe"])) if overruled else SourcePolicy()
-    events = EventStream()
+    events = RecordedEvents()
     gate = SourceGate("function", GateServices(events, Approvals(None, events)))
     guarded = GuardedTool(wipe, ToolRules.build(wipe.definition, policy, is_local=True), gate, exposed_name="wipe")
     outcome = await guarded.call({"disk": "sda"}, ctx)

@@ -86,7 +86,7 @@ async def test_answer_survives_gateway_restart_without_replaying_held_call(
             stats: Any = (await client.call_tool("old__stats", {})).structured_content
     assert answered.content[0].text == "accept: Ada"
     assert gone.is_error
-    assert "no longer waiting" in gone.content[0].text
+    assert "no longer waits" in gone.content[0].text
     assert stats["calls"]["ask_name"] == 1
 
 

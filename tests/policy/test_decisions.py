@@ -12,7 +12,7 @@ from gateway.config.policies import SourcePolicy
 from gateway.json_types import JsonObject
 from gateway.policy.argument_policy import ArgumentPolicy
 from gateway.policy.decision import PASS, Reject
-from gateway.policy.explain import explain_call, hidden_by
+from gateway.policy.explain import explain_call
 from gateway.policy.input_answers import answer_problem
 from gateway.policy.labels import (
     ConfidentialityLabel,
@@ -30,6 +30,7 @@ from gateway.policy.root_policy import Protected, judge_root, remark_root
 from gateway.policy.scopes import is_admin, judge_scope, knows_source, scope_problem
 from gateway.policy.shaping import FRAMEWORK_NAMES
 from gateway.policy.task_scheduling import choose_next
+from gateway.policy.tool_policy import hidden_by
 
 # -- answers -------------------------------------------------------------------------------------------------------
 

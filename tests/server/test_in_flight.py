@@ -14,6 +14,7 @@ from gateway.server.fast_path.deferred_caller import PlainCaller
 from gateway.server.fast_path.in_flight import Deadlines, InFlightCall
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import CallContext, CallLimits, LateClock
+from tests.fakes.settled import settled
 
 
 class Closable(PlainCaller):
@@ -55,7 +56,7 @@ async def test_slow_call_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None
 
     call = InFlightCall(work(), LateClock(60), Deadlines())
     with anyio.fail_after(20):
-        await call.settled()
+        await settled(call)
         assert not call.is_over
         release.set()
         outcome = await call.outcome(Closable())

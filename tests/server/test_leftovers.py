@@ -19,6 +19,7 @@ from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import LateClock
 from gateway.wire.http1_exchange import Exchange
 from gateway.wire.http1_server import ServerConnection
+from tests.fakes.settled import settled
 from tests.server.test_plain_calls import heads, post, request, standing
 from tests.wire.test_http1_client import ASK, CHUNKED, pooled
 
@@ -31,7 +32,7 @@ async def test_ended_call_leaves_nothing_for_the_garbage_collector() -> None:
     try:
         late = DeferredCaller()
         running = InFlightCall(work(), LateClock(HAND_OVER_SECONDS), Deadlines(), late)
-        await running.settled()
+        await settled(running)
         await anyio.lowlevel.checkpoint()
         assert running.is_over and running.result is not None
         left = weakref.ref(late)

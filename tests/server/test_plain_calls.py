@@ -32,10 +32,10 @@ from gateway.server.http_app import build_http_app
 from gateway.server.key_gate import KeyGate
 from gateway.server.origins import accepted_origins
 from gateway.server.sdk_path.lazy_application import Probes
-from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, InputRequired, OnChange, TaskStarted, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.ports import LogLevel
+from tests.fakes.recorded_events import RecordedEvents
 from tests.fakes.wired import Counting, Kept, Wired, lifespan, served
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 20}, "n": {}, "héé": {}}}
@@ -136,7 +136,7 @@ class Setup:
     def __init__(self, folder: Path) -> None:
         self.echo, self.mirrored, self.own = Echo("echo", SCHEMA), Echo("mirrored", MIRRORED), Echo("own", SCHEMA)
         self.asking, self.more = Echo("asking", SCHEMA, may_ask=True), Echo("more", SCHEMA)
-        self.events = EventStream()
+        self.events = RecordedEvents()
         policy = SourcePolicy.model_validate({"arguments": {"echo": {"text": {"not": {"const": "evil"}}}}, "maxResultBytes": 4096})
         entries = [
             CatalogEntry(Remote("up", [self.echo, self.mirrored, self.asking, self.more]), policy, ""),
@@ -264,7 +264,7 @@ def is_json(body: bytes) -> bool:
     return False
 
 
-def happened(events: EventStream, since: int) -> list[Any]:
+def happened(events: RecordedEvents, since: int) -> list[Any]:
     """What was recorded, without times."""
     recorded = events.recent()[since:]
     return [(e.kind, e.source, e.name, e.principal, {k: v for k, v in e.fields.items() if k != "milliseconds"}) for e in recorded]

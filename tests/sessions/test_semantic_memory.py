@@ -57,7 +57,7 @@ async def test_own_texts_are_found_nearest_first_and_can_be_deleted(tmp_path: Pa
     memory = SemanticMemoryProvider(embedder, tmp_path / "m.db", top_k=2, owner="everybody", collection="docs")
     await memory.remember(["Paris by train.", "Paris, Paris!", "A fig.", "  "], fields={"page": 3})
     found = await memory.recall("paris")
-    assert [hit.text for hit in found] == ["Paris, Paris!", "Paris by train."] and found[0].similarity > 0.99
+    assert [hit.text for hit in found] == ["Paris, Paris!", "Paris by train."]
     assert found[0].fields == {"page": 3}
     again = SemanticMemoryProvider(embedder, tmp_path / "m.db", owner="everybody", collection="docs")
     await again.remember(["A fig."])

@@ -15,7 +15,7 @@ import anyio
 from gateway.config.models import TaskSettings
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
-from gateway.tasks.rights import CallerNow
+from gateway.tasks.rights import CallerNow, unchanged_caller
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
 from gateway.tasks.task_executor import CallTool
@@ -54,15 +54,13 @@ async def running(
     settings: TaskSettings | None = None,
     url: str | None = None,
     lease_seconds: float = LEASE_SECONDS,
-    caller_now: CallerNow | None = None,
+    caller_now: CallerNow = unchanged_caller,
 ) -> AsyncGenerator[TaskRunner]:
     """A runner over the state folder, or the database at `url`, as a gateway has it. `caller_now` judges the callers."""
     records = Records(StateFolder(folder), audit_days=1, url=url)
     try:
         async with anyio.create_task_group() as group:
-            runner = TaskRunner(group, records, call, settings=settings, lease_seconds=lease_seconds)
-            if caller_now is not None:
-                runner.judge_callers_by(caller_now)
+            runner = TaskRunner(group, records, call, caller_now, settings=settings, lease_seconds=lease_seconds)
             group.start_soon(runner.run)
             yield runner
             group.cancel_scope.cancel()

@@ -17,16 +17,16 @@ import pytest
 
 from gateway.config.policies import SourcePolicy
 from gateway.gate.pipeline import GateServices, SourceGate
-from gateway.gate.results import Judged, ResultKeeper, ResultOrigin, ResultRules
+from gateway.gate.results import Judged, ResultOrigin, ResultRules
 from gateway.gate.tool_rules import ToolRules
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.storage.file_names import DATABASE_FILE
 from gateway.storage.result_store import ResultStore
-from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, Received, Releasable, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext, DurablePort
 from gateway.upstream.large_result_pool import HelperPool
+from tests.fakes.recorded_events import RecordedEvents
 from tests.tasks.dying import running
 from tests.tasks.test_runner import CTX, ended, port, sql, until
 
@@ -59,7 +59,7 @@ class Judging:
         self._clock = ctx.limits.clocks[-1]
         self.deadlines = [self._clock.scope.deadline]
 
-    async def judge(self, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged:
+    async def judge(self, rules: ResultRules, store: ResultStore | None, source: ResultOrigin) -> Judged:
         self.deadlines.append(self._clock.scope.deadline)
         return Judged(Complete.text("judged").result)
 
@@ -111,10 +111,10 @@ async def helper_processes() -> AsyncGenerator[HelperPool]:
         await made.aclose()
 
 
-def gate(folder: Path, tool: Tool, *, keeps: bool = True, events: EventStream | None = None) -> GuardedTool:
+def gate(folder: Path, tool: Tool, *, keeps: bool = True, events: RecordedEvents | None = None) -> GuardedTool:
     """The gate around a tool; what it shortens is kept unless `keeps` is false."""
-    keeper = ResultKeeper(ResultStore(folder / "kept", ttl_seconds=60, max_bytes_per_owner=10**8), ttl_seconds=60) if keeps else None
-    services = GateServices(events or EventStream(), keeper=keeper)
+    store = ResultStore(folder / "kept", ttl_seconds=60, max_bytes_per_owner=10**8) if keeps else None
+    services = GateServices(events or RecordedEvents(), store=store)
     return GuardedTool(tool, ToolRules.build(tool.definition, SourcePolicy(**SHORT)), SourceGate("up", services), exposed_name="up__big")
 
 
@@ -183,7 +183,7 @@ async def test_size_claim_of_a_result_is_released_once_recorded(kind: str, recor
 
 
 async def test_rejected_result_is_reported_as_rejected(tmp_path: Path) -> None:
-    events = EventStream()
+    events = RecordedEvents()
     run = Run(gate(tmp_path, Large(RESULTS["text"]), keeps=False, events=events), goes_on=True)
     async with running(tmp_path, run) as runner:
         assert (await ended(runner, await runner.start("up__big", {}, CTX))).status == "completed"

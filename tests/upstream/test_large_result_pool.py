@@ -18,7 +18,7 @@ import anyio.to_thread
 import pytest
 
 from gateway.errors import ToolFailed
-from gateway.gate.results import HelperResult, Judged, ResultKeeper, ResultOrigin, ResultRules, judge_whole
+from gateway.gate.results import HelperResult, Judged, ResultOrigin, ResultRules, judge_whole
 from gateway.storage.result_store import ResultStore
 from gateway.upstream import large_result_pool
 from gateway.upstream.gateway_chain import received
@@ -97,7 +97,7 @@ async def test_held_result_is_judged_as_in_the_gateway(tmp_path: Path) -> None:
                     folders = tmp_path / name / kind / "here", tmp_path / name / kind / "there"
                     for folder in folders:
                         folder.mkdir(parents=True)
-                    here, there = (ResultKeeper(ResultStore(f, ttl_seconds=60, max_bytes_per_owner=10**9), ttl_seconds=60) for f in folders)
+                    here, there = (ResultStore(f, ttl_seconds=60, max_bytes_per_owner=10**9) for f in folders)
                     source = ResultOrigin("owner", "up__tool", output_schema=TYPED)
                     whole = received(json.loads(message(result))["result"])
                     del whole["resultType"]
@@ -167,7 +167,7 @@ linux = pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").e
 @pytest.mark.fault(20)
 async def test_helper_that_dies_fails_its_call_only(tmp_path: Path) -> None:
     rules, source = RULES["strip"], ResultOrigin("owner", "up__tool")
-    keeper = ResultKeeper(ResultStore(tmp_path, ttl_seconds=60, max_bytes_per_owner=10**9), ttl_seconds=60)
+    store = ResultStore(tmp_path, ttl_seconds=60, max_bytes_per_owner=10**9)
     with anyio.fail_after(30):
         async with helpers() as made:
             first = await hold(made, RESULTS["text"])
@@ -175,12 +175,12 @@ async def test_helper_that_dies_fails_its_call_only(tmp_path: Path) -> None:
             second = await hold(made, RESULTS["rows"])
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(ToolFailed, match="Ask for less"):
-                await first.judge(rules, keeper, source)
-            assert (await second.judge(rules, keeper, source)) is not None
+                await first.judge(rules, store, source)
+            assert (await second.judge(rules, store, source)) is not None
             [idle] = processes()
             os.kill(idle, signal.SIGKILL)
             await anyio.to_thread.run_sync(os.waitid, os.P_PID, idle, os.WEXITED | os.WNOWAIT)  # ended, and not yet collected
-            assert (await (await hold(made, RESULTS["text"])).judge(rules, keeper, source)) is not None
+            assert (await (await hold(made, RESULTS["text"])).judge(rules, store, source)) is not None
 
 
 @linux

@@ -16,7 +16,7 @@ from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext, CallPorts
 from gateway.tools.ports import ClientProfile, NoCaller
-from gateway.upstream.serial_queue import SerialQueue
+from gateway.upstream.serial_queue import Leave, SerialQueue
 
 pytestmark = pytest.mark.attack(42)
 
@@ -32,10 +32,15 @@ class Silent(NoCaller):
         return {"action": "accept", "content": {}}
 
 
+def at_once(turns: SerialQueue) -> Leave:
+    """A callback that ends the turn of a call as soon as the call has ended."""
+    return lambda ctx, _: turns.leave(ctx)
+
+
 async def call(turns: SerialQueue, who: str, caller: NoCaller | None = None) -> None:
     """A call of a client; with a `caller` the server asks it something."""
     ctx = CallContext(CallFacts(principal=Principal(who), client=ClientProfile(session_id=who)), CallPorts(caller=caller or NoCaller()))
-    async with turns.turn(ctx) as held:
+    async with turns.turn(ctx, at_once(turns)) as held:
         if caller is not None:
             await held.ask({"method": "elicitation/create", "params": {}})
 
@@ -63,7 +68,8 @@ async def test_unanswered_sampling_approval_is_withdrawn_for_waiters() -> None:
     client = ClientProfile(session_id="weak", capabilities={"elicitation": {"form": {}}})
 
     async def sample() -> None:
-        async with turns.turn(CallContext(CallFacts(principal=Principal("weak"), client=client), CallPorts(caller=Silent()))) as held:
+        ctx = CallContext(CallFacts(principal=Principal("weak"), client=client), CallPorts(caller=Silent()))
+        async with turns.turn(ctx, at_once(turns)) as held:
             with pytest.raises(AskWithdrawn, match="callers: separate"):
                 await Approvals(None, EventStream()).ask(question, held, "caller")
 
@@ -92,7 +98,7 @@ async def test_question_asked_while_others_wait_is_limited_too() -> None:
 
     async def work_then_ask() -> None:
         ctx = CallContext(CallFacts(principal=Principal("weak")), CallPorts(caller=Silent()))
-        async with turns.turn(ctx) as held:
+        async with turns.turn(ctx, at_once(turns)) as held:
             await begun.wait()
             with pytest.raises(AskExpired):
                 await held.ask({"method": "elicitation/create", "params": {}})
@@ -154,12 +160,12 @@ async def test_disconnected_client_gets_its_turn_when_it_is_back() -> None:
     turns, away, served = SerialQueue(60), Away(is_here=False), list[str]()
 
     async def work(who: str, presence: Away | None = None) -> None:
-        async with turns.turn(CallContext(CallFacts(principal=Principal(who)), CallPorts(presence=presence))):
+        async with turns.turn(CallContext(CallFacts(principal=Principal(who)), CallPorts(presence=presence)), at_once(turns)):
             served.append(who)
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            async with turns.turn(CallContext(CallFacts(principal=Principal("first")))):
+            async with turns.turn(CallContext(CallFacts(principal=Principal("first"))), at_once(turns)):
                 tasks.start_soon(work, "away", away)
                 await anyio.wait_all_tasks_blocked()
                 tasks.start_soon(work, "honest")
@@ -175,7 +181,7 @@ async def test_running_call_needs_its_client_only_while_others_wait() -> None:
     turns, here = SerialQueue(60), Away(is_here=True)
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            async with turns.turn(CallContext(CallFacts(principal=Principal("slow")), CallPorts(presence=here))):
+            async with turns.turn(CallContext(CallFacts(principal=Principal("slow")), CallPorts(presence=here)), at_once(turns)):
                 for _ in range(2):
                     assert here.needs == 0
                     with anyio.move_on_after(0.05):

@@ -13,22 +13,16 @@ import anyio
 from gateway.json_types import JsonObject, JsonValue
 from gateway.server.clients import CloseableCaller
 from gateway.server.detached_caller import wants_level
-from gateway.tools.ports import LogLevel, Presence, undeclared
+from gateway.tools.ports import LogLevel, NoCaller, Presence, undeclared
 
 
-class PlainCaller:
+class PlainCaller(NoCaller):
     """The `Caller` (sends a call's messages to its client) of a 2026-07-28 call whose client requested neither progress nor log messages.
 
     It drops progress and log messages. It cannot request input, because 2026 clients receive requests for input in results.
     """
 
     log_level: LogLevel | None = None
-
-    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Drop the progress report."""
-
-    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Drop the log message."""
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Raise `AskUnavailable`, because the client does not support requests for input.

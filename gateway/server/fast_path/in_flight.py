@@ -154,12 +154,6 @@ class InFlightCall:
         else:
             self._on_settled = then
 
-    async def settled(self) -> None:
-        """Wait until the call has ended, or was handed over to the SDK path (with the MCP SDK)."""
-        settled = asyncio.Event()
-        self.when_settled(settled.set)
-        await settled.wait()
-
     def hand_over(self) -> None:
         """Stop waiting for the call here, so that its request is delegated to the SDK path (with the MCP SDK). The call continues to run.
 

@@ -40,13 +40,10 @@ Outcome = Finished | InputRequired
 class ReadMethods:
     """Request handlers of the MCP SDK's server for reads, prompts, completion, resource subscriptions and `logging/setLevel`."""
 
-    def __init__(self, catalog: Catalog, clients: Clients) -> None:
+    def __init__(self, catalog: Catalog, clients: Clients, parked: ParkedCalls) -> None:
+        """Reads and prompts of 2026 clients are parked in `parked` while they wait for the client's input."""
         self._catalog = catalog
         self._clients = clients
-        self._parked: ParkedCalls | None = None
-
-    def park_in(self, parked: ParkedCalls) -> None:
-        """Set the object that keeps reads and prompts of 2026 clients waiting between two requests, until the client sends the input."""
         self._parked = parked
 
     async def read(self, ctx: RequestContext, params: ReadResourceRequestParams) -> JsonObject:
@@ -128,12 +125,12 @@ class ReadMethods:
             if not modern:
                 outcome: Outcome = await drive_rounds(work, call, ctx.method)
                 await caller.close()
-            elif may_ask and self._parked is not None and call.facts.client.can_be_asked:
+            elif may_ask and call.facts.client.can_be_asked:
                 outcome = await self._parked.run(work, call, caller)
             else:
                 outcome = await work(call.with_state(open_upstream_state(call.facts.request_state)))
                 outcome = seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else outcome
-                if self._parked is not None and scope_of_request(ctx) is None:
+                if scope_of_request(ctx) is None:
                     self._parked.note_behind(outcome, work, call)
         except Exception as error:
             raise to_rpc_error(error, era) from None

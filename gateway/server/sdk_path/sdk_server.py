@@ -173,9 +173,8 @@ class SdkServer:
         methods = TaskMethods(parts.tasks, parts.catalog, parts.clients)
         news = TaskNotifications(parts.tasks, methods, parts.clients, parts.group, parts.runner)
         self._listening = ListenStreams(parts.catalog, parts.clients, news)
-        parts.changes.notify_streams(self._listening)
-        self._reads = ReadMethods(parts.catalog, parts.clients)
-        self._reads.park_in(parts.parked)
+        parts.changes.streams = self._listening
+        self._reads = ReadMethods(parts.catalog, parts.clients, parts.parked)
         self.mcp = _Server(name, version=version, get_tool_input_schema=parts.catalog.input_schema)
         self.mcp.extensions = extensions
         self._register(parts)

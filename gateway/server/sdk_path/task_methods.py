@@ -62,14 +62,8 @@ class TaskMethods:
         self._handler = handler
         self._catalog = catalog
         self._clients = clients
-        self._on_legacy: Callable[[RequestContext, Task], None] = lambda ctx, task: None
-
-    def tell_legacy(self, on_start: Callable[[RequestContext, Task], None]) -> None:
-        """Register `on_start`, which is called with the request's context and the task when a 2025 client starts a task.
-
-        It then notifies the client of changes of the task's status.
-        """
-        self._on_legacy = on_start
+        self.on_legacy: Callable[[RequestContext, Task], None] = lambda ctx, task: None
+        """Called with the request's context and the task when a 2025 client starts a task, whose status changes the client must get."""
 
     def bind(self, server: Server[Any]) -> None:
         """Register the handlers of the `tasks/…` methods, and the middleware for calls that start tasks, at the SDK's server."""
@@ -108,7 +102,7 @@ class TaskMethods:
             task = await self._handler.start(tool, arguments, call, seconds)
         except (TaskError, StorageError) as error:
             raise to_rpc_error(error, "legacy") from None
-        self._on_legacy(ctx, task)
+        self.on_legacy(ctx, task)
         return {"task": legacy_task(task)}
 
     # -- asking about them -------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class TaskNotifications:
         self._clients = clients
         self._group = group
         self._runner = runner
-        methods.tell_legacy(self._started)
+        methods.on_legacy = self._started
 
     # -- 2026: a listen stream ---------------------------------------------------------------------------------
 

@@ -363,11 +363,11 @@ class HttpSessionCarrier(HttpCarrier):
                 raise
             except OutcomeUnknown as error:
                 failure = error
-            last_id = stream.last_id or last_id
+            last_id = stream.parser.last_id or last_id
             if not last_id:
                 raise failure
-            if stream.retry_seconds is not None:
-                seconds = min(max(stream.retry_seconds, MIN_RESUME_SECONDS), MAX_RESUME_SECONDS)
+            if stream.parser.retry_seconds is not None:
+                seconds = min(max(stream.parser.retry_seconds, MIN_RESUME_SECONDS), MAX_RESUME_SECONDS)
             stream = await self._resume(last_id, seconds)
 
     async def _resume(self, last_id: bytes, seconds: float) -> EventStream:

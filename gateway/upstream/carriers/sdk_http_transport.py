@@ -21,6 +21,7 @@ import httpx2
 from pydantic_core import from_json
 
 from gateway.egress.bounded_transport import build_transport
+from gateway.egress.tcp import CONNECT_SECONDS
 from gateway.errors import (
     Forbidden,
     GatewayError,
@@ -66,10 +67,6 @@ The SDK stops after two attempts; then the server could send no requests and not
 
 MAX_RELISTEN_SECONDS = 30.0
 """Longest wait between two attempts to open the standalone stream (GET) of an MCP 2025 session."""
-
-CONNECT_TIMEOUT_SECONDS = 10.0
-"""Timeout for opening a TCP and TLS connection to the server. The deadline of the call is set elsewhere (`gate`)."""
-
 
 _FRAMING = (b"content-length", b"transfer-encoding")
 """Response headers that describe the framing of the body. They are removed when the body has been read."""
@@ -496,5 +493,5 @@ def _transport(server: str, url: str, credentials: Credentials | None) -> httpx2
 
 
 def _client(transport: httpx2.AsyncBaseTransport, headers: Mapping[str, str]) -> httpx2.AsyncClient:
-    timeout = httpx2.Timeout(CONNECT_TIMEOUT_SECONDS, read=None, write=60.0, pool=None)
+    timeout = httpx2.Timeout(CONNECT_SECONDS, read=None, write=60.0, pool=None)
     return httpx2.AsyncClient(transport=transport, headers=dict(headers), timeout=timeout, follow_redirects=False)

@@ -110,7 +110,7 @@ class MCPFunction(FunctionTool[..., Any]):
             outcome = await self._invoke(arguments, ctx, by_program=False)
             refused = RULE_META_KEY in (outcome.result.get("_meta") or {})  # the gate refused the call, so it did not run
             if not refused and (self._parse is not None or outcome.is_error):
-                return self._read(outcome)
+                return read_outcome(outcome, self._parse)
         except ToolFailed:
             self.invocation_exception_count += 1
             raise
@@ -128,10 +128,12 @@ class MCPFunction(FunctionTool[..., Any]):
         return await self._parsed(arguments, CallContext())
 
     async def _parsed(self, arguments: JsonObject, ctx: CallContext) -> str | list[Content]:
-        return self._read(await self._invoke(arguments, ctx, by_program=True))
+        return read_outcome(await self._invoke(arguments, ctx, by_program=True), self._parse)
 
-    def _read(self, outcome: Complete) -> str | list[Content]:
-        parsed = self._parse(outcome) if self._parse is not None else to_contents(outcome.result)
-        if outcome.is_error:
-            raise ToolFailed(error_text(parsed))
-        return parsed
+
+def read_outcome(outcome: Complete, parse: Parse | None) -> str | list[Content]:
+    """Convert the outcome of a call with `parse`, or to contents if `parse` is `None`. Raises `ToolFailed` if the outcome is an error."""
+    parsed = parse(outcome) if parse is not None else to_contents(outcome.result)
+    if outcome.is_error:
+        raise ToolFailed(error_text(parsed))
+    return parsed

@@ -52,16 +52,16 @@ from gateway.tools.invocation import FunctionInvocationContext
 from gateway.types.content import Content
 from gateway.upstream.carriers.carrier import Carrier
 from gateway.upstream.carriers.sdk_carrier import SdkCarrier, Streams
-from gateway.upstream.delivery import RemoteTool
+from gateway.upstream.delivery import RemoteTool, add_input_responses
 from gateway.upstream.gateway_chain import received
 from gateway.upstream.input_guard import Answered, Relayed, to_input_required
-from gateway.upstream.library.functions import MAX_NAME_CHARS, Invoke, MCPFunction, Parse, local_name, normalize_name
+from gateway.upstream.library.functions import MAX_NAME_CHARS, Invoke, MCPFunction, Parse, local_name, normalize_name, read_outcome
 from gateway.upstream.library.loadable_functions import Disclosure
 from gateway.upstream.library.mcp_tool_options import MCPToolOptions, check_options, needs_approval, to_policy
 from gateway.upstream.library.sampling import SamplingHandler
 from gateway.upstream.library.tool_calls import SamplingCaller, with_host_values, with_properties
 from gateway.upstream.library.tool_connection import RemoteSession, ToolConnection
-from gateway.upstream.library.tool_contents import error_text, to_contents, to_prompt_text
+from gateway.upstream.library.tool_contents import to_prompt_text
 from gateway.upstream.listing import Listed, list_all, listed_meta, to_listed
 from gateway.upstream.server_session import Envelope, Session, open_session, with_extension
 from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
@@ -347,11 +347,7 @@ class MCPTool(ABC):
     async def _call(self, guarded: GuardedTool, arguments: JsonObject) -> str | list[Content]:
         host = FunctionInvocationContext(guarded, arguments, kwargs=arguments)
         outcome = await self._run(guarded, {}, CallContext(run=AgentScope(invocation=host)))
-        parse = self._parser()
-        parsed = parse(outcome) if parse is not None else to_contents(outcome.result)
-        if outcome.is_error:
-            raise ToolFailed(error_text(parsed))
-        return parsed
+        return read_outcome(outcome, self._parser())
 
     def _parser(self) -> Parse | None:
         parse = self._options.get("parse_tool_results")
@@ -443,10 +439,7 @@ class MCPTool(ABC):
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """Send one request for `ctx`, and return its result. If the broken connection prevented sending, reconnect once and resend it."""
-        if ctx.facts.input_responses is not None:
-            params["inputResponses"] = ctx.facts.input_responses
-        if ctx.facts.request_state is not None:
-            params["requestState"] = ctx.facts.request_state
+        add_input_responses(params, ctx)
         envelope = Envelope(ctx=ctx, meta=ctx.facts.meta, capabilities=self._desk.capabilities, headers=headers or {})
         wire = await self._connected(method, params)
         if wire.negotiated.has_tasks and method in ("tools/call", "tasks/get", "tasks/update", "tasks/cancel"):

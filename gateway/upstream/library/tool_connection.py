@@ -94,7 +94,7 @@ class ProgramSession:
         code, text = error.error.code, error.error.message
         if code == CONNECTION_CLOSED:
             self.closed.set()
-            return OutcomeUnknown(f"The connection to {self.server!r} broke during {method!r}; the call may have run.", server=self.server)
+            return describe(OutcomeUnknown("the connection closed", server=self.server), method)
         return describe(sdk_failure(self.server, method, RpcError(code, text, error.error.data)), method)
 
 

@@ -1,0 +1,14 @@
+"""Waits for calls of the fast path."""
+
+from __future__ import annotations
+
+import anyio
+
+from gateway.server.fast_path.in_flight import InFlightCall
+
+
+async def settled(call: InFlightCall) -> None:
+    """Wait until the call has ended or was handed over."""
+    event = anyio.Event()
+    call.when_settled(event.set)
+    await event.wait()
