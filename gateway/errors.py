@@ -13,6 +13,7 @@
     │   ├── RequestFailure             one request failed; the subclass shows whether the server may have executed it
     │   │   ├── NotSent                the request was not delivered, or the server rejected it unread
     │   │   │   ├── Unreachable        no connection to the server could be made
+    │   │   │   ├── NotReadyInTime     the server did not become ready within `connectTimeoutSeconds`
     │   │   │   ├── Unauthorized       the server requires credentials that the gateway does not have (HTTP 401)
     │   │   │   ├── SessionGone        the server has ended the session and did not accept the request
     │   │   │   └── Busy               the server is overloaded (HTTP 429, 503; `retry_after_seconds`)
@@ -152,6 +153,10 @@ class NotSent(RequestFailure):
 
 class Unreachable(NotSent):
     """No connection to the remote server could be made: nothing listens there, or the network or TLS failed."""
+
+
+class NotReadyInTime(NotSent):
+    """The remote server did not become ready within `connectTimeoutSeconds`."""
 
 
 class Unauthorized(NotSent):

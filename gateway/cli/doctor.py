@@ -6,7 +6,6 @@ changes nothing else. Checks that start no process are in `checks`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -95,9 +94,8 @@ def _source_check(status: SourceStatus) -> Check:
         fix = f"Raise policies.{status.name}.connectTimeoutSeconds, or look at its own log."
         return Check("fail", subject, "did not become ready in time", fix, "unreachable")
     if status.state == "auth needed":
-        fix = _fix(status) if _is_refused(status) else ""
-        return Check("fail", subject, f"auth needed: {status.error}", fix, "needs-auth")
-    return Check("fail", subject, status.error or "down", _fix(status), "needs-auth" if _is_refused(status) else "unreachable")
+        return Check("fail", subject, f"auth needed: {status.error}", "", "needs-auth")
+    return Check("fail", subject, status.error or "down", _fix(status), "needs-auth" if status.failure == "credentials" else "unreachable")
 
 
 def _definition_remarks(status: SourceStatus) -> list[Check]:
@@ -118,16 +116,11 @@ def _definition_remarks(status: SourceStatus) -> list[Check]:
     return found + [Check("warn", f"{what} of server {status.name}", f"{text}{why}", read) for what, why in status.suspicious.items()]
 
 
-def _is_refused(status: SourceStatus) -> bool:
-    """Return whether a source rejected the credentials (401 or 403). Only a whole word counts, because a port may contain these digits."""
-    return re.search(r"\b40[13]\b", status.error or "") is not None
-
-
 def _fix(status: SourceStatus) -> str:
-    if _is_refused(status):
-        header = f"mcpServers.{status.name}.headers, e.g. \"Authorization\": \"Bearer ${{TOKEN}}\""
-        return f"Set its credentials under {header}, or OAuth under policies.{status.name}.auth."
-    if status.transport == "stdio" and (status.error or "").startswith("no answer within"):
+    """Return how to mend the connection to a server that is down; empty if the error says how."""
+    if status.failure == "credentials":
+        return ""
+    if status.transport == "stdio" and status.failure == "timeout":
         again = "A first start that downloads its package takes longer: run `moongate doctor` again"
         limit = f"policies.{status.name}.connectTimeoutSeconds"
         return f"{again}, raise {limit}, or run the command of mcpServers.{status.name} by hand; it must speak MCP on its standard output."

@@ -387,6 +387,10 @@ class OpenQuestion:
         return f"{text}; {'1 call of others waits' if self.calls_waiting == 1 else f'{self.calls_waiting} calls of others wait'} for it"
 
 
+SourceFailure = Literal["credentials", "timeout"]
+"""Kind of a failed connection to a server: its credentials were rejected (401 or 403), or it was not ready within the timeout."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
     """The status of a source of tools (a server, or the agents, skills, workflows or functions of the gateway), as operators see it."""
@@ -401,6 +405,8 @@ class SourceStatus:
     """Milliseconds from the start of the connection until all lists were fetched; `None` before that."""
     error: str | None = None
     """Why the source is down or disabled, and what to do; `None` without an error."""
+    failure: SourceFailure | None = None
+    """Kind of the failure in `error`, if it is one of those that a change of the configuration can mend."""
     quarantined: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
     """Native name of each tool that is not served until a person accepts its definition → the reason, and the command that accepts it."""
     suspicious: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))

@@ -17,8 +17,9 @@ from typing import Literal, cast
 import anyio
 
 from gateway.config.models import StdioServer
-from gateway.errors import Busy, GatewayError, NotSent, OutcomeUnknown, Unauthorized
+from gateway.errors import Busy, Forbidden, GatewayError, NotReadyInTime, NotSent, OutcomeUnknown, Unauthorized
 from gateway.json_types import JsonMapping
+from gateway.tools.base import SourceFailure
 from gateway.upstream.negotiated import Negotiated
 from gateway.upstream.server_messages import SessionHooks
 from gateway.upstream.server_session import Session, open_session
@@ -80,6 +81,7 @@ class Connection:
         self.server = remote.name
         self.state: State = "starting"
         self.last_error = ""
+        self.failure: SourceFailure | None = None
         self.down_since: float | None = None
         """Time (`time.time`) since when the server has been failing; `None` while it is not."""
         self.negotiated: Negotiated | None = None
@@ -238,7 +240,7 @@ class Connection:
                         await self._until_over(session)
                         self._end_session(started)
             if scope.cancelled_caught:
-                raise NotSent(f"no answer within {limit:g} s", server=self.server)
+                raise NotReadyInTime(f"no answer within {limit:g} s", server=self.server)
             if self.state == "ready":
                 self._fail(NotSent("the connection ended", server=self.server), log, started)
         except Exception as error:  # the supervisor boundary: a failure of one server must not affect others
@@ -323,7 +325,7 @@ class Connection:
         self._resting = True
         self._session = None
         self.state = "idle"
-        self.last_error, self.down_since = "", None
+        self.last_error, self.failure, self.down_since = "", None, None
         logger.info("idle server stopped; the next call starts it again server=%s", self.server)
         if self._watch_scope is not None:
             self._watch_scope.cancel()
@@ -353,12 +355,13 @@ class Connection:
         self._retry_at = now + PROBE_SECONDS
 
     def _note_up(self) -> None:
-        self.state, self.last_error, self.down_since = "ready", "", None
+        self.state, self.last_error, self.failure, self.down_since = "ready", "", None, None
         self._retry_at = float("-inf")
 
     def _note_down(self, error: BaseException, said: str = "") -> None:
         was = self.state
         self.state = "auth needed" if isinstance(error, Unauthorized) else "down"
+        self.failure = _kind_of(error)
         reason = _reason(error)
         self.last_error = f"{reason} ({said})" if said else reason
         if was != self.state:
@@ -389,6 +392,12 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error
+
+
+def _kind_of(error: BaseException) -> SourceFailure | None:
+    if isinstance(error, Unauthorized | Forbidden):
+        return "credentials"
+    return "timeout" if isinstance(error, NotReadyInTime) else None
 
 
 def _reason(error: BaseException) -> str:

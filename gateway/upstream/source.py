@@ -142,6 +142,7 @@ class UpstreamSource:
             tools=len(self.lists.tools),
             milliseconds=connection.milliseconds,
             error=connection.last_error or None,
+            failure=connection.failure,
             quarantined=self.lists.pins.quarantined(),
             suspicious=self.lists.suspicions.found,
             loop=self.lists.loops.problem,

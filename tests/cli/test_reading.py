@@ -39,7 +39,7 @@ def test_list_shows_every_source_and_what_is_wrong_with_it(folder: Path) -> None
         "skill": "ready",
     }
     told = {"name", "kind", "transport", "protocolVersion", "state", "since", "tools", "milliseconds", "error"}
-    assert set(sources["up"]) == told | {"quarantined", "suspicious", "loop", "questions"}
+    assert set(sources["up"]) == told | {"failure", "quarantined", "suspicious", "loop", "questions"}
     assert "cannot find my database" in sources["dead"]["error"]
     assert "mcpServers.unset.headers.X" in sources["unset"]["error"]
     servers = moongate("list", "servers", cwd=folder).out.splitlines()

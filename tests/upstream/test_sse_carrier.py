@@ -141,7 +141,7 @@ def test_messages_are_sent_to_no_other_origin(old: OldServer, tmp_path: Path) ->
     ("path", "words"),
     [
         ("/page", "'text/html' instead of an event stream"),
-        ("/status/401", "answered 401; set or fix its credentials"),
+        ("/status/401", "answered 401; set its credentials"),
         ("/status/405", 'answered 405; does it have the newer transport .*"http"'),
         ("/status/500", "answered 500$"),
         ("/status/503", "wants to be left alone"),

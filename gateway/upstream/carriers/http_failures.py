@@ -34,7 +34,7 @@ def refusal(server: str, status: int, retry_after: str) -> RequestFailure | None
     `retry_after` is the value of the `Retry-After` header, or empty.
     """
     if status in (401, 403):
-        fix = f"set or fix its credentials under `headers`, or `policies.{server}.auth`"
+        fix = f"set its credentials under mcpServers.{server}.headers (\"Authorization\": \"Bearer ${{TOKEN}}\"), or policies.{server}.auth"
         return (Unauthorized if status == 401 else Forbidden)(f"Server {server!r} answered {status}; {fix}.", server=server)
     if status in (429, 503):
         seconds = _retry_after(retry_after)
