@@ -243,7 +243,11 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return self._settled(ctx) if ctx.ports.durable is None or self._rules.is_own else self._recorded(ctx)
 
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
-        """Call the tool. Exceptions become `isError` results, unless `GuardedTool.call` raises them or an agent or workflow owns it."""
+        """Call the tool, and return its outcome. Most exceptions become results with `isError`.
+
+        `Rejected`, `AskUnavailable` and a `NotFound` of a tool are raised. If an agent or workflow defines the tool itself
+        (`gate.own_tools`), every exception is raised unchanged.
+        """
         rules = self._rules
         try:
             outcome = await self._tool.tool.call(self.arguments, ctx)

@@ -43,13 +43,13 @@ MAX_GATHER_SECONDS = 2.0
 """Maximum seconds for which a call's first request for input waits for further requests for input, to be sent in the same result."""
 
 HANDLE_PREFIX = "parked:"
-"""Prefix of the `requestState` of a result, before encryption, if it names a call that is parked: waits for the client's answers."""
+"""Prefix of a `requestState` (before encryption) that names a parked call, which is a call that waits for the client's answers."""
 
 STATE_PREFIX = "state:"
-"""Prefix of the `requestState` of a result, before encryption, if it is the request state of a remote server."""
+"""Prefix of a `requestState` (before encryption) that contains the request state of a remote server."""
 
 GONE = "parked call"
-"""`NotFound.kind` if a request names a parked call (one that waits for input) which is unknown, expired, or another principal's."""
+"""`NotFound.kind` for a request that names a parked call which does not exist, is no longer parked, or belongs to another principal."""
 
 OVER = "This call no longer waits for input. Send it again without `requestState`."
 

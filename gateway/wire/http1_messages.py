@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 MAX_HEADS = 4
-"""Maximum heads cached for one peer, such as one for calls and one for listings; the least recently used head is evicted."""
+"""Maximum parsed heads of received messages that are cached for one peer, such as one head for calls and one for listings.
+
+The least recently used head is evicted."""
 
 MAX_CACHED_HEAD_BYTES = 4_096
-"""Maximum bytes of a head that is cached."""
+"""Maximum bytes of a received head that is cached."""
 
 LENGTH = b"content-length"
 
@@ -143,7 +145,7 @@ HeadT = TypeVar("HeadT", bound=ParsedHead)
 
 
 class HeaderCache(Generic[HeadT]):
-    """Caches the parsed heads of one peer's messages, the most recently used head first."""
+    """Caches the parsed heads of the messages received from one peer, the most recently used head first."""
 
     __slots__ = ("_heads", "_max_body_bytes", "_varies")
 
