@@ -149,7 +149,7 @@ async def _name_checks(own: OwnHub, loaded: LoadedConfig) -> list[Check]:
 
 
 async def _idle_rules(own: OwnHub) -> list[Check]:
-    """Return a warning for each faulty policy rule, such as a rule for a tool that does not exist, of the sources that have connected."""
+    """Return a warning for each faulty policy rule of the connected sources, such as a rule for a tool that does not exist."""
     return [Check("warn", "rule", remark, "") for remark in await own.gateway.inspection.remarks()]
 
 

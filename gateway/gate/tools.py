@@ -40,17 +40,7 @@ from gateway.policy.decision import Reject, Rewrite, Verdict
 from gateway.policy.hidden_text import may_hide, strip_value
 from gateway.policy.result_limits import MOST_COUNTED, judge_input_request
 from gateway.policy.scopes import OWN_SOURCE, judge_scope
-from gateway.tools.base import (
-    Complete,
-    DescribingTool,
-    InputRequired,
-    Releasable,
-    TaskMethod,
-    TaskStarted,
-    TaskTool,
-    Tool,
-    ToolOutcome,
-)
+from gateway.tools.base import Complete, DescribingTool, InputRequired, Releasable, TaskMethod, TaskStarted, TaskTool, Tool, ToolOutcome
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
@@ -243,10 +233,9 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return self._settled(ctx) if ctx.ports.durable is None or self._rules.is_own else self._recorded(ctx)
 
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
-        """Call the tool, and return its outcome. Most exceptions become results with `isError`.
+        """Call the tool. Exceptions become `isError` results, except `Rejected`, `AskUnavailable` and a tool's `NotFound`, which are raised.
 
-        `Rejected`, `AskUnavailable` and a `NotFound` of a tool are raised. If an agent or workflow defines the tool itself
-        (`gate.own_tools`), every exception is raised unchanged.
+        If an agent or workflow defines the tool itself (`gate.own_tools`), every exception is raised unchanged.
         """
         rules = self._rules
         try:

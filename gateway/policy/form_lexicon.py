@@ -182,9 +182,9 @@ def _parts_of(word: str) -> list[str]:
 
 
 def _spelled(secrets: Iterable[tuple[str, str]]) -> Iterator[Entry]:
-    """Yield the names of secrets in the spelling of `lookalikes.spell_letters`, which also finds disguised names.
+    """Yield the names of secrets without doubled letters, and with letters in place of digits and signs, for `Lexicon.spelled`.
 
-    Names with letters beyond ASCII are also yielded as spelled from capitals, because a capital may look like another letter.
+    A name with letters beyond ASCII is also yielded in the spelling of its capitals, because a capital may look like another letter.
     """
     for item, kind in secrets:
         bare = item.removeprefix("*")

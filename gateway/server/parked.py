@@ -124,7 +124,7 @@ class ParkedCalls:
         self._ttl_seconds = ttl_seconds
         self._calls: dict[str, _Parked[Any]] = {}
         self._behind: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
-        """Calls of a stdio client that a remote gateway keeps waiting for input: functions that end it there, by its request state."""
+        """For calls of a stdio client that a remote gateway keeps waiting for input: request state → function that ends the call there."""
 
     def __len__(self) -> int:
         """Return the number of calls that run or wait for the client's input."""
@@ -155,7 +155,7 @@ class ParkedCalls:
         call itself uses one object of the class `parked_as` during all requests.
 
         Raises:
-            NotFound: The request state names a call that does not wait for input, or no longer (`kind` is `GONE`).
+            NotFound: The request state names a call that is not parked, or no longer parked (`kind` is `GONE`).
         """
         state = ctx.facts.request_state
         if state is not None and state.startswith(HANDLE_PREFIX):

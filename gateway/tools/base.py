@@ -372,7 +372,7 @@ class OpenQuestion:
     approvers: str = ""
     """Description of the people who must approve the request first; empty if the request goes directly to the client of the call."""
     calls_waiting: int = 0
-    """Number of calls of other clients that wait for the server meanwhile."""
+    """Number of calls of other clients that the wait blocks."""
 
     @property
     def text(self) -> str:

@@ -35,7 +35,7 @@ MAX_DIGITS = 11
 """Maximum digits of a `Content-Length`; a longer number counts as unknown."""
 
 MAX_OUTGOING_HEADS = 1024
-"""Maximum request heads cached for one URL: one for each tool, and for each value of an argument that is mirrored into a header."""
+"""Maximum heads of outgoing requests cached for one URL: one per tool, and per value of an argument that is mirrored into a header."""
 
 _FRAMING_FIELDS = frozenset(
     {"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade", "expect", "keep-alive", "proxy-connection"}
@@ -102,7 +102,7 @@ class RequestHead:
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """Cached head of a response with status 200 and a body of known length, after which the connection stays open."""
+    """Cached head of a received response with status 200 and a body of known length, after which the connection stays open."""
 
     fields: Mapping[bytes, bytes]
     length: int

@@ -41,7 +41,8 @@ _ROW = re.compile(r"^\| (\d+) \| (.*?) \| (.*?) \| (.*) \|$", re.MULTILINE)
 _INTRO = """# Faults and attacks
 
 You want to know what happens to your calls when a server hangs, a disk is full, or a client attacks the gateway. For example, the
-program `sleep` never answers. This program connects to it as to a server, and prints after a second that the server did not answer (row 16):
+program `sleep` never answers. This program connects to it as to a server. After a second it prints
+that the server did not answer (row 16):
 
 ```python
 import asyncio
