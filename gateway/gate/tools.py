@@ -233,9 +233,10 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return self._settled(ctx) if ctx.ports.durable is None or self._rules.is_own else self._recorded(ctx)
 
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
-        """Call the tool. Exceptions become `isError` results, except `Rejected`, `AskUnavailable` and a tool's `NotFound`, which are raised.
+        """Call the tool, and return its outcome. Most exceptions become results with `isError`.
 
-        If an agent or workflow defines the tool itself (`gate.own_tools`), every exception is raised unchanged.
+        `Rejected`, `AskUnavailable` and `NotFound` for a tool are raised. If an agent or workflow defines the tool itself
+        (`gate.own_tools`), every exception is raised unchanged.
         """
         rules = self._rules
         try:
