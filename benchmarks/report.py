@@ -228,9 +228,33 @@ TITLES = {
 
 _INTRO = """# Measurements
 
-You want to know what a gateway between your clients and servers costs. This page shows it for Moongate and for other gateways, and
-whether Moongate's targets hold. `make bench-page` writes the page and measures everything {runs} times. `benchmarks/README.md` describes
-the contenders, which `benchmarks/setup.sh` installs.
+You want to know what a gateway between your clients and servers costs. On your machine, this program shows how long a call through
+the running gateway takes. Run it again with a server's own URL and tool in place of the gateway's: the difference is the gateway's part.
+
+```python
+import asyncio
+import statistics
+import time
+
+from gateway import MCPStreamableHTTPTool
+
+
+async def main() -> None:
+    seconds: list[float] = []
+    async with MCPStreamableHTTPTool("hub", "http://127.0.0.1:8765/mcp") as hub:
+        for _ in range(200):
+            start = time.perf_counter()
+            await hub.call_tool("notes__list_notes")
+            seconds.append(time.perf_counter() - start)
+    print(f"median of 200 calls: {{statistics.median(seconds) * 1000:.2f}} ms")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
+```
+
+This page shows the costs of Moongate and of other gateways, and whether Moongate's targets hold. `make bench-page` writes the page and
+measures everything {runs} times. `benchmarks/README.md` describes the contenders, which `benchmarks/setup.sh` installs.
 
 Measured {date} on {machine}.
 

@@ -462,7 +462,7 @@ class AgentInvalidResponseException(AgentError):
 
 
 class AgentContentFilterException(AgentError):
-    """A content filter blocked an agent."""
+    """A content filter blocked a request to an agent, or the agent's response."""
 
 
 class IntegrationInvalidResponseException(UpstreamError):
@@ -470,4 +470,4 @@ class IntegrationInvalidResponseException(UpstreamError):
 
 
 class IntegrationContentFilterException(UpstreamError):
-    """A content filter blocked a service."""
+    """The content filter of a service blocked a request or its response."""

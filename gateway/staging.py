@@ -22,15 +22,16 @@ FeatureStageName = Literal["experimental", "release_candidate"]
 class ExperimentalFeature(StrEnum):
     """Ids of experimental features, which may change in any release.
 
-    An id with a description marks such a feature of Moongate. The others are ids of agent-framework: in Moongate, these features are
-    stable, and their use does not warn.
+    `@experimental(feature_id=ID)` marks the classes and functions of a feature; warnings about their use contain the id. An id with a
+    description marks such a feature of Moongate. The others are ids of agent-framework: in Moongate, these features are stable, and their
+    use does not warn.
     """
 
     AGENT_HOOKS = "AGENT_HOOKS"
     COMPUTER_USE = "COMPUTER_USE"
     DECLARATIVE_AGENTS = "DECLARATIVE_AGENTS"
     EVALS = "EVALS"
-    """Id of the experimental evaluation of agents: the command `moongate eval` and the classes of its test cases."""
+    """Id of the experimental feature "evaluation of agents": the command `moongate eval` and the classes of its test cases."""
     FIDES = "FIDES"
     FILE_HISTORY = "FILE_HISTORY"
     FOUNDRY_PREVIEW_TOOLS = "FOUNDRY_PREVIEW_TOOLS"
@@ -38,12 +39,12 @@ class ExperimentalFeature(StrEnum):
     FUNCTIONAL_WORKFLOWS = "FUNCTIONAL_WORKFLOWS"
     HARNESS = "HARNESS"
     LIFECYCLE_HOOKS = "LIFECYCLE_HOOKS"
-    """Id of the experimental lifecycle hooks (`LifecycleHooks`, `lifecycle_middleware`), which call functions during an agent's run."""
+    """Id of the experimental feature "lifecycle hooks" (`LifecycleHooks`): functions that are called during an agent's run."""
     MCP_LONG_RUNNING_TASKS = "MCP_LONG_RUNNING_TASKS"
     MCP_SKILLS = "MCP_SKILLS"
     PROGRESSIVE_TOOLS = "PROGRESSIVE_TOOLS"
     SECURITY = "SECURITY"
-    """Id of the experimental module `gateway.security`, which labels tool results. Agent-framework's id for it is `FIDES`."""
+    """Id of the experimental feature "security": `gateway.security`, which labels tool results. Agent-framework's id for it is `FIDES`."""
     SESSION_STORE = "SESSION_STORE"
     SKILLS = "SKILLS"
     TO_PROMPT_AGENT = "TO_PROMPT_AGENT"

@@ -117,9 +117,10 @@ class Gateway:
     ) -> Gateway:
         """Return a gateway for the configuration `loaded`. It has no side effects before it is entered.
 
-        `acceptance` decides which commands of the configuration may run. By default all may run, except new or changed commands that a
-        person has not yet accepted for a running gateway of this configuration; nothing is recorded as accepted. `endpoint` is the port or
-        `STDIO` at which the gateway will be served; it is a part of the id by which a chain of gateways detects loops (`hop_id`).
+        `acceptance` decides which commands of the configuration may run. By default all may run. The exception are commands that a running
+        gateway of this configuration refused as new or changed: they wait until a person accepts them (`moongate lock --accept`). By
+        default, no command is recorded as accepted. `endpoint` is the port or `STDIO` at which the gateway will be served; it is a part of
+        the id by which a chain of gateways detects loops (`hop_id`).
         """
         return cls(loaded, events or EventStream(), acceptance, endpoint)
 

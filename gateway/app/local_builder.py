@@ -38,11 +38,13 @@ class LocalBuilder:
     toolbox: ToolBox
     """Finds the tools that agents and workflows use."""
     models: Callable[[], ModelResolver]
-    """Function that returns the gateway's model resolver."""
+    """Function that returns the gateway's model resolver, which finds the chat client for a model's name, such as `openai:gpt-5-mini`."""
     records: Records
     """Stores the sessions of agents, and the questions of workflows that people have not answered yet."""
     state_folder: Path
+    """The gateway's state folder."""
     events: EventStream
+    """Receives the events that these sources emit."""
     acceptance: Acceptance
     """Decides which files of agents and workflows may make the gateway import Python modules: those that a person has accepted."""
 

@@ -49,7 +49,7 @@ class RemoteSkills:
     """
 
     def __init__(self, catalog: Catalog) -> None:
-        """Create the backend without skills. `read_servers` lists the skills of the servers in `catalog`."""
+        """Create an empty backend. It has no skills until `read_servers` has listed the skills of the servers in `catalog`."""
         self._catalog = catalog
         self._face = SkillFace(catalog)
         self._by_server: dict[str, tuple[Skill, ...]] = {}

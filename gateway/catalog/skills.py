@@ -199,7 +199,10 @@ class SkillFace:
         return [entry for entry in served if self._is_its(entry, listing)]
 
     def _is_its(self, entry: JsonMapping, listing: SourceListing) -> bool:
-        """Return whether reading the entry's exposed URI goes to this source, because two sources may list the same URI."""
+        """Return whether the gateway routes reads of the entry's exposed URI to the source `listing`.
+
+        Two sources may list the same URI; only one of them receives the reads.
+        """
         try:
             return self._catalog.locate(str(entry["uri"]))[0] is listing
         except NotFound:

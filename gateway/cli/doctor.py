@@ -195,7 +195,7 @@ async def _database_checks(loaded: LoadedConfig) -> list[Check]:
 
 
 async def _model_checks(own: OwnHub) -> list[Check]:
-    """Check whether the endpoints of models that agents and sampling policies use answer, and serve these models."""
+    """For each model that an agent or a sampling policy uses, check whether its endpoint answers and serves the model."""
     checks: list[Check] = []
     for spec, users in own.gateway.inspection.models_used().items():
         subject = f"model {spec}"

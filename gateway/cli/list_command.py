@@ -22,7 +22,7 @@ ListKind = Literal["sources", "servers", "tools", "agents", "skills", "workflows
 KINDS = cast("tuple[ListKind, ...]", get_args(ListKind))
 
 _OF_FILES: dict[ListKind, str] = {"agents": "agent", "workflows": "workflow", "skills": "skill"}
-"""Kinds of entries that are defined by files, with the name of their source."""
+"""Kind of entries that files define → id of the one source that has all entries of this kind, such as `agent` for all agents."""
 
 _EMPTY: dict[ListKind, str] = {
     "servers": "No server is configured. `moongate add NAME URL` or `moongate add NAME -- COMMAND` adds one.",

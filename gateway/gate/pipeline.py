@@ -77,8 +77,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
         """Whether a person must approve the call."""
         self.started = time.perf_counter()
 
-    @abstractmethod
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027  # reads and requests about tasks keep the empty method
         """Emit the event (for the console and the audit log) that the call begins. Reads and requests about tasks have no such event."""
 
     @abstractmethod
@@ -100,9 +99,9 @@ class GatedCall(ABC, Generic[OutcomeT]):
     def run(self, ctx: CallContext) -> Awaitable[OutcomeT]:
         """Call the tool, or read from the source. `ctx` contains the deadline and the concurrency slot of the call."""
 
-    @abstractmethod
     def is_plain(self, outcome: OutcomeT) -> bool:
-        """Whether `judge_outcome` need not be called, because it is known that it would return the outcome unchanged."""
+        """Whether `judge_outcome` need not be called, because it is known that it would return the outcome unchanged. False by default."""
+        return False
 
     @abstractmethod
     async def judge_outcome(self, outcome: OutcomeT) -> OutcomeT:

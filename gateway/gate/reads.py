@@ -96,9 +96,6 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         self._read = read
         self._work = work
 
-    def begin(self) -> None:
-        """Do nothing, because a read emits an event only when it ends."""
-
     def authorize(self) -> Reject | None:
         """Return a refusal if the scopes of the caller's API key do not allow to read the resource or prompt; `None` if they do."""
         scopes, subject = self.ctx.facts.principal.scopes, self._read.subject
@@ -118,10 +115,6 @@ class ReadCall(GatedCall[Finished | InputRequired]):
             raise
         self.outcome = "complete" if isinstance(outcome, Finished) else "input_required"
         return outcome
-
-    def is_plain(self, outcome: Finished | InputRequired) -> bool:
-        """Return false, because every result of a read must be judged by `judge_outcome`."""
-        return False
 
     async def judge_outcome(self, outcome: Finished | InputRequired) -> Finished | InputRequired:
         """Check the result of the read: remove or refuse hidden characters, then shorten or refuse a result over the limit of size.

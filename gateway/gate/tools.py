@@ -40,17 +40,7 @@ from gateway.policy.decision import Reject, Rewrite, Verdict
 from gateway.policy.hidden_text import may_hide, strip_value
 from gateway.policy.result_limits import MOST_COUNTED, judge_input_request
 from gateway.policy.scopes import OWN_SOURCE, judge_scope
-from gateway.tools.base import (
-    Complete,
-    DescribingTool,
-    InputRequired,
-    Releasable,
-    TaskMethod,
-    TaskStarted,
-    TaskTool,
-    Tool,
-    ToolOutcome,
-)
+from gateway.tools.base import Complete, DescribingTool, InputRequired, Releasable, TaskMethod, TaskStarted, TaskTool, Tool, ToolOutcome
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
@@ -243,7 +233,11 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return self._settled(ctx) if ctx.ports.durable is None or self._rules.is_own else self._recorded(ctx)
 
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
-        """Call the tool. Exceptions become `isError` results, unless `GuardedTool.call` raises them or an agent or workflow owns it."""
+        """Call the tool, and return its outcome. Most exceptions become results with `isError`.
+
+        `Rejected`, `AskUnavailable` and `NotFound` for a tool are raised. If an agent or workflow defines the tool itself
+        (`gate.own_tools`), every exception is raised unchanged.
+        """
         rules = self._rules
         try:
             outcome = await self._tool.tool.call(self.arguments, ctx)
@@ -440,9 +434,6 @@ class TaskCall(_ToolRequest[JsonObject]):
         self._method: TaskMethod = method
         self._params = params
 
-    def begin(self) -> None:
-        """Do nothing, because a request about a task emits an event only when it ends."""
-
     async def run(self, ctx: CallContext) -> JsonObject:
         """Send the request to the remote server, and return its response."""
         try:
@@ -452,10 +443,6 @@ class TaskCall(_ToolRequest[JsonObject]):
             raise
         self.outcome = "complete"
         return answer
-
-    def is_plain(self, outcome: JsonObject) -> bool:
-        """Return false, because every response must be judged by `judge_outcome`."""
-        return False
 
     async def judge_outcome(self, outcome: JsonObject) -> JsonObject:
         """Remove hidden characters from the response. Check the result of a finished task like the result of a call."""

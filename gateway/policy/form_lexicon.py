@@ -79,9 +79,12 @@ class Lexicon:
     """The word lists of `form_words`, `form_word_pairs` and `request_words`, in forms that are fast to search."""
 
     plain: EntryIndex
-    """Index of all entries, by their words as the lists spell them."""
+    """Index of all entries of the word lists, by their words as the lists spell them."""
     spelled: EntryIndex
-    """Index of the names of secrets, by their words as `lookalikes.spell_letters` spells them, so that disguised names match."""
+    """Index of the names of secrets, by their words without doubled letters, and with letters in place of digits and signs.
+
+    `password` is indexed as `pasword`. A disguised `p4ssword` in a text is spelled in the same way (`lookalikes.spell_letters`), and so
+    it matches."""
     small: frozenset[str]
     """Words that may occur between the words of a secret's name, such as "of"."""
     pieces: frozenset[str]
@@ -179,9 +182,9 @@ def _parts_of(word: str) -> list[str]:
 
 
 def _spelled(secrets: Iterable[tuple[str, str]]) -> Iterator[Entry]:
-    """Yield the names of secrets in the spelling of `lookalikes.spell_letters`, which also finds disguised names.
+    """Yield the names of secrets without doubled letters, and with letters in place of digits and signs, for `Lexicon.spelled`.
 
-    Names with letters beyond ASCII are also yielded as spelled from capitals, because a capital may look like another letter.
+    A name with letters beyond ASCII is also yielded in the spelling of its capitals, because a capital may look like another letter.
     """
     for item, kind in secrets:
         bare = item.removeprefix("*")

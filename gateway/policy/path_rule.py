@@ -155,8 +155,9 @@ def _split(path: str) -> tuple[str, str, list[str]]:
 
 
 def _unclear(root: str, rest: str, segments: list[str]) -> str | None:
-    """Return why programs may read a path differently, or `None`. The text is the end of a sentence whose subject is the path.
+    """Return why a program may interpret a path differently from this check, or `None`.
 
+    For example, a shell expands `~/a` to a path in the home folder. The text is the end of a sentence whose subject is the path.
     `root`, `rest` and `segments` are the parts of the path that `_split` returns.
     """
     if not rest:

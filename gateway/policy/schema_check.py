@@ -28,9 +28,10 @@ MAX_INTEGER_BITS = 4_096
 """Maximum size, in bits, of an integer in arguments (about 1,200 digits); the validator misreads integers beyond 4,300 digits."""
 
 MAX_WORK = 100_000_000
-"""Maximum product of the schema's cost (values, with references expanded) and the number of values in the arguments.
+"""Maximum product of the schema's cost and the number of values in the arguments.
 
-At this limit, a check takes about one second.
+The cost is the number of JSON values in the schema, with each `$ref` counted as the schema to which it refers. At this limit, a check takes
+about one second.
 """
 
 MAX_PATTERN_TEXT = 1_048_576
@@ -54,7 +55,7 @@ _MAX_ERRORS = 3
 """Maximum number of problems named in one rejection. A model can fix all of them in one retry."""
 
 _MAX_LISTED_WORK = 1_000_000
-"""Maximum product of the schema's cost and the number of values for which a rejection names several problems.
+"""Maximum product of the schema's cost (see `MAX_WORK`) and the number of argument values for which a rejection names several problems.
 
 Above it, only the first problem is named, because the validator can list problems only all at once.
 """

@@ -2,7 +2,8 @@
 
 "Enter your password" and "PIN?" ask for one. "Password policy", "we never ask for your password" and "reset the password of Alice?" only
 mention one. The words before and after the name of the secret decide, by the same rules in every language. Each text was split into words
-by `form_reading`, which also found the names of secrets (`Hit`) and the roles of other words (`request_words.WordRole`).
+by `form_reading`, which also found the clauses (parts of sentences), the names of secrets (`Hit`) and the roles of other words
+(`request_words.WordRole`).
 """
 
 from __future__ import annotations
@@ -158,13 +159,20 @@ def _is_filling(reading: Reading, index: int) -> bool:
 
 
 def _follows(reading: Reading, hit: Hit, *roles: str) -> bool:
-    """Return whether a word with one of the roles (`request_words.WordRole`) precedes the name of the secret in its clause."""
+    """Return whether a word with one of `roles` precedes the secret's name in the clause (part of a sentence) that contains the name.
+
+    Roles are those of `request_words.WordRole`, such as `not` ("never").
+    """
     first = reading.clause_of(hit.start).start
     return any(not reading.roles[at].keys().isdisjoint(roles) for at in range(first, hit.start))
 
 
 def _has_beside(reading: Reading, hit: Hit, *roles: str) -> bool:
-    """Return whether another word in the clause of the secret's name has one of the roles (`request_words.WordRole`)."""
+    """Return whether another word in the clause (part of a sentence) that contains the secret's name has one of `roles`.
+
+    Such words show whether the clause requests the secret: for example, `doing` ("reset password") and `not` ("never") speak against it.
+    `request_words.WordRole` lists the roles.
+    """
     inside = (at for at in reading.clause_of(hit.start) if not hit.start <= at < hit.end)
     return any(not reading.roles[at].keys().isdisjoint(roles) for at in inside)
 

@@ -43,13 +43,13 @@ MAX_GATHER_SECONDS = 2.0
 """Maximum seconds for which a call's first request for input waits for further requests for input, to be sent in the same result."""
 
 HANDLE_PREFIX = "parked:"
-"""Prefix of the `requestState` of a result, before encryption, if it names a call that is parked: waits for the client's answers."""
+"""Prefix of a `requestState` (before encryption) that names a parked call, which is a call that waits for the client's answers."""
 
 STATE_PREFIX = "state:"
-"""Prefix of the `requestState` of a result, before encryption, if it is the request state of a remote server."""
+"""Prefix of a `requestState` (before encryption) that contains the request state of a remote server."""
 
 GONE = "parked call"
-"""`NotFound.kind` if a request names a parked call (one that waits for input) which is unknown, expired, or another principal's."""
+"""`NotFound.kind` for a request that names a parked call which does not exist, is no longer parked, or belongs to another principal."""
 
 OVER = "This call no longer waits for input. Send it again without `requestState`."
 
@@ -124,7 +124,7 @@ class ParkedCalls:
         self._ttl_seconds = ttl_seconds
         self._calls: dict[str, _Parked[Any]] = {}
         self._behind: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
-        """Calls of a stdio client that a remote gateway keeps waiting for input: functions that end it there, by its request state."""
+        """For calls of a stdio client that a remote gateway keeps waiting for input: request state → function that ends the call there."""
 
     def __len__(self) -> int:
         """Return the number of calls that run or wait for the client's input."""
@@ -155,7 +155,7 @@ class ParkedCalls:
         call itself uses one object of the class `parked_as` during all requests.
 
         Raises:
-            NotFound: The request state names a call that does not wait for input, or no longer (`kind` is `GONE`).
+            NotFound: The request state names a call that is not parked, or no longer parked (`kind` is `GONE`).
         """
         state = ctx.facts.request_state
         if state is not None and state.startswith(HANDLE_PREFIX):

@@ -42,9 +42,7 @@ def to_rpc_error(error: Exception, era: Era) -> RpcError:
         case NotFound(kind="resource"):
             code = LEGACY_RESOURCE_NOT_FOUND if era == "legacy" else INVALID_PARAMS
             return RpcError(code, f"Resource not found: {error.name}", {"uri": error.name})
-        case AnswerRefused():
-            return RpcError(INVALID_PARAMS, str(error))
-        case NotFound():
+        case AnswerRefused() | NotFound():
             return RpcError(INVALID_PARAMS, str(error))
         case AskUnavailable() if era == "modern" and error.capability:
             return RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, str(error), {"requiredCapabilities": nested_capability(error.capability)})

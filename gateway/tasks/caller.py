@@ -262,12 +262,13 @@ class TaskCaller:
         return next((name for name, item in asked.items() if key and item.get("step") == key and item["request"] == shown), None)
 
     def _claim(self, shown: JsonObject) -> str | None:
-        """Return the name of a stored question with the same text that has no durable key, because an earlier version stored it.
+        """Find the stored question that the resumed task asks again, if an earlier version of Moongate stored it; return its name.
 
-        A durable key identifies a question at every attempt of the task. With `STEPS_VERSION` 1, questions had no such key.
+        Questions have a durable key, which identifies them at every attempt of the task. With `STEPS_VERSION` 1 they had none, so such a
+        question is found by its text.
 
-        Returns `None` unless exactly one stored question has this text, and it was open when the task was taken over: an answered question
-        may be an earlier question with the same text.
+        Returns `None` unless exactly one stored question without a key has this text, and it was open when the task was taken over: an
+        answered question may be an earlier question with the same text.
         """
         asked = self._task.row.asked
         same = [name for name, item in asked.items() if "step" not in item and "request" in item and _is_same(item["request"], shown)]

@@ -37,7 +37,10 @@ class OpenInputRequests:
         """The requests without an answer, by key, in the form of MCP's `inputRequests`."""
 
     def expect(self, ctx: CallContext) -> None:
-        """Store the answers that came with the call. A later request for which the server chose the key of an answer gets it at once."""
+        """Store the answers that came with the call.
+
+        If the server later sends a request whose key is that of a stored answer, the request is answered at once.
+        """
         self._given = dict(cast("Mapping[str, JsonObject]", ctx.facts.input_responses or {}))
 
     async def ask(self, request: JsonObject) -> JsonObject:

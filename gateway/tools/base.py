@@ -366,13 +366,13 @@ class OpenQuestion:
     client: str
     """Name that the client of the call declares; empty if the viewer of this status may not see other clients."""
     seconds: int
-    """Seconds since the wait began."""
+    """Seconds since the wait for the answer, or for the end of the cancelled call, began."""
     seconds_left: int
-    """Seconds after which the gateway ends the wait."""
+    """Seconds until the gateway stops waiting for the answer, or for the end of the cancelled call."""
     approvers: str = ""
     """Description of the people who must approve the request first; empty if the request goes directly to the client of the call."""
     calls_waiting: int = 0
-    """Number of calls of other clients that wait for the server meanwhile."""
+    """Number of calls of other clients that the wait blocks."""
 
     @property
     def text(self) -> str:

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 MAX_HEADS = 4
-"""Maximum heads cached for one peer, such as one for calls and one for listings; the least recently used head is evicted."""
+"""Maximum parsed heads of received messages that are cached for one peer, such as one head for calls and one for listings.
+
+The least recently used head is evicted."""
 
 MAX_CACHED_HEAD_BYTES = 4_096
-"""Maximum bytes of a head that is cached."""
+"""Maximum bytes of a received head that is cached."""
 
 LENGTH = b"content-length"
 
@@ -33,7 +35,7 @@ MAX_DIGITS = 11
 """Maximum digits of a `Content-Length`; a longer number counts as unknown."""
 
 MAX_OUTGOING_HEADS = 1024
-"""Maximum request heads cached for one URL: one for each tool, and for each value of an argument that is mirrored into a header."""
+"""Maximum heads of outgoing requests cached for one URL: one per tool, and per value of an argument that is mirrored into a header."""
 
 _FRAMING_FIELDS = frozenset(
     {"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade", "expect", "keep-alive", "proxy-connection"}
@@ -100,7 +102,7 @@ class RequestHead:
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """Cached head of a response with status 200 and a body of known length, after which the connection stays open."""
+    """Cached head of a received response with status 200 and a body of known length, after which the connection stays open."""
 
     fields: Mapping[bytes, bytes]
     length: int
@@ -143,7 +145,7 @@ HeadT = TypeVar("HeadT", bound=ParsedHead)
 
 
 class HeaderCache(Generic[HeadT]):
-    """Caches the parsed heads of one peer's messages, the most recently used head first."""
+    """Caches the parsed heads of the messages received from one peer, the most recently used head first."""
 
     __slots__ = ("_heads", "_max_body_bytes", "_varies")
 

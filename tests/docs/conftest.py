@@ -77,11 +77,15 @@ def write_files(world: World, rooms: str) -> None:
         "agents/panel.workflow.yaml": block_with("docs/workflows.md", "name: panel"),
         "agents/offer.workflow.yaml": branches(block_with("docs/workflows.md", "switch:")),
         "skills/sql-review/SKILL.md": block_with("docs/skills.md", "name: sql-review"),
+        "skills/page-rules/SKILL.md": block_with("README.md", "name: page-rules"),
+        "agents/reviewer.agent.md": block_with("README.md", "name: reviewer"),
+        "agents/page-review.workflow.yaml": block_with("README.md", "name: page-review"),
     }
     assert len(shown) == len(code_blocks("file"))
     for name in PARTICIPANTS:
         shown[f"agents/{name}.agent.md"] = f"---\nname: {name}\ndescription: Speaks as the {name}.\n---\nBe brief.\n"
     for name, body in shown.items():
+        (world.work / name).parent.mkdir(exist_ok=True)
         (world.work / name).write_text(body)
 
 

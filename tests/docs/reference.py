@@ -11,15 +11,38 @@ from tests.architecture.test_public_api import NAMESPACES
 
 PAGE = ROOT / "docs" / "reference.md"
 
-HEAD = """\
+HEAD = '''\
 # Python API
 
-These are the names that a program imports from `gateway` and its namespaces, with the first paragraph of each docstring. `help(NAME)` in
-Python prints the whole docstring and the parameters. [MCP tools](library.md), [Models](models.md) and [Middleware](middleware.md) have
-examples.
+You write a Python program and know what it should do, but not which class does it. Find the name in the tables below, and import it from
+`gateway` or the namespace of the table. This program uses three names of the first table and its neighbours:
+
+```python
+import asyncio
+
+from gateway import Agent, ScriptedChatClient, tool
+
+
+@tool
+def find_order(number: str) -> str:
+    """Find an order by its number, such as A-17."""
+    return f"Order {number} was sent on Monday."
+
+
+async def main() -> None:
+    agent = Agent(ScriptedChatClient(["It was sent on Monday."]), "Answer briefly.", tools=find_order)
+    print((await agent.run("Where is order A-17?")).text)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
+```
+
+The tables have the first paragraph of each docstring. `help(Agent)` in Python prints the whole docstring and the parameters. More examples
+are in [MCP tools](library.md), [Models](models.md) and [Middleware](middleware.md).
 
 `python -m tests.docs.reference` writes this page.
-"""
+'''
 
 
 def page() -> str:

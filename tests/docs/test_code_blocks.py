@@ -27,6 +27,7 @@ from gateway.tasks.task_tools import still_running
 from tests.architecture.documents import DOCUMENTS
 from tests.architecture.sources import ROOT, name_of
 from tests.docs.code_blocks import NOT_EXECUTED, CodeBlock, block_id, code_blocks
+from tests.docs.walkthrough import PORT
 from tests.docs.world import SECRET, World, assert_printed
 from tests.fakes.keyring_file import FileKeyring
 from tests.fakes.running import child, upstream_stdio, wait_until_ready
@@ -70,7 +71,7 @@ def test_configuration_on_a_page_loads(block: CodeBlock, secrets: dict[str, str]
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("block", code_blocks("program"), ids=block_id)
 def test_program_on_a_page_runs(block: CodeBlock, world: World) -> None:
-    (world.work / "program.py").write_text(block.body)
+    (world.work / "program.py").write_text(block.body.replace(PORT, world.port))
     world.run("OPENAI_MODEL=gpt-5-mini python program.py")
 
 
@@ -86,10 +87,11 @@ def test_program_imports_what_it_uses(block: CodeBlock) -> None:
 
 @pytest.mark.timeout(300)
 def test_agents_skill_and_workflows_on_the_pages_have_no_problems(world: World) -> None:
-    for name in ("researcher", "rooms"):
+    for name in ("researcher", "rooms", "reviewer"):
         assert read_agent(world.work / f"agents/{name}.agent.md").notes == []
-    skill = (world.work / "skills/sql-review/SKILL.md").read_bytes()
-    assert parse_skill(skill, directory="sql-review").diagnostics == ()
+    for name in ("sql-review", "page-rules"):
+        skill = (world.work / f"skills/{name}/SKILL.md").read_bytes()
+        assert parse_skill(skill, directory=name).diagnostics == ()
     world.run("moongate workflows check agents --strict")
 
 

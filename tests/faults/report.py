@@ -40,9 +40,30 @@ LONG_SECONDS = 20.0
 _ROW = re.compile(r"^\| (\d+) \| (.*?) \| (.*?) \| (.*) \|$", re.MULTILINE)
 _INTRO = """# Faults and attacks
 
-You want to know what happens to your calls when a server hangs, a disk is full, or a client attacks the gateway. Tests cause each of
-these on purpose. A row says what they do, what must hold, and the outcome of the last run. `make faults-report ARGS="FILE"` repeats the
-tests of one file and updates this page.
+You want to know what happens to your calls when a server hangs, a disk is full, or a client attacks the gateway. For example, the
+program `sleep` never answers. This program connects to it as to a server. After a second it prints
+that the server did not answer (row 16):
+
+```python
+import asyncio
+
+from gateway import MCPStdioTool, ToolException
+
+
+async def main() -> None:
+    try:
+        async with MCPStdioTool("silent", "sleep", args=["600"], request_timeout=1):
+            print("connected")
+    except ToolException as error:
+        print(error)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
+```
+
+Tests cause each fault on purpose. A row says what they do, what must hold, and the outcome of the last run. `make faults-report
+ARGS="FILE"` repeats the tests of one file and updates this page.
 
 Tests name the row that they prove (`@pytest.mark.fault`, `@pytest.mark.attack`). Most run with `make test`, the long ones with `make
 faults`, which takes about half an hour on two cores. `make faults-report` runs all of them and writes this page.
