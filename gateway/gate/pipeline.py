@@ -77,7 +77,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
         """Whether a person must approve the call."""
         self.started = time.perf_counter()
 
-    def begin(self) -> None:  # noqa: B027  # reads and requests about tasks keep the empty method
+    def begin(self) -> None:  # reads and requests about tasks keep the empty method
         """Emit the event (for the console and the audit log) that the call begins. Reads and requests about tasks have no such event."""
 
     @abstractmethod

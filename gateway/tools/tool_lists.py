@@ -31,9 +31,7 @@ def normalize_tools(tools: Any) -> list[Any]:
     given = cast("Sequence[Any]", tools) if isinstance(tools, list | tuple) else [tools]
     found: list[Any] = []
     for item in given:
-        if hasattr(item, "definition") or isinstance(item, Mapping):
-            found.append(item)
-        elif not callable(item) and isinstance(item, ToolSource):
+        if hasattr(item, "definition") or isinstance(item, Mapping) or (not callable(item) and isinstance(item, ToolSource)):
             found.append(item)
         elif callable(item):
             found.append(FunctionTool(item))
