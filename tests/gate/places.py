@@ -133,7 +133,7 @@ KNOWN = {
         "a skill in code, for a skill tool or read behind the gate"
     ),
     "gateway/skills/objects/skills_provider.py _SkillCalls.read_skill_resource.read: resource.read": (
-        "a tool of a program's agent, without a gateway's skills"
+        "a tool of an agent's run; in a gateway behind the gate"
     ),
     "gateway/skills/run_tool.py RunSkillScript._files: self._library.read": "a skill tool, behind the gate",
     "gateway/skills/sandbox/kernel.py call: getattr(LIBC, name)": "a function of the C library",
@@ -156,7 +156,7 @@ KNOWN = {
     ),
     "gateway/upstream/library/mcp_tool.py MCPTool._run: drive(guarded)": "a `GuardedTool`",
     "gateway/workflows/file_graph.py made_by: run_function(make)": (
-        "`gated_function` puts the function of a file behind the gate; it is imported by the configuration's rules"
+        "in a call behind the gate by `gated_function`; at load admitted by `FunctionRules`, and audited"
     ),
     "gateway/workflows/function_executor.py FunctionExecutor._call: run_function(self._func)": (
         "a function of a program's graph, which runs inside a workflow's tool"
