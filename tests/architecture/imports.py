@@ -8,26 +8,36 @@ from pathlib import Path
 from tests.architecture.sources import ROOT, parsed, python_files
 
 
-def module_of(path: Path) -> str:
+def module_of(path: Path, root: Path = ROOT) -> str:
     """The dotted name of a module of the package."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = path.relative_to(root).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def import_graph() -> dict[str, set[str]]:
-    """The modules that each module of the package imports: inside functions and for type checkers too."""
-    files = {module_of(path): path for path in python_files("gateway")}
+def import_graph(root: Path = ROOT) -> dict[str, set[str]]:
+    """The modules that each module of the package imports: relative imports, inside functions and for type checkers too."""
+    files = {module_of(path, root): path for path in python_files("gateway", root=root)}
     graph: dict[str, set[str]] = {}
     for module, path in files.items():
         found: set[str] = set()
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                members = {f"{node.module}.{alias.name}" for alias in node.names}
-                found |= {name for name in members if name in files} or {node.module}
+            elif isinstance(node, ast.ImportFrom):
+                origin = _origin(node, module, is_package=path.name == "__init__.py")
+                members = {f"{origin}.{alias.name}" for alias in node.names}
+                found |= {name if name in files else origin for name in members}
         graph[module] = {name for name in found if name in files and name != module}
     return graph
+
+
+def _origin(node: ast.ImportFrom, module: str, *, is_package: bool) -> str:
+    """The dotted name of the module or package after `from`, with the dots of a relative import replaced by a package."""
+    if not node.level:
+        return node.module or ""
+    parts = module.split(".")
+    package = parts[: len(parts) + is_package - node.level]
+    return ".".join([*package, node.module] if node.module else package)
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:

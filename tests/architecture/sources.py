@@ -9,9 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def python_files(*folders: str) -> list[Path]:
+def python_files(*folders: str, root: Path = ROOT) -> list[Path]:
     """Python files of these folders of the repository, sorted."""
-    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py") if "__pycache__" not in path.parts)
+    return sorted(path for folder in folders for path in (root / folder).rglob("*.py") if "__pycache__" not in path.parts)
 
 
 def ruled_files() -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,34 @@ def test_modules_do_not_import_each_other_in_a_circle() -> None:
 
 def test_circle_is_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("from . import two", "from . import one"),
+        ("from .two import name", "from .one import name"),
+        ("from . import NOBODY, two", "import gateway.pack.one"),
+        ("from ..pack import two", "from ..pack.one import name"),
+        ("from . import two", "if TYPE_CHECKING:\n    from .one import name"),
+        ("def work():\n    from .two import name", "import gateway.pack.one"),
+    ],
+)
+def test_circle_of_relative_imports_is_found(tmp_path: Path, first: str, second: str) -> None:
+    package = tmp_path / "gateway" / "pack"
+    package.mkdir(parents=True)
+    for name, code in {"__init__": "", "one": first, "two": second}.items():
+        (package / f"{name}.py").write_text(code)
+    assert circles(import_graph(tmp_path)) == [["gateway.pack.one", "gateway.pack.two"]]
+
+
+def test_circle_of_a_package_and_its_module_is_found(tmp_path: Path) -> None:
+    package = tmp_path / "gateway" / "pack"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from .one import name")
+    (package / "one.py").write_text("from . import two, other")
+    (package / "two.py").write_text("")
+    assert circles(import_graph(tmp_path)) == [["gateway.pack", "gateway.pack.one"]]
 
 
 def test_models_do_not_read_their_source_at_start() -> None:
