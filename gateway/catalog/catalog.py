@@ -240,7 +240,7 @@ class Catalog:
             merged = {name: tool for name, tool in merged.items() if tool.source != SOURCE_ID or name not in TASK_TOOLS}
         for name, text in problems.items():
             if self.problems.get(name) != text:
-                logger.error("%s", text)
+                logger.error("tool names collide name=%s reason=%s", name, text)
         self.problems = problems
         self._tools = {name: tool for name, tool in merged.items() if name not in unlisted} if unlisted else merged
         self._unlisted = unlisted

@@ -119,7 +119,7 @@ class Acceptance:
         if self._told.get(key) != digest:
             self._told[key] = digest
             self._news.append(("command.held", entry))
-            logger.warning("not started, waits for acceptance key=%s place=%s accept=`moongate lock --accept %s`", key, entry.place, key)
+            logger.warning("not started, waits for acceptance key=%s place=%s accept='moongate lock --accept %s'", key, entry.place, key)
         if not all(key in content.held for _, content in self._records):
             self._change(lambda content: content.held.update({key: entry.place}))
         return f"It is new or changed, and nobody accepted it. `moongate lock --accept {key}` shows what would run and accepts it."
@@ -265,7 +265,7 @@ class Acceptance:
                 record.change(all_of_it)
             except StorageError as error:
                 if number == 0:
-                    logger.warning("what waits for acceptance could not be recorded, a restart would not know of it: %s", error)
+                    logger.warning("acceptance state not stored, a restart would lose it error=%s", error)
 
 
 def _homes(state_folder: str | None) -> list[Path]:

@@ -107,7 +107,7 @@ async def withdraw(asked: InputRequired, work: Callable[[CallContext], Awaitable
                 if ctx.ports.durable is None or not await ctx.ports.durable.goes_on():
                     await work(leg)
             except GatewayError as error:
-                logger.debug("withdrawn call ended: %s", error)
+                logger.debug("withdrawn call ended error=%s", error)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tell)

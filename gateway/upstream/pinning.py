@@ -149,8 +149,10 @@ class Pinning:
         for name, finding in found.items():
             if finding != self._findings.get(name) and finding.change != "removed":
                 what = "served" if finding.is_served else "quarantined"
-                accept = f"`moongate lock --diff {self._server}` shows it, `moongate lock --accept {self._server}/{name}` accepts it"
-                logger.warning("%s: tool %r is %s, %s: %s", self._server, name, self._difference(finding), what, accept)
+                logger.warning(
+                    "tool definition differs server=%s tool=%r change=%r outcome=%s show='moongate lock --diff %s' accept=%r",
+                    self._server, name, self._difference(finding), what, self._server, f"moongate lock --accept {self._server}/{name}",
+                )  # fmt: skip
         self._findings = found
         return {name for name, finding in found.items() if not finding.is_served}
 

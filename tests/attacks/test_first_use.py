@@ -183,7 +183,7 @@ async def test_pins_off_and_warn_serve_a_changed_tool(tmp_path: Path, pins: str)
     docs.turn()
     async with gateway(file, "http", "legacy") as running:
         await until(lists(running, "search", "change"))
-        assert ("is changed since it was first listed, served" in running.log.read_text()) == (pins == "warn")
+        assert ("change='changed since it was first listed' outcome=served" in running.log.read_text()) == (pins == "warn")
     assert bool(records(tmp_path)) == (pins == "warn")
 
 

@@ -264,7 +264,7 @@ class FastSessions:
         finally:
             self._sessions.pop(session.wire_id, None)
             if not is_moved:
-                logger.warning("session lost reason=not-moved session=%s; its client gets 404", session.wire_id[:SHOWN_CHARACTERS])
+                logger.warning("session lost reason=not-moved session=%s client_status=404", session.wire_id[:SHOWN_CHARACTERS])
                 self._table.closed(session, "failed")
             session.moving.set()
             with anyio.CancelScope(shield=True):

@@ -278,7 +278,7 @@ class MCPTool(ABC):
         """Return whether the local name for a remote name is valid: not empty and not too long. If it is invalid, log a warning."""
         if 0 < len(self._local(remote)) <= MAX_NAME_CHARS:
             return True
-        logger.warning("not a function: name empty or longer than %d server=%s name=%.60r", MAX_NAME_CHARS, self.name, remote)
+        logger.warning("function left out, name empty or too long max_chars=%d server=%s name=%.60r", MAX_NAME_CHARS, self.name, remote)
         return False
 
     def _check_names(self, remote: Sequence[str]) -> None:
