@@ -176,7 +176,7 @@ class _ToolRequest(GatedCall[OutcomeT]):
             if isinstance(verdict, Reject):
                 return verdict
             if self.gate.source != OWN_SOURCE:
-                self.ctx = self.ctx.let_in()
+                self.ctx = self.ctx.authorized()
         return self._rules.denied
 
 
@@ -351,7 +351,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         origin = ResultOrigin(self.ctx.facts.principal.id, self.name, output_schema=self._tool.definition.output_schema)
         claim = outcome.claim
         if claim is None:
-            parts = outcome.looked_at
+            parts = outcome.text_parts
             size = sum(map(len, outcome.encoded)) if outcome.encoded is not None else None
             may_have_hidden_text = parts is None or any(map(may_hide, parts))
             judged = await judge_small(outcome.result, rules, keeper, origin, size, is_searched=may_have_hidden_text)

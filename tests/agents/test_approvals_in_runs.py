@@ -274,7 +274,7 @@ async def test_tool_that_needs_a_person_ends_the_run_with_its_requests(stream: b
 
 
 @pytest.mark.requirement("AP3")
-async def test_middleware_finds_the_answer_that_let_a_call_run() -> None:
+async def test_middleware_can_read_the_approval_of_a_call() -> None:
     seen: list[Any] = []
 
     async def look(context: FunctionInvocationContext, call_next: Any) -> None:

@@ -64,7 +64,7 @@ class TaskMethods:
         self._clients = clients
         self._on_legacy: Callable[[RequestContext, Task], None] = lambda ctx, task: None
 
-    def tell_legacy(self, on_start: Callable[[RequestContext, Task], None]) -> None:
+    def notify_legacy(self, on_start: Callable[[RequestContext, Task], None]) -> None:
         """Register `on_start`, which is called with the request's context and the task when a 2025 client starts a task.
 
         It then notifies the client of changes of the task's status.
