@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from gateway.config.agents import FileAccess, FlowSecurity
     from gateway.sessions.session_context import ContextProvider
 
-Report = Callable[[str], Awaitable[None]]
-"""Function that sends a progress message to the caller of the agent."""
-
 
 class RootJudge(Protocol):
     """Decides which folders the models of agents may access; `refusal` and `remark` do blocking I/O."""
@@ -115,7 +112,7 @@ def memory_provider(memory: MemoryKey, agent: str, models: ModelResolver, conver
     )
 
 
-def loop_middleware(until: LoopUntil, judge: SupportsChatGetResponse, report: Report) -> AgentMiddleware:
+def loop_middleware(until: LoopUntil, judge: SupportsChatGetResponse, report: Callable[[str], Awaitable[None]]) -> AgentMiddleware:
     """Return the middleware for the key `loop-until`, which repeats a run until a judge model finds the task done.
 
     The middleware sends a progress message about each repetition with `report`.

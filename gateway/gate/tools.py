@@ -222,8 +222,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         """Record and log the names of the arguments that policy removed from the call. Their values may be secret, and are not logged."""
         self.dropped = names
         if names:
-            noted = ",".join(map(ascii, noted_names(names)))
-            logger.info("arguments dropped tool=%s arguments=%d names=%s", self.name, len(names), noted)
+            logger.info("arguments dropped tool=%s arguments=%d names=%s", self.name, len(names), ",".join(map(ascii, noted_names(names))))
 
     async def approve(self) -> Reject | None:
         """Ask a person to approve the call, unless an earlier round of it was approved. Return a refusal; `None` if approved."""

@@ -148,10 +148,9 @@ class Pinning:
         found = self._judge(listed, self._pinned if listed else None)
         for name, finding in found.items():
             if finding != self._findings.get(name) and finding.change != "removed":
-                what = "served" if finding.is_served else "quarantined"
                 logger.warning(
-                    "tool definition differs server=%s tool=%r change=%r outcome=%s show='moongate lock --diff %s' accept=%r",
-                    self._server, name, self._difference(finding), what, self._server, f"moongate lock --accept {self._server}/{name}",
+                    "tool definition differs server=%s tool=%r change=%r served=%s fix='moongate lock --diff %s, then --accept %s/%s'",
+                    self._server, name, self._difference(finding), finding.is_served, self._server, self._server, name,
                 )  # fmt: skip
         self._findings = found
         return {name for name, finding in found.items() if not finding.is_served}

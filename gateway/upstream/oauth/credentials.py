@@ -128,8 +128,7 @@ class OAuthCredentials:
                 raise ScopeMissing(f"Server {self.server!r} requires the scope {scope!r} for this request; {fix}.", server=self.server)
             is_current = grant is not None and f"Bearer {grant.access_token}" == used
             if not scope or (is_current and _covers(grant, scope)):
-                text = f"Server {self.server!r} requires the scope {scope!r}, but rejects a token that has it."
-                raise ScopeMissing(text, server=self.server)
+                raise ScopeMissing(f"Server {self.server!r} requires the scope {scope!r}, but rejects tokens with it.", server=self.server)
             return f"Bearer {(await self._renewed(used, more=scope)).access_token}"
         async with self._lock, self._file.locked():
             held = await anyio.to_thread.run_sync(self._file.read)

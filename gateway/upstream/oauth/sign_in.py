@@ -195,8 +195,7 @@ class SignIn:
         """Return the URL of the sign-in page with `query` added. Raises `FetchRefused` unless it is https, or http on this machine."""
         endpoint = metadata.authorization_endpoint
         if endpoint is None:
-            text = f"{metadata.issuer!r} has no sign-in page: its metadata lacks `authorization_endpoint`."
-            raise Unauthorized(text, server=self._server)
+            raise Unauthorized(f"{metadata.issuer!r} has no sign-in page; its metadata names none.", server=self._server)
         scheme, host, _ = origin_of(endpoint)
         if scheme != "https" and not (is_loopback_host(host) and self._fetch.loopback_allowed):
             raise FetchRefused(f"The sign-in page of {metadata.issuer!r} is not https.")
@@ -212,8 +211,7 @@ class SignIn:
             text = f"The authorization response is from {came.issuer[:200]!r} instead of {metadata.issuer!r}; it is not used."
             raise Unauthorized(text, server=self._server)
         if came.issuer is None and metadata.authorization_response_iss_parameter_supported:
-            text = f"The authorization response does not name its issuer, {metadata.issuer!r}; it is not used."
-            raise Unauthorized(text, server=self._server)
+            raise Unauthorized(f"The authorization response does not name its issuer {metadata.issuer!r}.", server=self._server)
         if came.code is None:
             reason = "".join(c for c in came.error or "no code" if c.isalnum() or c in "_- ")[:80]
             raise Unauthorized(f"The sign-in at {metadata.issuer!r} was not completed: {reason}.", server=self._server)
