@@ -161,5 +161,5 @@ def _web_search(client: SupportsChatGetResponse) -> list[Any]:
     if isinstance(client, SupportsWebSearchTool):
         return [client.get_web_search_tool()]
     name = type(client).__name__
-    logger.warning("%s does not support web search, so the agent has none; pass disable_web_search=True to omit this warning", name)
+    logger.warning("web search not supported client=%s fix='pass disable_web_search=True to omit this warning'", name)
     return []

@@ -102,7 +102,7 @@ class AgentRuns:
         guards = self._shared.guards
         guard = guards.guard_of(f"agent/{self._agent.file.name}") if guards is not None else None
         file = self._agent.file
-        inside = ctx.inside_agent(file.skills, tells_errors=bool(file.loop.include_detailed_errors))
+        inside = ctx.inside_agent(file.skills, shows_errors=bool(file.loop.include_detailed_errors))
         return progress, inside.with_caller(progress).guarded_by(guard)
 
     def _to_complete(self, model: str | None, response: AgentResponse, ctx: CallContext) -> Complete:
@@ -125,7 +125,7 @@ class AgentRuns:
         middleware: list[AgentMiddleware] = []
         if file.loop_until is not None:
             judge = self._shared.models.resolve(file.loop_until.judge or file.model, ctx)
-            middleware.append(loop_middleware(file.loop_until, judge, progress.tell))
+            middleware.append(loop_middleware(file.loop_until, judge, progress.report))
         tools = await self._tools(ctx.facts.on_behalf_of.scopes, ctx.run.tool_guard)
         parts = [self._agent.instructions]
         if file.skills:

@@ -50,7 +50,7 @@ class CallHistory:
             for history in self._loaders:
                 logger.warning(
                     "history not loaded history=%s agent=%s reason=provider_keeps_conversation "
-                    "(pass store=False to load it here, or load_messages=False to skip loading)",
+                    "fix='pass store=False to load it here, or load_messages=False to skip loading'",
                     history.source_id,
                     agent.name or agent.id,
                 )
@@ -103,8 +103,8 @@ class CallHistory:
             )
         if self._is_kept_elsewhere and answer.conversation_id is None:
             logger.warning(
-                "conversation not named agent=%s reason=provider_returned_no_conversation_id "
-                "(the next run may not continue it; pass store=False to use the agent's history)",
+                "conversation not named, the next run may not continue it agent=%s reason=provider_returned_no_conversation_id "
+                "fix='pass store=False to use the history of the agent'",
                 self._agent.name or self._agent.id,
             )
         self._since.clear()

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from gateway.config.agents import FileAccess, FlowSecurity
     from gateway.sessions.session_context import ContextProvider
 
-Tell = Callable[[str], Awaitable[None]]
-"""Function that sends a progress message to the caller of the agent."""
-
 
 class RootJudge(Protocol):
     """Decides which folders the models of agents may access; `refusal` and `remark` do blocking I/O."""
@@ -115,16 +112,16 @@ def memory_provider(memory: MemoryKey, agent: str, models: ModelResolver, conver
     )
 
 
-def loop_middleware(until: LoopUntil, judge: SupportsChatGetResponse, tell: Tell) -> AgentMiddleware:
+def loop_middleware(until: LoopUntil, judge: SupportsChatGetResponse, report: Callable[[str], Awaitable[None]]) -> AgentMiddleware:
     """Return the middleware for the key `loop-until`, which repeats a run until a judge model finds the task done.
 
-    The middleware sends a progress message about each repetition with `tell`.
+    The middleware sends a progress message about each repetition with `report`.
     """
     from gateway.agents.middleware.judge import next_message_after_verdict
     from gateway.agents.middleware.loop import AgentLoopMiddleware
 
     async def again(*, iteration: int, feedback: str | None = None) -> str:
-        await tell(f"not done yet, run {iteration + 1} of at most {until.max}")
+        await report(f"not done yet, run {iteration + 1} of at most {until.max}")
         return next_message_after_verdict(feedback=feedback)
 
     return AgentLoopMiddleware.with_judge(judge, criteria=until.criteria, max_iterations=until.max, next_message=again)

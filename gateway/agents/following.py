@@ -30,11 +30,11 @@ async def follow_run(
 
     Pass each update to the caller in `ctx` if the caller is a `RunFollower`, otherwise to the function `said`, if given.
     """
-    tell = ctx.ports.caller.follow if isinstance(ctx.ports.caller, RunFollower) else said
+    handle = ctx.ports.caller.follow if isinstance(ctx.ports.caller, RunFollower) else said
     try:
-        if tell is not None:
+        if handle is not None:
             async for update in stream:
-                await tell(update)
+                await handle(update)
         return await stream.get_final_response()
     finally:
         await stream.aclose()

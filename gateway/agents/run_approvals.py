@@ -128,7 +128,7 @@ def take_decisions(messages: Sequence[Message], session: SessionData | None) -> 
 def log_approval(outcome: str, request_id: str | None, call_id: str | None, tool: str | None, session: SessionData | None) -> None:
     """Log the `outcome` (requested, approved, rejected, …) of the approval of a tool call, without the call's arguments."""
     session_id = getattr(session, "session_id", None) or "-"
-    logger.info("approval %s tool=%s call=%s request=%s session=%s", outcome, tool, call_id, request_id or "-", session_id)
+    logger.info("approval changed outcome=%r tool=%s call=%s request=%s session=%s", outcome, tool, call_id, request_id or "-", session_id)
 
 
 def log_hosted_approvals(messages: Sequence[Message], session: SessionData | None) -> None:

@@ -24,30 +24,30 @@ class RunProgress(PassingCaller):
 
     async def model_called(self, number: int) -> None:
         """Report the start of model call `number` of the run."""
-        await self._say_rest()
-        await self.tell("thinking" if number == 1 else f"thinking (round {number})")
+        await self._report_rest()
+        await self.report("thinking" if number == 1 else f"thinking (round {number})")
 
     async def tools_called(self, names: Sequence[str]) -> None:
         """Report the names of the tools that the model called."""
-        await self._say_rest()
-        await self.tell(f"using {', '.join(names[:5])}{' …' if len(names) > 5 else ''}")
+        await self._report_rest()
+        await self.report(f"using {', '.join(names[:5])}{' …' if len(names) > 5 else ''}")
 
     async def said(self, update: AgentResponseUpdate) -> None:
         """Add an update's text to the agent's answer, and report the sentences that are now complete."""
         if update.role == "assistant" and (text := self._sentences.add(update.text)):
-            await self.tell(text)
+            await self.report(text)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Report the message of a tool's progress notification under a new number; without a message, report nothing."""
         if message:
-            await self.tell(message)
+            await self.report(message)
 
-    async def _say_rest(self) -> None:
+    async def _report_rest(self) -> None:
         """Report the incomplete last sentence before the run's next step. The end of the last answer is the result and is not reported."""
         for text in self._sentences.rest():
-            await self.tell(text)
+            await self.report(text)
 
-    async def tell(self, message: str) -> None:
+    async def report(self, message: str) -> None:
         """Send a progress notification with this message; if the message repeats the previous one, without text."""
         self._step += 1
         await self._caller.progress(self._step, None, self._lines.take(message))

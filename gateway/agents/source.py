@@ -209,7 +209,7 @@ class AgentSource:
             for line in str(error).splitlines():
                 text = still_served(line) if before else f"{line} No agent is served until this is fixed."
                 self.problems.append(SourceProblem("agents.middleware", text.removeprefix("agents.middleware: ")))
-                logger.warning("%s", text)
+                logger.warning("agent middleware not loaded reason=%s", text)
             return None
 
     async def _around(self, before: Mapping[Path, LoadedAgent]) -> list[object]:
@@ -248,7 +248,7 @@ class AgentSource:
             await _close(remote)
             raise AgentError("\n".join(problems))
         for note in definition.notes:
-            logger.info("%s", note)
+            logger.info("agent file note text=%s", note)
         return LoadedAgent(definition, remote, providers, own, around, signature, self.generation)
 
     def give_up(self, loaded: LoadedAgent) -> None:
@@ -291,7 +291,7 @@ class AgentSource:
         for line in str(error).splitlines():
             text = still_served(line) if stays else line
             self.problems.append(SourceProblem(str(path), text.removeprefix(f"{path}: ")))
-            logger.warning("%s", text)
+            logger.warning("agent not loaded reason=%s", text)
 
     def file_schemas(self) -> dict[str, dict[str, JsonValue]]:
         """Return the input schemas of the agents' file tools, to check policies: by policy key (`agent/<name>`) and tool name."""

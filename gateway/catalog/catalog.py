@@ -146,7 +146,7 @@ class Catalog:
         after = self._seen()
         for change in _RESOURCE_KINDS:
             if before[change] != after[change]:
-                self._tell(change)
+                self._notify(change)
 
     def _seen(self) -> dict[ChangeKind, object]:
         """Return the published lists by kind, so that `arrange` can compare the lists before and after a change of the sources."""
@@ -155,7 +155,7 @@ class Catalog:
         tools = (self._wire_tools, deferred)
         return {"tools": tools, "resources": (merged["resources"], merged["templates"]), "prompts": merged["prompts"]}
 
-    def _tell(self, change: ChangeKind) -> None:
+    def _notify(self, change: ChangeKind) -> None:
         self._services.events.emit("catalog.changed", name=change)
         self.changed_at[change] = anyio.current_time()
         for listener in self._listeners:
@@ -184,7 +184,7 @@ class Catalog:
         for change in changed:
             for kind in _RESOURCE_KINDS[change]:
                 self._merge_kind(kind)
-            self._tell(change)
+            self._notify(change)
 
     async def _rebuild(self, dirty: Mapping[str, set[ChangeKind]]) -> set[ChangeKind]:
         """Rebuild the changed lists of each source in `dirty` (source id → kinds of list), and return all kinds that changed."""
@@ -241,7 +241,7 @@ class Catalog:
             merged = {name: tool for name, tool in merged.items() if tool.source != SOURCE_ID or name not in TASK_TOOLS}
         for name, text in problems.items():
             if self.problems.get(name) != text:
-                logger.error("%s", text)
+                logger.error("tool names collide name=%s reason=%s", name, text)
         self.problems = problems
         self._tools = {name: tool for name, tool in merged.items() if name not in unlisted} if unlisted else merged
         self._unlisted = unlisted

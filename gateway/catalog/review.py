@@ -12,7 +12,7 @@ from gateway.json_types import JsonObject
 from gateway.policy.approval_policy import Approver, approval_form, judge_approver, may_stand, read_decision
 from gateway.policy.decision import PASS
 from gateway.policy.own_sources import is_own_source
-from gateway.policy.scopes import judge_scope, knows_source
+from gateway.policy.scopes import covers_source, judge_scope
 from gateway.storage.record_types import PendingQuestion, QuestionState
 from gateway.storage.records import Records
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
@@ -90,7 +90,7 @@ def _admits(ask: PendingQuestion, principal: Principal) -> bool:
     This is the called tool; the agent or workflow, if the tool belongs to one; or the server that requests sampling.
     """
     if ask.kind == "sampling":
-        return knows_source(principal.scopes, ask.source)
+        return covers_source(principal.scopes, ask.source)
     source, name = ask.source, ask.name
     if is_own_source(source):
         source, _, name = source.partition("/")

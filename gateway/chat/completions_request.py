@@ -31,7 +31,7 @@ def to_request(messages: Sequence[Message], options: ChatOptions, instruction_ro
         ChatClientInvalidRequestException: The conversation is empty, or an option is invalid.
     """
     if options.get("conversation_id") or cast("JsonObject", options).get("continuation_token"):
-        logger.debug("option ignored: Chat Completions stores no conversation options=conversation_id,continuation_token")
+        logger.debug("options ignored, Chat Completions stores no conversation options='conversation_id, continuation_token'")
     request = passed_on(options, {}, UNSUPPORTED)
     request["messages"] = to_wire_messages(messages, options.get("instructions"), instruction_role)
     if not request["messages"]:
@@ -132,7 +132,7 @@ def _part(content: Content) -> JsonObject | None:
         return {"type": "input_audio", "input_audio": audio}
     if content.type == "uri":
         kind = content.media_type or "file"
-        logger.warning("Chat Completions accepts no address of this media type; sent as text media_type=%r", kind)
+        logger.warning("address sent as text, Chat Completions accepts no address of this media type media_type=%r", kind)
         return {"type": "text", "text": content.uri or ""}
     name = content.name or properties.get("filename") or "file"
     return {"type": "file", "file": {"file_data": content.uri, "filename": name}}

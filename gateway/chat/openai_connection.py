@@ -144,7 +144,7 @@ class OpenAIConnection:
                 wait = self._wait_before(retry, error)
                 if wait is None:
                     raise to_model_error(error, model=model, base_url=self.endpoint.base_url, subject=subject) from None
-                logger.info("model request retried model=%r reason=%s retry=%d wait=%.1fs", model, type(error).__name__, retry, wait)
+                logger.info("model request retried model=%r reason=%s retry=%d wait_seconds=%.1f", model, type(error).__name__, retry, wait)
                 await anyio.sleep(wait)
             except json.JSONDecodeError:
                 raise ChatClientInvalidResponseException(f"The response of model {model!r} is not JSON.", retryable=True) from None
@@ -166,7 +166,7 @@ class OpenAIConnection:
         if error.code == "insufficient_quota" or not may_retry(status, headers) or (asked or 0) > MAX_RETRY_AFTER_SECONDS:
             return None
         if not self.budget.take():
-            logger.warning("model retries suspended: too many failed requests endpoint=%s", shown_url(self.endpoint.base_url))
+            logger.warning("model retries suspended endpoint=%s reason=too-many-failed-requests", shown_url(self.endpoint.base_url))
             return None
         return self.retry.wait_seconds(retry) if asked is None else asked
 

@@ -85,7 +85,7 @@ class OpenAIChatClient(ResponsesTools, OpenAIClientBase[OptionsT]):
                 if not self._may_resume(reader, error, resumes):
                     raise
                 wait = self.connection.retry.wait_seconds(resumes)
-                logger.info("stream of a background response broke; resuming model=%r wait=%.1fs", model, wait)
+                logger.info("stream of a background response ended early, resuming it model=%r wait_seconds=%.1f", model, wait)
             await anyio.sleep(wait)
             path, body = _retrieval({"response_id": reader.response_id or "", "sequence_number": reader.sequence or 0}, stream=True)
 

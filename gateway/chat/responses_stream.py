@@ -34,7 +34,7 @@ class StreamReader:
         self._keeps = keeps
         self._resumable: int | None = None
         self._open_calls: set[object] = set()
-        self._told: set[object] = set()
+        self._yielded: set[object] = set()
         """Positions of output items of which text or reasoning was already yielded in parts."""
         self._complete: set[object] = set()
         self.response_id: str | None = None
@@ -63,8 +63,8 @@ class StreamReader:
             update.additional_properties = {"logprobs": event["logprobs"]}
         if self.in_background and not self.is_done:
             update.continuation_token = self._token()
-        is_news = contents or self.is_done or (response is not None and self.in_background)
-        return update if is_news or update.additional_properties else None
+        has_content = contents or self.is_done or (response is not None and self.in_background)
+        return update if has_content or update.additional_properties else None
 
     def _token(self) -> dict[str, object] | None:
         if self.response_id is None:
@@ -108,15 +108,15 @@ class StreamReader:
                 return []
 
     def _part(self, event: JsonObject, content: Content) -> Content:
-        self._told.add(event.get("output_index"))
+        self._yielded.add(event.get("output_index"))
         return content
 
     def _whole_item(self, item: JsonObject, index: object) -> list[Content]:
         self._complete.add(index)
-        if item.get("type") == "message" and index in self._told:
+        if item.get("type") == "message" and index in self._yielded:
             return []
         if item.get("type") == "reasoning":
-            return read_reasoning(item, seen=index in self._told)
+            return read_reasoning(item, seen=index in self._yielded)
         return read_item(item)
 
     def _end(self, response: JsonObject) -> list[Content]:
@@ -125,7 +125,7 @@ class StreamReader:
         late = [
             content
             for index, item in enumerate(objects_in(response.get("output")))
-            if index not in self._complete and index not in self._told
+            if index not in self._complete and index not in self._yielded
             for content in self._whole_item(item, index)
         ]
         return [*late, *read_usage(response.get("usage"))]

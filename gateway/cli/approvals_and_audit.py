@@ -217,7 +217,7 @@ async def _move(records: Records, ask_id: str, decision: QuestionState) -> tuple
     found = await _get(records, ask_id)
     _may_decide(found)
     if found.form is not None and decision != "denied":
-        raise click.UsageError(f"{found.id} wants an answer: `moongate approvals answer {found.id} FIELD=VALUE…`.")
+        raise click.UsageError(f"{found.id} needs an answer: `moongate approvals answer {found.id} FIELD=VALUE…`.")
     if decision.startswith("approved_") and not (found.kind == "call" and may_stand(found.source, found.name)):
         raise CommandFailed(f"{found.name} of {found.source} can only be approved one by one; leave out `--always`.", code="usage")
     if not await asks.move(found.id, "open", decision, decided_by=LOCAL.id):

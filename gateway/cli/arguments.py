@@ -90,7 +90,7 @@ def _typed(key: str, texts: list[str], schema: JsonMapping | None) -> JsonValue:
         items = cast("JsonMapping", (schema or {}).get("items") or {})
         return [_value(key, text, _types(items)) for text in texts]
     if len(texts) > 1:
-        raise click.UsageError(f"{key!r} is given {len(texts)} times, and the tool does not want a list there.")
+        raise click.UsageError(f"{key!r} is given {len(texts)} times, and the tool accepts no list there.")
     return _value(key, texts[0], types)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Status = Literal["ok", "warn", "fail"]
 
-PIN_FIX = "Write the version that you looked at, as in `some-server@1.2.3`; who publishes the next one then runs nothing here."
+PIN_FIX = "Write the version that you reviewed, as in `some-server@1.2.3`, so that a later release does not run here."
 
 
 @dataclass(frozen=True, slots=True)

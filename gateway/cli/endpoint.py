@@ -126,7 +126,7 @@ async def read_status(url: str, api_key: str | None) -> Status:
 def needs_key(url: str, api_key: str | None) -> NeedsAuth:
     """Return the error to raise if the gateway at `url` rejects the API key, or requires one."""
     given = "another API key" if api_key else "an API key"
-    return NeedsAuth(f"The gateway at {url} wants {given}: `--api-key KEY` or $MOONGATE_API_KEY; `moongate keys add NAME` makes one.")
+    return NeedsAuth(f"The gateway at {url} requires {given}: `--api-key KEY` or $MOONGATE_API_KEY; `moongate keys add NAME` makes one.")
 
 
 def not_usable(url: str, status: Status, api_key: str | None, error: UpstreamError) -> GatewayError:

@@ -62,10 +62,10 @@ def _unknown_sources(scopes: Sequence[str], loaded: LoadedConfig) -> list[str]:
 
     Such a scope is allowed, because a server may be added later.
     """
-    from gateway.policy.scopes import ADMIN_SCOPE, knows_source
+    from gateway.policy.scopes import ADMIN_SCOPE, covers_source
 
     known = source_names(loaded)
-    idle = [scope for scope in scopes if scope != ADMIN_SCOPE and not any(knows_source((scope,), source) for source in known)]
+    idle = [scope for scope in scopes if scope != ADMIN_SCOPE and not any(covers_source((scope,), source) for source in known)]
     names = {scope: scope.partition("/")[0].rpartition(":")[2] for scope in idle}
     return [f"Scope {scope!r} fits no source of the configuration. {did_you_mean(names[scope], known)}".rstrip() for scope in idle]
 

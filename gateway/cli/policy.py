@@ -122,7 +122,7 @@ def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
             return _report(exposed, source, native, Explanation(False, rule, reason), loaded) | {"listed": False, "approval": False}
     for status in own.gateway.sources():
         if status.state in ("down", "starting") and status.name in loaded.config.mcp_servers:
-            text = f"{name!r} is not known, and server {status.name!r} does not answer: {status.error}"
+            text = f"{name!r} is unknown, and server {status.name!r} does not respond: {status.error}"
             raise NotSent(text, server=status.name)
     raise NotFound("tool", name, f"Unknown tool {name!r}. {_suggestion(name, loaded, own)}")
 

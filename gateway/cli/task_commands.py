@@ -124,7 +124,7 @@ def answer_task(
         return {"action": "decline"} if decline else {"action": "accept", "content": build_answer(form, pairs, args_json)}
 
     row = with_records(config_path, lambda records: _answer(records, task_id, question, answer_to))
-    _tell(row, "has its answer", as_json=as_json)
+    _show_change(row, "has its answer", as_json=as_json)
 
 
 async def _answer(records: Records, task_id: str, question: str | None, answer_to: Callable[[JsonObject], JsonObject]) -> TaskRow:
@@ -172,7 +172,7 @@ def cancel_task(task_id: str, config_path: str | None, as_json: bool) -> None:
         return await _when_handled(records, found)
 
     row = with_records(config_path, work)
-    _tell(row, "cancelled" if row.status == "cancelled" else "is being cancelled by the gateway that runs it", as_json=as_json)
+    _show_change(row, "cancelled" if row.status == "cancelled" else "is being cancelled by the gateway that runs it", as_json=as_json)
 
 
 @tasks.command("retry")
@@ -192,10 +192,10 @@ def retry_task(task_id: str, from_start: bool, config_path: str | None, as_json:
         return await _when_handled(records, found)
 
     row = with_records(config_path, work)
-    _tell(row, "runs again" if row.owner else "runs again as soon as a gateway runs", as_json=as_json)
+    _show_change(row, "runs again" if row.owner else "runs again as soon as a gateway runs", as_json=as_json)
 
 
-def _tell(row: TaskRow, what: str, *, as_json: bool) -> None:
+def _show_change(row: TaskRow, what: str, *, as_json: bool) -> None:
     show(row.to_json(), f"{row.id[:12]} of {row.tool} {what}", as_json=as_json)
 
 

@@ -223,7 +223,7 @@ def _kind(entry: JsonObject, path: str) -> str:
     kind = TYPE_ALIASES.get(written, written)
     if kind not in _MODELS:
         hint = did_you_mean(written, [*_MODELS, *TYPE_ALIASES])
-        raise ConfigError(f"type {written!r} is not known; write stdio, http or sse. {hint}".rstrip(), path=f"{path}.type")
+        raise ConfigError(f"type {written!r} is unknown; write stdio, http or sse. {hint}".rstrip(), path=f"{path}.type")
     needed = "command" if kind == "stdio" else "url"
     if needed not in entry:
         raise ConfigError(f"a server of type {written!r} needs `{needed}`.", path=path)

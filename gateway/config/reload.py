@@ -89,21 +89,21 @@ class Reloader:
     async def run(self) -> None:
         """Reload the configuration after each change of its file, SIGHUP, and call of `read_again`. Runs until it is cancelled."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._hear_signals)
+            tasks.start_soon(self._follow_signals)
             if self._watch is not None:
-                tasks.start_soon(self._look, self._watch)
+                tasks.start_soon(self._follow_file, self._watch)
             while True:
                 await self._wanted.wait()
                 self._wanted = anyio.Event()
                 await self._reload()
 
-    async def _hear_signals(self) -> None:
+    async def _follow_signals(self) -> None:
         if hangup := getattr(signal, "SIGHUP", None):  # not on Windows
             with anyio.open_signal_receiver(hangup) as signals:
                 async for _ in signals:
                     self._wanted.set()
 
-    async def _look(self, watch: FileWatch) -> None:
+    async def _follow_file(self, watch: FileWatch) -> None:
         while True:
             await watch.changed()
             if self._follows:

@@ -154,7 +154,7 @@ class GuardedFetch:
         try:
             found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
-            raise FetchFailed(f"{host} is not known to the name service.") from None
+            raise FetchFailed(f"{host} has no address in DNS.") from None
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         local = [address for address in addresses if judge_address(address, loopback_allowed=True) is None and _is_loopback(address)]
         if scheme == "http" and len(local) != len(addresses) and not trusted:

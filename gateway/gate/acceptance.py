@@ -55,8 +55,8 @@ class Acceptance:
         self._records_start = records_start
         self._records: list[tuple[AcceptanceRecord, Acceptances]] = []
         self._running: dict[str, str] = {}
-        self._told: dict[str, str] = {}
-        self._news: list[tuple[str, RunEntry]] = []
+        self._logged: dict[str, str] = {}
+        self._new_events: list[tuple[str, RunEntry]] = []
         self.held: dict[str, RunEntry] = {}
         """Configuration entries whose commands wait until a person accepts them, by key: a server's name, `expose.functions.NAME`, …"""
         self.kept: dict[str, str] = {}
@@ -112,14 +112,14 @@ class Acceptance:
         if may_run(recorded, is_running=self._running.get(key) == digest, is_start=self._is_start):
             self._running[key] = digest
             if key in self.held:
-                self._news.append(("command.accepted", entry))
+                self._new_events.append(("command.accepted", entry))
             self._release([key])
             return None
         self.held[key] = entry
-        if self._told.get(key) != digest:
-            self._told[key] = digest
-            self._news.append(("command.held", entry))
-            logger.warning("not started, waits for acceptance key=%s place=%s accept=`moongate lock --accept %s`", key, entry.place, key)
+        if self._logged.get(key) != digest:
+            self._logged[key] = digest
+            self._new_events.append(("command.held", entry))
+            logger.warning("not started, waits for acceptance key=%s place=%s accept='moongate lock --accept %s'", key, entry.place, key)
         if not all(key in content.held for _, content in self._records):
             self._change(lambda content: content.held.update({key: entry.place}))
         return f"It is new or changed, and nobody accepted it. `moongate lock --accept {key}` shows what would run and accepts it."
@@ -128,7 +128,7 @@ class Acceptance:
         """Record, in `held` and on disk, that the configuration entries with these keys no longer wait until a person accepts them."""
         gone = [key for key in keys if self.held.pop(key, None) or any(key in content.held for _, content in self._records)]
         for key in gone:
-            self._told.pop(key, None)
+            self._logged.pop(key, None)
         if any(key in content.held for key in gone for _, content in self._records):
             self._change(lambda content: [content.held.pop(key, None) for key in gone])
 
@@ -248,8 +248,8 @@ class Acceptance:
 
         Only changes since the last call of this method are returned, for the caller to emit as gateway events.
         """
-        news, self._news = self._news, []
-        return news
+        events, self._new_events = self._new_events, []
+        return events
 
     def _homes(self) -> list[str]:
         return sorted(str(record.folder) for record, _ in self._records)
@@ -265,7 +265,7 @@ class Acceptance:
                 record.change(all_of_it)
             except StorageError as error:
                 if number == 0:
-                    logger.warning("what waits for acceptance could not be recorded, a restart would not know of it: %s", error)
+                    logger.warning("acceptance state not stored, a restart would lose it error=%s", error)
 
 
 def _homes(state_folder: str | None) -> list[Path]:

@@ -103,7 +103,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
             return None
         if subject is not None and isinstance(verdict := judge_scope(scopes, subject[0], self.gate.source, subject[1]), Reject):
             return verdict
-        self.ctx = self.ctx.let_in()
+        self.ctx = self.ctx.authorized()
         return None
 
     async def run(self, ctx: CallContext) -> Finished | InputRequired:

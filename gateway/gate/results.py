@@ -317,19 +317,19 @@ class _Shortening:
         self._note(kept, "structuredContent", 0)
         schema = self._source.output_schema
         if schema is None or self._result.get("isError"):
-            self._say(shortened, "Its structured content was left out.")
+            self._add_note(shortened, "Its structured content was left out.")
             return
         cut = self._matching(structured, schema, kept)
         if cut is not None:
             shortened["structuredContent"] = cut
             self._notes[-1]["cut"] = True
-            self._say(shortened, "Its structured content has been cut (fewer items, shorter strings): do not take it for the whole.")
+            self._add_note(shortened, "Its structured content has been cut (fewer items, shorter strings): do not take it for the whole.")
         else:
             shortened["isError"] = True
             text = "The call succeeded; no part of its structured content matches the tool's output schema, so this is marked as an error."
-            self._say(shortened, text)
+            self._add_note(shortened, text)
 
-    def _say(self, shortened: JsonObject, text: str) -> None:
+    def _add_note(self, shortened: JsonObject, text: str) -> None:
         shortened["content"] = [*shortened["content"], {"type": "text", "text": f"[{text}]"}]
 
     def _matching(self, value: JsonValue, schema: JsonObject, kept: KeptResult) -> JsonObject | None:

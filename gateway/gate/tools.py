@@ -166,7 +166,7 @@ class _ToolRequest(GatedCall[OutcomeT]):
             if isinstance(verdict, Reject):
                 return verdict
             if self.gate.source != OWN_SOURCE:
-                self.ctx = self.ctx.let_in()
+                self.ctx = self.ctx.authorized()
         return self._rules.denied
 
 
@@ -212,8 +212,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         """Record and log the names of the arguments that policy removed from the call. Their values may be secret, and are not logged."""
         self.dropped = names
         if names:
-            count = f"{len(names)} argument{'' if len(names) == 1 else 's'}"
-            logger.info("%s: %s dropped that it may not get: %s", self.name, count, ", ".join(map(ascii, noted_names(names))))
+            logger.info("arguments dropped tool=%s arguments=%d names=%s", self.name, len(names), ",".join(map(ascii, noted_names(names))))
 
     async def approve(self) -> Reject | None:
         """Ask a person to approve the call, unless an earlier round of it was approved. Return a refusal; `None` if approved."""
@@ -268,9 +267,9 @@ class ToolCall(_ToolRequest[ToolOutcome]):
             return Complete({**Complete.text(str(error), is_error=True).result, "_meta": {RULE_META_KEY: error.rule}})
         if isinstance(error, GatewayError):
             if isinstance(error, StorageUnusable):
-                logger.warning("Tool %s of source %s failed: %s", self.name, self.gate.source, error)
+                logger.warning("tool failed tool=%s source=%s error=%s", self.name, self.gate.source, error)
             return Complete.text(text_for_caller(error), is_error=True)
-        logger.exception("Tool %s of source %s failed", self.name, self.gate.source)
+        logger.exception("tool failed tool=%s source=%s", self.name, self.gate.source)
         text = f"Tool {self.name!r} failed with an internal error; the operator finds the details in the gateway's log."
         return Complete.text(text, is_error=True)
 
@@ -339,7 +338,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         origin = ResultOrigin(self.ctx.facts.principal.id, self.name, output_schema=self._tool.definition.output_schema)
         claim = outcome.claim
         if claim is None:
-            parts = outcome.looked_at
+            parts = outcome.text_parts
             size = sum(map(len, outcome.encoded)) if outcome.encoded is not None else None
             may_have_hidden_text = parts is None or any(map(may_hide, parts))
             judged = await judge_small(outcome.result, rules, store, origin, size, is_searched=may_have_hidden_text)

@@ -92,7 +92,7 @@ def judge_scope(scopes: Sequence[str] | None, kind: ScopeKind, source: str, name
     return Reject(RULE, f"This API key has no scope for {kind[:-1]} {name[:200]!r} of {source!r}.{why} Its scopes: {has[:500] or 'none'}.")
 
 
-def knows_source(scopes: Sequence[str] | None, source: str) -> bool:
+def covers_source(scopes: Sequence[str] | None, source: str) -> bool:
     """Return whether a caller with these scopes may use any tool, resource or prompt of a source. `None` as `scopes` grants everything."""
     return scopes is None or any(scope != ADMIN_SCOPE and fnmatchcase(source, _parts(scope)[1]) for scope in scopes)
 

@@ -75,7 +75,7 @@ def _mentions(tools: Sequence[Named]) -> Iterator[str]:
             owner = exposed.get(word) or _other(natives, word, tool.source)
             if owner is not None and owner != tool.source:
                 yield (
-                    f"The description of {tool.exposed!r} ({tool.source!r}) speaks of {word!r}, a tool of {owner!r}; read it: "
+                    f"The description of {tool.exposed!r} ({tool.source!r}) mentions {word!r}, a tool of {owner!r}; read it: "
                     f"one server's text can steer how a model uses another's tools."
                 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.policy.quoting import MARK, quote_text
-from gateway.policy.scopes import knows_source
+from gateway.policy.scopes import covers_source
 from gateway.tools.base import SourceStatus
 
 MAX_NOTE_CHARS = 1_500
@@ -39,15 +39,15 @@ def build_instructions(
     lines: list[str] = [configured] if configured else []
     lines.append(_INTRODUCTION)
     for source in sources:
-        if source.state in ("disabled", "held") or not knows_source(scopes, source.name):
+        if source.state in ("disabled", "held") or not covers_source(scopes, source.name):
             continue
         state = "" if source.state in ("ready", "idle") else f" ({source.state})"
         if source.kind != "skill":
             lines.append(f"- {source.name}: {source.tools} {source.kind} tool{'' if source.tools == 1 else 's'}{state}")
-    if skills and knows_source(scopes, "skill"):
+    if skills and covers_source(scopes, "skill"):
         many = "" if skills == 1 else "s"
         lines.append(f"{skills} skill{many} for recurring work: use search_skills, then load_skill, before you start such work.")
-    lines += _quote_notes({name: note for name, note in notes.items() if knows_source(scopes, name)})
+    lines += _quote_notes({name: note for name, note in notes.items() if covers_source(scopes, name)})
     return "\n".join(lines)
 
 

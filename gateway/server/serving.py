@@ -140,7 +140,7 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
                 end_calls("second_signal")
                 return
             if server.server_state.tasks:
-                logger.warning("stopping grace_seconds=%s: in-flight calls may finish; a second signal ends them", http.drain_seconds)
+                logger.warning("stopping, in-flight calls may finish until a second signal grace_seconds=%s", http.drain_seconds)
             tasks.start_soon(drain)
 
         tasks.start_soon(announce)

@@ -224,7 +224,7 @@ class AnsweredFilter:
             logger.info("listing changed since early answer method=%s", method)
             await self._write(json.dumps(notification(CHANGED[method], None), separators=(",", ":")).encode() + b"\n")
         elif method == INITIALIZE and _agreed(said) != _agreed(now):
-            logger.error("early answer to initialize is outdated; restart the gateway")
+            logger.error("early answer to initialize is outdated, restart the gateway")
 
 
 def _agreed(result: JsonValue) -> list[JsonValue]:

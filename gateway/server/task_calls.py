@@ -207,7 +207,7 @@ class TaskHandler:
                 return
             await anyio.sleep(max(changed, spacing))
 
-    async def knows(self, task_id: str, call: CallContext) -> bool:
+    async def can_follow(self, task_id: str, call: CallContext) -> bool:
         """Whether a task has this id and the caller in `call` may follow it. A remote server is not asked whether it still has the task."""
         try:
             await (self.open(task_id, call) if "." in task_id else self.find(task_id, call.facts.principal))

@@ -39,7 +39,7 @@ async def apply_compaction(
     await strategy(messages)
     shown = included_messages(messages)
     if messages and not any(message.role != "system" for message in shown):
-        logger.warning("compaction strategy excluded every message; newest group kept messages=%d", len(messages))
+        logger.warning("compaction strategy excluded every message, newest group kept messages=%d", len(messages))
         last = max(groups_of(messages), key=lambda group: (group.kind != "system", group.start))
         for message in last.messages:
             message.additional_properties[EXCLUDED_KEY] = False

@@ -117,7 +117,7 @@ class SemanticMemoryProvider(ContextProvider):
         try:
             found = await self.recall(asked, owner=self._owner_of(context))
         except GatewayError as error:
-            logger.warning("memories not searched; run continues without them reason=%r", str(error))
+            logger.warning("memories not searched, run continues without them reason=%r", str(error))
             return
         if found:
             lines = "\n".join(f"- {memory.text}" for memory in found)

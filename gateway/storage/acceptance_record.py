@@ -126,5 +126,5 @@ class AcceptanceRecord:
         return cast("dict[str, str]", dict(items))
 
     def _damaged(self) -> StorageError:
-        text = f"{str(self.path)!r} is damaged or from a newer version, so the gateway cannot tell which programs may run."
+        text = f"{str(self.path)!r} is damaged or from a newer version, so it is unknown which programs may run."
         return StorageError(f"{text} Restore it, or delete it and start the gateway: that accepts everything in the configuration.")

@@ -276,7 +276,7 @@ class TaskCaller:
 
 
 def _expired(seconds: float) -> AskExpired:
-    return AskExpired(f"Nobody answered within {seconds:g} s, so this did not go on.")
+    return AskExpired(f"Nobody answered within {seconds:g} s, so the task was ended.")
 
 
 def _is_same(stored: JsonObject, shown: JsonObject) -> bool:

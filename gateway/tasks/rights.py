@@ -44,7 +44,7 @@ async def current_caller(caller_now: CallerNow, tool: str, principal: Principal)
         except StorageError as error:
             if not is_logged:
                 is_logged = True
-                logger.warning("task waits: API keys cannot be read tool=%s error=%s", tool, error)
+                logger.warning("task waits, API keys not readable tool=%s error=%s", tool, error)
         await anyio.sleep(RETRY_SECONDS)
 
 
@@ -65,5 +65,5 @@ async def refuse_unadmitted(tasks: Iterable[Task], caller_now: CallerNow) -> Non
 
 def refuse(task: Task, error: Exception) -> None:
     """End a task because its caller may no longer call the tool. The reason `error` is logged and becomes the error of the task."""
-    logger.warning("task ended: caller lost its rights task=%s tool=%s reason=%s", task.id[:6], task.tool, error)
+    logger.warning("task ended, caller lost its rights task=%s tool=%s reason=%s", task.id[:6], task.tool, error)
     task.refuse(str(error))

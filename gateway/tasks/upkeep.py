@@ -81,15 +81,15 @@ class Upkeep:
             self._executor.lose(task)
 
     async def _maintain(self) -> None:
-        looked_at, swept_at = float("-inf"), anyio.current_time()
+        checked_at, swept_at = float("-inf"), anyio.current_time()
         while True:
             try:
                 self._executor.work = anyio.Event()
                 if self._executor.is_draining:
                     await anyio.sleep_forever()
                 await self._admit()
-                if anyio.current_time() - looked_at >= 2 * self._lease.tick_seconds:
-                    looked_at = anyio.current_time()
+                if anyio.current_time() - checked_at >= 2 * self._lease.tick_seconds:
+                    checked_at = anyio.current_time()
                     await self._discard()
                     await self._take_over()
                 if self._records.is_open and anyio.current_time() - swept_at >= SWEEP_SECONDS:

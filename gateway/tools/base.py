@@ -129,7 +129,7 @@ class Complete:
         return cls(result, result.encoded, result.long_text, result.claim)
 
     @property
-    def looked_at(self) -> tuple[bytes, ...] | None:
+    def text_parts(self) -> tuple[bytes, ...] | None:
         """The byte strings of the result's JSON (`encoded`) that must be searched for invisible characters: all except long binary data.
 
         `None` if the JSON of the result is unknown.

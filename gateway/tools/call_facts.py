@@ -29,7 +29,7 @@ class Provenance:
 
     Each is a pair of argument name and value: a constant of a workflow, or `skill_name` and the name of a skill.
     """
-    tells_errors: bool = True
+    shows_errors: bool = True
     """Whether the caller receives the text of an unexpected exception of a Python function. Inside an agent, the agent's file decides."""
     step_key: str = ""
     """Key of this call as a step of a durable task; the key stays the same when the task is resumed. Empty outside a durable task."""

@@ -385,7 +385,7 @@ class CallContext:
         limits = CallLimits(clocks=(*held.clocks, clock), waits=waits, late_clock=held.late_clock)
         return CallContext(self.facts, self.ports, limits, self.run)
 
-    def let_in(self) -> CallContext:
+    def authorized(self) -> CallContext:
         """Return the context for an authorized call: its principal has no scopes, because an agent or workflow may use what its file names.
 
         `on_behalf_of` still returns the principal with its scopes.
@@ -404,7 +404,7 @@ class CallContext:
         """
         return self if (name, value) in self.facts.provenance.named_in_files else self.as_caller()
 
-    def inside_agent(self, skills: Sequence[str] = (), *, tells_errors: bool = False) -> CallContext:
+    def inside_agent(self, skills: Sequence[str] = (), *, shows_errors: bool = False) -> CallContext:
         """Return the context for the run of an agent whose file names `skills`, which it may use regardless of the caller's scopes.
 
         Constants in the file of a surrounding workflow are no longer exempt from these scopes.
@@ -412,7 +412,7 @@ class CallContext:
         named = frozenset((SKILL_ARGUMENT, skill) for skill in skills)
         came = self.facts.provenance
         return self._with_provenance(
-            dataclasses.replace(came, agent_depth=came.agent_depth + 1, named_in_files=named, tells_errors=tells_errors)
+            dataclasses.replace(came, agent_depth=came.agent_depth + 1, named_in_files=named, shows_errors=shows_errors)
         )
 
     def named_in_file(self, constants: frozenset[tuple[str, str]]) -> CallContext:

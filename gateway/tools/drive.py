@@ -101,16 +101,16 @@ async def withdraw(asked: InputRequired, work: Callable[[CallContext], Awaitable
     facts = dataclasses.replace(ctx.facts, meta=meta, input_responses={}, request_state=asked.state, wants_progress=False)
     leg = CallContext(facts, CallPorts(presence=ctx.ports.presence), dataclasses.replace(ctx.limits, waits=()), ctx.run)
 
-    async def tell() -> None:
+    async def end_call() -> None:
         with anyio.move_on_after(WITHDRAW_SECONDS, shield=True):
             try:
                 if ctx.ports.durable is None or not await ctx.ports.durable.goes_on():
                     await work(leg)
             except GatewayError as error:
-                logger.debug("withdrawn call ended: %s", error)
+                logger.debug("withdrawn call ended error=%s", error)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(tell)
+        tasks.start_soon(end_call)
 
 
 async def _answers(asked: InputRequired, ctx: CallContext, number: int) -> JsonObject:

@@ -391,8 +391,8 @@ class FunctionTool(Generic[P, R]):
             self.invocation_exception_count += 1
             logger.warning("function failed name=%s error=%s", self.name, type(error).__name__)
             logger.debug("function failed name=%s", self.name, exc_info=True)
-            tells = ctx.facts.provenance.tells_errors if self.include_detailed_errors is None else self.include_detailed_errors
-            detail = f": {describe_error(error)}" if tells else "."
+            shows_error = ctx.facts.provenance.shows_errors if self.include_detailed_errors is None else self.include_detailed_errors
+            detail = f": {describe_error(error)}" if shows_error else "."
             raise FunctionFailed(f"Function {self.name!r} failed{detail}") from error
 
 

@@ -9,10 +9,10 @@ import re
 
 import anyio
 
-SAY_SECONDS = 0.5
+SEND_SECONDS = 0.5
 """Minimum seconds between two progress messages about one streamed text."""
 
-MAX_SAID = 2_000
+MAX_CHARS = 2_000
 """Maximum length of one progress message, in characters. The rest of the text is sent with the next message."""
 
 _SENTENCE = re.compile(r"[.!?\u2026]+[)\]\"'\u201d\u2019\u00bb]*(?=\s)|[\u3002\uff01\uff1f]|\n")
@@ -41,18 +41,18 @@ class Sentences:
 
     def __init__(self) -> None:
         self._text = ""
-        self._told_at = float("-inf")
+        self._sent_at = float("-inf")
         self._lines = NewLines()
 
     def add(self, text: str) -> str:
         """Add a part of the streamed text, and return all complete sentences that were not returned before.
 
-        Returns an empty text if sentences were returned less than `SAY_SECONDS` ago.
+        Returns an empty text if sentences were returned less than `SEND_SECONDS` ago.
         """
         self._text += text
-        if not self._text or anyio.current_time() - self._told_at < SAY_SECONDS:
+        if not self._text or anyio.current_time() - self._sent_at < SEND_SECONDS:
             return ""
-        unbroken = len(self._text) if len(self._text) > MAX_SAID else 0  # limits the length of the text that is searched at each call
+        unbroken = len(self._text) if len(self._text) > MAX_CHARS else 0  # limits the length of the text that is searched at each call
         return self._take(max((found.end() for found in _SENTENCE.finditer(self._text)), default=unbroken))
 
     def rest(self) -> list[str]:
@@ -68,11 +68,11 @@ class Sentences:
         return "\n".join(line for line in lines if not line.strip() or self._lines.take(line.strip())).strip()
 
     def _take(self, end: int) -> str:
-        """Remove the text up to position `end` from the collected text and return it: at most `MAX_SAID` characters, in whole words."""
-        if end > MAX_SAID:
-            space = self._text.rfind(" ", 1, MAX_SAID + 1)
-            end = space if space > 0 else MAX_SAID
+        """Remove the text up to position `end` from the collected text and return it: at most `MAX_CHARS` characters, in whole words."""
+        if end > MAX_CHARS:
+            space = self._text.rfind(" ", 1, MAX_CHARS + 1)
+            end = space if space > 0 else MAX_CHARS
         text, self._text = self._without_repeats(self._text[:end]), self._text[end:]
         if text:
-            self._told_at = anyio.current_time()
+            self._sent_at = anyio.current_time()
         return text

@@ -227,9 +227,9 @@ class ChangeListener:
                     uri = next(iter(self._unwanted))
                     del self._unwanted[uri]
                     if uri not in self._watched:
-                        await self._tell_unwatched(session, uri)
+                        await self._unsubscribe_from(session, uri)
 
-    async def _tell_unwatched(self, session: Session, uri: str) -> None:
+    async def _unsubscribe_from(self, session: Session, uri: str) -> None:
         try:
             await self._ask(session, "resources/unsubscribe", uri)
             if uri in self._watched:  # a client watches it again, and the server may have received the two requests in either order

@@ -107,7 +107,7 @@ class ChildProcesses:
             NotSent: This gateway was started by a gateway with the same configuration, or through `MAX_HOPS` gateways.
         """
         if configuration_of(self._own_id) in map(configuration_of, self._lineage):
-            why = "this gateway was started by a gateway with the same configuration, which would go on without end"
+            why = "this gateway was started by a gateway with the same configuration, so gateways would start each other endlessly"
             fix = "remove the server that starts it, or start it with another configuration"
             raise NotSent(f"Server {server!r} is not started: {why}; {fix}.", server=server)
         if len(self._lineage) >= MAX_HOPS:
@@ -140,14 +140,14 @@ class ChildProcesses:
             self._holders.remove(holder)
             if holder in self._leaving:
                 self._leaving.remove(holder)
-            self._tell()
+            self._wake_waiting()
 
     def note_idle(self) -> None:
         """Wake the process starts that wait because the limit is reached: a process became idle, so it may be stopped for them."""
         if self._waiting:
-            self._tell()
+            self._wake_waiting()
 
-    def _tell(self) -> None:
+    def _wake_waiting(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
 
@@ -171,14 +171,14 @@ class ChildProcesses:
     async def guard(self, group: int) -> None:
         """Register process group `group` with the watching shell, which kills it if the gateway dies before `release`."""
         self._groups.add(group)
-        await self._say(f"+ {group}\n")
+        await self._send_line(f"+ {group}\n")
 
     async def release(self, group: int) -> None:
         """Unregister a process group that has ended, because the system may reuse its number."""
         self._groups.discard(group)
-        await self._say(f"- {group}\n")
+        await self._send_line(f"- {group}\n")
 
-    async def _say(self, line: str) -> None:
+    async def _send_line(self, line: str) -> None:
         if sys.platform == "win32":
             return
         async with self._lock:

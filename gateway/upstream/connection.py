@@ -326,7 +326,7 @@ class Connection:
         self._session = None
         self.state = "idle"
         self.last_error, self.failure, self.down_since = "", None, None
-        logger.info("idle server stopped; the next call starts it again server=%s", self.server)
+        logger.info("idle server stopped, the next call starts it again server=%s", self.server)
         if self._watch_scope is not None:
             self._watch_scope.cancel()
 
@@ -366,7 +366,7 @@ class Connection:
         self.last_error = f"{reason} ({said})" if said else reason
         if was != self.state:
             self.down_since = self.down_since or time.time()
-            logger.warning("%s: %s: %s", self.server, self.state, self.last_error)
+            logger.warning("connection failed server=%s state=%r reason=%s", self.server, self.state, self.last_error)
 
     def _fail(self, error: BaseException, log: ChildLog, started: float) -> None:
         """Record that an attempt to connect failed, or that a session ended soon after its start, and delay the next attempt."""

@@ -90,7 +90,7 @@ def extend_via(meta: JsonMapping, own_id: str, server: str) -> JsonObject:
     via = hops_of(meta, VIA_KEY)
     if own_id in via:
         fix = "`moongate list` on that gateway's machine names the server that leads back"
-        raise ToolFailed(f"Call of server {server!r} refused: it came back to a gateway that it already passed (a loop); {fix}.")
+        raise ToolFailed(f"Call of server {server!r} refused: it returned to a gateway that it already passed (a loop); {fix}.")
     if len(via) >= MAX_HOPS:
         fix = "connect to a gateway nearer to the server"
         raise ToolFailed(f"Call of server {server!r} refused: it passed {len(via)} gateways, and at most {MAX_HOPS} are allowed; {fix}.")

@@ -34,7 +34,7 @@ class GatewayLoops:
         self._is_self = answered_by == self.own_id
         self._returned[kind] = len(entries) - len(kept)
         if (problem := self.problem) is not None and before is None:
-            logger.warning("loop between gateways server=%s: %s", self._server, problem)
+            logger.warning("loop between gateways server=%s reason=%s", self._server, problem)
         return kept
 
     @property

@@ -156,10 +156,10 @@ class InputGuard:
             return await self._judge_sampling(request, ctx)
         verdict = judge_input(request, self._policy, 0, origin=self._server)
         if isinstance(verdict, Reject):
-            self._tell(request, ctx, "refused", rule=verdict.rule)
+            self._emit_judged(request, ctx, "refused", rule=verdict.rule)
             raise PolicyDenied(f"Refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=self._server)
         self._require(capability_of(request), ctx)
-        self._tell(request, ctx, "relayed")
+        self._emit_judged(request, ctx, "relayed")
         return Relayed(verdict.arguments if isinstance(verdict, Rewrite) else request)
 
     async def answer(self, request: JsonObject, ctx: CallContext, key: str = "") -> JsonObject:
@@ -176,7 +176,7 @@ class InputGuard:
         if mode == "relay":
             self._require("sampling", ctx)
         elif not self.answers_itself and not (mode == "ask" and ctx.facts.client.can("sampling")):
-            self._tell(request, ctx, "refused", rule="sampling.model")
+            self._emit_judged(request, ctx, "refused", rule="sampling.model")
             raise ModelError(f"No model is configured to answer for server {self._server!r}; nothing was counted.")
         params = cast("JsonMapping", request.get("params") or {})
 
@@ -196,10 +196,10 @@ class InputGuard:
             allowed = await admit_sampling(self._server, request, self._policy, count=lambda: self._count(ctx), approve=approve)
         except GatewayError as error:
             rule = error.rule if isinstance(error, PolicyDenied) else type(error).__name__
-            self._tell(request, ctx, "refused", rule=rule, asked=params.get("maxTokens"))
+            self._emit_judged(request, ctx, "refused", rule=rule, asked=params.get("maxTokens"))
             raise
         cap = cast("JsonMapping", allowed["params"]).get("maxTokens")
-        self._tell(request, ctx, "answered" if self.answers_itself else "relayed", asked=params.get("maxTokens"), allowed=cap)
+        self._emit_judged(request, ctx, "answered" if self.answers_itself else "relayed", asked=params.get("maxTokens"), allowed=cap)
         await self._services.records.flush()  # the decision is stored before the server receives an answer of a model
         return Answered(await self._ask_model(allowed, ctx)) if self.answers_itself else Relayed(allowed)
 
@@ -212,10 +212,10 @@ class InputGuard:
 
                 return await answer_sampling(models.resolve(self._model, ctx), cast("JsonMapping", request["params"]))
         except TimeoutError:
-            self._tell(request, ctx, "failed", rule="timeout")
+            self._emit_judged(request, ctx, "failed", rule="timeout")
             raise ModelError(f"The model did not answer within {self._policy.timeout_seconds:g} s.") from None
         except ModelError:
-            self._tell(request, ctx, "failed", rule="model")
+            self._emit_judged(request, ctx, "failed", rule="model")
             raise
 
     def _require(self, capability: str, ctx: CallContext) -> None:
@@ -233,7 +233,7 @@ class InputGuard:
         budget = await self._services.records.budget()
         return await budget.count(self._server, ctx.facts.principal.id, limit=limit, window_seconds=BUDGET_WINDOW_SECONDS)
 
-    def _tell(
+    def _emit_judged(
         self, request: JsonMapping, ctx: CallContext, outcome: str, *, rule: str = "", asked: object = None, allowed: object = None
     ) -> None:
         fields: JsonObject = {"outcome": outcome}

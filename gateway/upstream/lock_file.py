@@ -67,8 +67,8 @@ class LockFile:
                 pins = await anyio.to_thread.run_sync(read_pins, watch.path)
             except ConfigError as error:
                 self.problem = f"The lock file is not applied, the earlier pins stay: {error}"
-                logger.error("%s", self.problem)
+                logger.error("lock file not applied, earlier pins stay file=%s error=%s", watch.path, error)
                 continue
             self.problem = None
             self._apply(pins)
-            logger.info("lock file applied again: %s", watch.path)
+            logger.info("lock file applied again file=%s", watch.path)

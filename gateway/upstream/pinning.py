@@ -139,9 +139,10 @@ class Pinning:
         found = self._judge(listed, self._pinned if listed else None)
         for name, finding in found.items():
             if finding != self._findings.get(name) and finding.change != "removed":
-                what = "served" if finding.is_served else "quarantined"
-                accept = f"`moongate lock --diff {self._server}` shows it, `moongate lock --accept {self._server}/{name}` accepts it"
-                logger.warning("%s: tool %r is %s, %s: %s", self._server, name, self._difference(finding), what, accept)
+                logger.warning(
+                    "tool definition differs server=%s tool=%r change=%r served=%s fix='moongate lock --diff %s, then --accept %s/%s'",
+                    self._server, name, self._difference(finding), finding.is_served, self._server, self._server, name,
+                )  # fmt: skip
         self._findings = found
         return {name for name, finding in found.items() if not finding.is_served}
 

@@ -229,7 +229,7 @@ class Pipe(FramedPipe):
     def _complain(self, what: str) -> None:
         self._log.garbage_lines += 1
         if self._log.garbage_lines == 1:
-            logger.warning("%s on standard output skipped, further ones are only counted server=%s", what, self._server)
+            logger.warning("standard output skipped, later ones are only counted server=%s reason=%r", self._server, what)
 
     # -- messages that do not answer calls ---------------------------------------------------------------------
 

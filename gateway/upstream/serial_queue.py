@@ -154,8 +154,8 @@ class SerialQueue:
                 self._questions.discard(scope)
         if scope.cancelled_caught:
             raise AskWithdrawn(
-                f"Nobody answered within {self._question_seconds:g} s while other callers waited for the server, so this did not go on. "
-                "With `callers: separate` in the server's policy each client has a process of its own; `serialAskSeconds` is the time."
+                f"Nobody answered within {self._question_seconds:g} s while other callers waited for the server, so the call was ended. "
+                "Raise `serialAskSeconds` in the server's policy, or set `callers: separate` there for one process per client."
             )
 
     def _hold(self, ctx: CallContext) -> None:

@@ -32,7 +32,7 @@ __all__ = ["ChildLog", "open_stdio"]
 GRACE_SECONDS = 2.0
 """Grace period for the end of a child process after its standard input is closed, and again after SIGTERM. Then SIGKILL is sent."""
 
-LOOKS = 100
+CHECKS = 100
 """Number of checks after SIGTERM, in `GRACE_SECONDS`, whether the child's process group has ended. No event reports the end of a group."""
 
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "XDG_STATE_HOME")
@@ -103,8 +103,8 @@ async def _stop(pipe: Pipe, group: int) -> None:
     with anyio.move_on_after(GRACE_SECONDS):
         await pipe.ended.wait()
     if _signal(group, signal.SIGTERM):
-        for _ in range(LOOKS):
-            await anyio.sleep(GRACE_SECONDS / LOOKS)
+        for _ in range(CHECKS):
+            await anyio.sleep(GRACE_SECONDS / CHECKS)
             if not _signal(group, 0):
                 break
         else:

@@ -158,8 +158,8 @@ class TaskFollower:
             created = await self._line.send("tools/call", dict(params), ctx, headers)
         except OutcomeUnknown:
             raise TaskError(
-                f"The connection to {self._server!r} broke before it told the task of {tool!r}: whether it runs is unknown. "
-                f"It was not sent again."
+                f"The connection to {self._server!r} ended before the server confirmed the task of {tool!r}: "
+                f"whether the task runs is unknown. The call was not sent again."
             ) from None
         if is_call_result(created):
             return created
@@ -201,7 +201,7 @@ class TaskFollower:
                 await self._cancel(run.id, run.quiet)
             raise
         await self._cancel(run.id, run.quiet)
-        raise TaskError(f"Task of {tool!r} was given up: it took longer than the limit of {limit:g} s.")
+        raise TaskError(f"Task of {tool!r} did not end within the limit of {limit:g} s.")
 
     async def judged(self, task: JsonObject, task_id: str, tool: str, ctx: CallContext) -> JsonObject:
         """Return the state of a task for a caller that polls it: `task` without those requests for input that the gateway's models answer.
@@ -308,7 +308,7 @@ class _Followed:
         """Poll the task until it has ended, and return its result."""
         latest = self._latest
         while True:
-            await self._tell(latest)
+            await self._report_status(latest)
             status = latest.get("status")
             if status == "completed":
                 return await self._fetch(latest)
@@ -326,7 +326,7 @@ class _Followed:
             with anyio.move_on_after(POLL_TIMEOUT_SECONDS):
                 latest = await self._send("tasks/get")
                 if latest.get("status") not in _STATES:
-                    raise _Abandoned(f"Server {self._server!r} said nothing usable about the task of {self._tool!r}; it was given up.")
+                    raise _Abandoned(f"Server {self._server!r} sent no valid status of the task of {self._tool!r}, so the call failed.")
                 return latest
         except UpstreamTimeout:
             pass
@@ -388,16 +388,16 @@ class _Followed:
             try:
                 await self._send("tasks/update", {"inputResponses": {key: answer}})
             except Rejected as error:
-                raise _Abandoned(f"Server {self._server!r} did not take an answer for {self._tool!r}: {error}") from None
+                raise _Abandoned(f"Server {self._server!r} rejected an answer for {self._tool!r}: {error}") from None
 
     def _failed(self, latest: JsonMapping) -> TaskError:
         status = str(latest.get("status"))
         said = latest.get("statusMessage") or members_of(latest.get("error")).get("message")
         if not said:
-            said = "the server needs input that nobody here can give" if status == "input_required" else "the server gave no reason"
+            said = "the server needs input that the caller cannot give" if status == "input_required" else "the server gave no reason"
         return TaskError(f"Task of {self._tool!r} ended as {status}: {said}")
 
-    async def _tell(self, latest: JsonMapping) -> None:
+    async def _report_status(self, latest: JsonMapping) -> None:
         """Send the task's status message to the caller as a progress report, if it is new and the caller requested progress."""
         message = latest.get("statusMessage")
         if self._ctx.facts.wants_progress and isinstance(message, str) and message and message != self._said:

@@ -54,7 +54,7 @@ def decompressor_for(content_encoding: str) -> Decompressor | None:
     if coding in ("identity", ""):
         return None
     if coding not in _CODINGS:
-        raise CodingError(f"came in the coding {coding[:40]!r}, which was not asked for")
+        raise CodingError(f"has the content coding {coding[:40]!r}, which the request does not accept")
     return Decompressor()
 
 

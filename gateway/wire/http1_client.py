@@ -489,7 +489,7 @@ def connect_problem(error: Exception) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
-            return "it does not speak TLS; if it is reached without TLS, write http:// instead of https://"
+            return "it does not use TLS; if it is reached without TLS, write http:// instead of https://"
         cause = cause.__cause__ or cause.__context__
     text = str(error).strip()
     return text.splitlines()[0][:200] if text else type(error).__name__

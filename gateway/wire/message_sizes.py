@@ -43,7 +43,7 @@ class Claims(Protocol):
 
 def too_large(limit: int) -> str:
     """Return the error text for a server's message that is larger than `limit` bytes."""
-    return f"the answer is larger than {limit} bytes, which is more than is taken; ask for less of it"
+    return f"the answer is larger than the limit of {limit} bytes; ask for less of it"
 
 
 def crowded(seconds: float) -> str:

@@ -253,8 +253,8 @@ def settle(value: Any, book: TypeBook) -> Any:
         found = decode(value.payload, book)
         if isinstance(found, Foreign):
             raise WorkflowCheckpointException(
-                f"The checkpoint has a value of type {found.type_name}, which this workflow does not know. "
-                f"If it is to be trusted, name it: FileCheckpointStorage(…, allowed_checkpoint_types=[{found.type_name!r}])."
+                f"The checkpoint has a value of type {found.type_name}, which the checkpoint storage does not allow. "
+                f"If you trust it, pass FileCheckpointStorage(…, allowed_checkpoint_types=[{found.type_name!r}])."
             )
         return settle(found, book)
     if type(value) in (list, tuple, set, frozenset):

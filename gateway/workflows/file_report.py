@@ -96,7 +96,7 @@ def _beside_others(path: str, file: WorkflowFile, workflows: dict[str, WorkflowF
     pairs = [(item.name, name) for item in workflows.values() for name in workflows_in(item)]
     circle = on_a_loop(pairs)
     if file.name in circle:
-        yield Diagnostic("circle", "error", f"It calls itself through {', '.join(map(repr, circle))}; such a run could only fail.")
+        yield Diagnostic("circle", "error", f"It calls itself through {', '.join(map(repr, circle))}; its run would fail.")
     near = {item.name for item in workflows.values()} | {item.name for item in _siblings(path)}
     for name in dict.fromkeys(workflows_in(file)):
         if name not in near:

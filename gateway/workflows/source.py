@@ -204,7 +204,7 @@ class WorkflowSource:
     def _note(self, text: str) -> None:
         """Log the mistakes in `text` and add them to `problems`. Each line is one mistake, as `FILE: MISTAKE` or `FILE:LINE: MISTAKE`."""
         for line in text.splitlines():
-            logger.warning("workflow file problem %s", line)
+            logger.warning("workflow file problem reason=%s", line)
             where, _, message = line.partition(": ")
             self.problems.append(SourceProblem(where, message))
 

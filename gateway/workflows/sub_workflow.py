@@ -52,7 +52,7 @@ class SubWorkflowRequestMessage:
         if not is_instance_of(data, wanted):
             found = type(data).__name__
             raise TypeError(
-                f"Response data type {found} does not match {name_of(wanted)}, which request {self.source_event.request_id} wants."
+                f"Response data type {found} does not match {name_of(wanted)}, which request {self.source_event.request_id} requires."
             )
         return SubWorkflowResponseMessage(data, self.source_event)
 

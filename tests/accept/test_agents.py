@@ -1,7 +1,7 @@
 """The bundled agents from clients that are not ours: approval, structured output, progress, and a session over three turns.
 
 The Inspector's command line runs all of it over both transports; what it has no way to do, answer a form and show progress,
-the TypeScript SDKs do (issue text on the agent runtime, "Done when").
+the TypeScript SDKs do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clients that are not ours call everything Moongate serves, in both eras, over both transports (issue text, "Done when")."""
+"""Clients that are not ours call everything Moongate serves, in both eras, over both transports."""
 
 from __future__ import annotations
 

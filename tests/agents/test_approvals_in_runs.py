@@ -76,7 +76,7 @@ async def test_rejected_call_becomes_a_result_and_is_logged(stream: bool, caplog
         answer = await run(agent, stream, answers_to(asked, approved=False), session=session)
     assert (files.done, answer.text) == ([], "As you wish.")
     assert [c.result for m in client.requests[1][0] for c in m.contents if c.type == "function_result"] == [REJECTED]
-    assert "approval rejected tool=remove" in caplog.text
+    assert "approval changed outcome='rejected' tool=remove" in caplog.text
 
 
 @pytest.mark.parametrize("kept_by", ["provider", "nobody"])
@@ -96,7 +96,10 @@ async def test_approvals_are_logged_and_stored_if_a_provider_keeps_history(
 
     whose = "ours" if session else "-"
     told = [line for line in caplog.messages if " call=c1 " in line]
-    assert told == [f"approval {outcome} tool=remove call=c1 request=c1 session={whose}" for outcome in ("requested", "approved")]
+    assert told == [
+        f"approval changed outcome={outcome!r} tool=remove call=c1 request=c1 session={whose}"
+        for outcome in ("requested", "approved")
+    ]
     assert "/x" not in caplog.text and files.done == ["remove /x"]
     if session is not None:
         assert client.requests[-1][1].get("conversation_id") == "thread-1"
@@ -115,7 +118,7 @@ async def test_approvals_of_provider_tools_are_logged_once(caplog: pytest.LogCap
         await run(agent, False, answer, session=session)
         await run(agent, False, "and now?", session=session)
     told = [line for line in caplog.messages if " call=h1 " in line]
-    assert told == [f"approval rejected tool=wipe call=h1 request=r1 session={session.session_id}"]
+    assert told == [f"approval changed outcome='rejected' tool=wipe call=h1 request=r1 session={session.session_id}"]
 
 
 @both_ways
@@ -271,7 +274,7 @@ async def test_tool_that_needs_a_person_ends_the_run_with_its_requests(stream: b
 
 
 @pytest.mark.requirement("AP3")
-async def test_middleware_finds_the_answer_that_let_a_call_run() -> None:
+async def test_middleware_can_read_the_approval_of_a_call() -> None:
     seen: list[Any] = []
 
     async def look(context: FunctionInvocationContext, call_next: Any) -> None:

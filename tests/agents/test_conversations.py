@@ -148,7 +148,7 @@ async def test_turn_that_cannot_be_stored_returns_answer_and_error(tmp_path: Pat
     assert "was not stored" in result.content[1]["text"] and SESSION_META_KEY not in result.result["_meta"]
 
 
-async def test_session_that_was_damaged_is_named_and_left_as_it_is(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_damaged_session_is_reported_and_left_unchanged(tmp_path: Path, server: ScriptedServer) -> None:
     await server.play(ECHO)
     async with conversing(tmp_path, server) as place:
         session = id_of(await place.say("one", "new"))

@@ -30,7 +30,7 @@ from gateway.tools.base import Complete
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallPorts
 from gateway.tools.ports import ClientProfile
-from gateway.tools.progress_text import MAX_SAID
+from gateway.tools.progress_text import MAX_CHARS
 from gateway.types.responses import AgentResponseUpdate
 from tests.agents.test_tool import Listener, Tools, agent_file, endpoint
 from tests.fakes.openai_server import ScriptedServer, openai_server
@@ -106,7 +106,7 @@ async def test_text_without_sentences_is_reported_in_whole_words() -> None:
     assert client.heard, "it does not wait for the end of a sentence that never comes"
     await progress.tools_called(["search"])
     said = [message for _, message in client.heard][:-1]
-    assert max(map(len, said)) <= MAX_SAID
+    assert max(map(len, said)) <= MAX_CHARS
     assert " ".join(said).split() == "".join(words).split()
 
 

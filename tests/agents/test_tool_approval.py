@@ -201,7 +201,7 @@ async def test_stream_continues_after_approval_by_rule(caplog: pytest.LogCapture
 
     assert [kind for kind in kinds if kind != "function_call"] == ["text", "function_result", "text", "function_approval_request"]
     assert desk.done == ["send(me)"]
-    assert "approval approved by a rule in code tool=send call=1" in caplog.text
+    assert "approval changed outcome='approved by a rule in code' tool=send call=1" in caplog.text
 
 
 @pytest.mark.requirement("AP13")

@@ -56,7 +56,7 @@ def test_overhead_is_counted_from_no_proxy() -> None:
         ([None, None, None], "not measured"),
     ],
 )
-def test_target_holds_where_it_holds_in_every_run(values: list[float | None], said: str) -> None:
+def test_target_holds_if_it_holds_in_every_run(values: list[float | None], said: str) -> None:
     assert verdict(Target("M1", "", lambda sheet: None, 5), values) == said
 
 
@@ -145,7 +145,7 @@ def test_servers_that_run_at_once_have_ports_of_their_own() -> None:
     assert len(set(free_ports(500))) == 500
 
 
-def test_the_page_in_the_docs_has_every_target_as_it_is_here() -> None:
+def test_docs_page_lists_every_target() -> None:
     kept = read("docs/benchmarks.md")
     for target in TARGETS:
         row = next((line for line in kept.splitlines() if line.startswith(f"| {target.number} | {target.text} |")), "")
@@ -184,7 +184,7 @@ async def test_servers_of_each_kind_are_called_and_answer_as_they_do(tmp_path: P
             assert (b"resultType" in answer) == (not kind.startswith("2025"))
 
 
-async def test_server_of_2025_refuses_what_has_no_session_of_its_own(tmp_path: Path) -> None:
+async def test_server_of_2025_refuses_requests_without_its_session(tmp_path: Path) -> None:
     async with upstream(tmp_path, "2025-streams") as wire:
         with pytest.raises(CallFailed, match=r"400.*Missing session ID"):
             await request(wire, "modern", "server/discover", {})

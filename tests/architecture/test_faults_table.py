@@ -28,7 +28,7 @@ def test_every_row_has_a_test_or_a_reason() -> None:
         assert {number for number, row in rows.items() if not row.without} == named
 
 
-def test_the_page_has_every_row_as_it_is_here() -> None:
+def test_page_has_every_row_of_the_table() -> None:
     page = PAGE.read_text(encoding="utf-8")
     for rows in (FAULTS, ATTACKS):
         for number, row in rows.items():

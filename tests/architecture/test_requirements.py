@@ -1,4 +1,4 @@
-"""Every statement of the consuming side has a test that names it."""
+"""Every requirement for clients of remote servers and for sessions has a test with its id."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import ast
 from tests.architecture.sources import parsed, python_files
 
 CONSUMING = {*range(1, 90), *(f"MC{number}" for number in range(2, 15))}
-"""Statements 3.A, 3.B, 3.C and the rows of 1.9; MC1 is the transports, which every other test uses."""
+"""Ids of the requirements for clients of remote servers. MC1 is left out: it is the transports, which every other test uses."""
 
 
 SESSIONS = {*(f"SE{number}" for number in range(1, 23) if number != 20), "CP1"}
-"""The rows of 1.7 and of compaction; SE20 never was anywhere."""
+"""Ids of the requirements for sessions and compaction. The number 20 is not in use."""
 
 
 def claimed() -> set[int | str]:

@@ -70,7 +70,7 @@ def _outside(names: set[str]) -> set[str]:
     return {name for name in names if name.startswith("gateway.") and not name.startswith("gateway.wire")}
 
 
-def test_wire_knows_no_mcp_names() -> None:
+def test_wire_contains_no_mcp_names() -> None:
     found = [
         f"{name_of(path)}:{node.lineno} {node.value!r}"
         for path in python_files("gateway/wire")

@@ -432,7 +432,7 @@ async def test_local_caller_of_a_gateway_with_keys_is_elicited(tmp_path: Path) -
         assert not result.is_error and made.wiped == 1
 
 
-async def test_request_state_of_an_approved_call_lets_it_go_on_once(tmp_path: Path) -> None:
+async def test_request_state_of_an_approved_call_works_once(tmp_path: Path) -> None:
     async def calls(wire: HttpWire) -> int:
         stats = await wire.send("tools/call", name="up__stats", arguments={})
         return stats["result"]["structuredContent"]["calls"].get("ask_name", 0)

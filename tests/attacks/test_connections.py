@@ -109,7 +109,7 @@ def test_body_that_does_not_arrive_ends_its_request(origin: str, path: str) -> N
 
 
 @pytest.mark.attack(22)
-def test_response_before_the_whole_body_says_that_the_connection_closes(origin: str) -> None:
+def test_early_response_announces_connection_close(origin: str) -> None:
     """RFC 9112 §9.6: else the client sends its next request, such as one that follows this redirect, on a connection that ends."""
     with connected(origin) as raw:
         raw.sendall(b"POST /mcp/ HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n")

@@ -104,7 +104,7 @@ async def test_changed_tool_is_held_until_accepted_even_after_restart(tmp_path: 
         await until(is_recorded(tmp_path, "search", "change", "new"))
         log = running.log.read_text()
         assert log.count("new tools recorded server=docs tools=1 names=new") == 1
-        assert log.count("tool 'search' is changed since it was first listed, quarantined") == 1
+        assert log.count("tool='search' change='changed since it was first listed' served=False") == 1
     docs.turn()
     async with gateway(file, "stdio", "2026-07-28") as running:
         await until(lists(running, "change", "new"))
@@ -183,7 +183,7 @@ async def test_pins_off_and_warn_serve_a_changed_tool(tmp_path: Path, pins: str)
     docs.turn()
     async with gateway(file, "http", "legacy") as running:
         await until(lists(running, "search", "change"))
-        assert ("is changed since it was first listed, served" in running.log.read_text()) == (pins == "warn")
+        assert ("change='changed since it was first listed' served=True" in running.log.read_text()) == (pins == "warn")
     assert bool(records(tmp_path)) == (pins == "warn")
 
 

@@ -316,7 +316,7 @@ def test_peer_meta_keeps_what_a_gateway_behind_needs() -> None:
 @pytest.mark.parametrize("server", ["new", "old"])
 @pytest.mark.parametrize("way", ["plain", "sdk", "stdio"])
 @pytest.mark.parametrize("era", ERAS)
-async def test_server_forges_nothing_in_what_a_client_gets(deployment: Deployment, era: Era, way: str, server: str) -> None:
+async def test_server_cannot_forge_metadata_for_a_client(deployment: Deployment, era: Era, way: str, server: str) -> None:
     wanted: list[tuple[str, dict[str, Any], int]] = [
         ("tools/call", {"name": f"{server}__bare", "arguments": {}}, 1),
         ("tools/call", {"name": f"{server}__forge", "arguments": {}}, 4),

@@ -72,7 +72,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("root", REFUSED)
 @pytest.mark.parametrize("access", WRITES)
-def test_folder_that_holds_what_the_gateway_runs_is_refused(tmp_path: Path, root: str, access: Access) -> None:
+def test_folder_with_programs_of_the_gateway_is_refused(tmp_path: Path, root: str, access: Access) -> None:
     rules = RootRules(load_config(configured(tmp_path), os.environ))
     rules.protect(["steps.all:run"])
     refusal = rules.refusal(tmp_path / root, access)
@@ -126,7 +126,7 @@ PROGRAMS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", PROGRAMS)
-def test_folder_with_what_a_command_executes_is_refused(tmp_path: Path, case: str) -> None:
+def test_folder_with_the_program_of_a_command_is_refused(tmp_path: Path, case: str) -> None:
     root, file, entry = PROGRAMS[case]
     (tmp_path / root).mkdir(parents=True)
     (tmp_path / root / file).write_text("")

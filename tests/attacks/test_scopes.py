@@ -99,7 +99,7 @@ OWN = {
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_lists_show_a_key_what_it_is_for(deployment: Deployment, era: Era) -> None:
+async def test_lists_show_a_key_only_entries_in_its_scopes(deployment: Deployment, era: Era) -> None:
     async with over_http(deployment.url, era, token=deployment.keys["reader"]) as wire:
         assert names(await wire.send("tools/list"), "tools", "name") - OWN == {"docs__search_pages", "docs__search_people"}
         assert names(await wire.send("resources/list"), "resources", "uri") == {"docs+page://open"}
@@ -160,7 +160,7 @@ async def test_out_of_scope_reads_prompts_and_subscriptions_are_rejected(deploym
         assert "result" in await wire.send("prompts/get", name="docs__ask")
 
 
-async def test_the_skills_extension_shows_a_key_the_skills_it_is_for(deployment: Deployment) -> None:
+async def test_skills_extension_shows_a_key_only_skills_in_its_scopes(deployment: Deployment) -> None:
     for name, shown in (("skill", {"skill://pdf/SKILL.md"}), ("reader", set[str]())):
         async with over_http(deployment.url, "modern", token=deployment.keys[name]) as wire:
             assert names(await wire.send("skills/list"), "skills", "uri") == shown
@@ -288,7 +288,7 @@ TABLE: list[tuple[str, str, str, str, bool]] = [
 
 
 @pytest.mark.parametrize(("scope", "kind", "source", "name", "passes"), TABLE)
-def test_scope_covers_what_it_names_and_nothing_else(scope: str, kind: Any, source: str, name: str, passes: bool) -> None:
+def test_scope_covers_only_the_names_in_it(scope: str, kind: Any, source: str, name: str, passes: bool) -> None:
     assert (judge_scope([scope], kind, source, name) is PASS) == passes
     assert (judge_scope(["other", scope], kind, source, name) is PASS) == passes
     assert judge_scope(None, kind, source, name) is PASS

@@ -51,7 +51,7 @@ def test_exposed_names_keep_the_order_of_the_natives() -> None:
         ("skill://{+path}", "skill://docs/{+path}"),
     ],
 )
-def test_uri_crosses_the_gateway_and_comes_back_as_it_was(native: str, exposed: str) -> None:
+def test_uri_survives_the_gateway_in_both_directions(native: str, exposed: str) -> None:
     assert expose_uri("docs", native) == exposed
     assert split_uri(exposed) == ("docs", native)
 

@@ -50,7 +50,7 @@ async def test_background_response_is_polled_until_its_token_is_gone(
 
 
 @pytest.mark.requirement("LR5")
-async def test_stream_that_was_left_is_picked_up_where_it_was(responses: OpenAIChatClient, server: ScriptedServer) -> None:
+async def test_interrupted_stream_resumes_at_its_position(responses: OpenAIChatClient, server: ScriptedServer) -> None:
     await server.play({"text": "one two three four"})
     before = await updates_of(responses, BACKGROUND, until=" two")
     token = before[-1].continuation_token

@@ -143,7 +143,7 @@ async def test_client_becomes_an_agent() -> None:
 
 
 @pytest.mark.requirement("CL6")
-def test_protocol_tells_which_hosted_tools_a_client_has() -> None:
+def test_protocols_show_the_hosted_tools_of_a_client() -> None:
     responses = OpenAIChatClient("m", api_key="x")
     completions = OpenAIChatCompletionClient("m", api_key="x")
     assert [isinstance(responses, protocol) for protocol in PROTOCOLS] == [True] * 6

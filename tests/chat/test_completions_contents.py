@@ -43,7 +43,7 @@ async def test_reasoning_refusals_and_cached_tokens_arrive(
 
 
 @pytest.mark.requirement("CL8")
-async def test_reasoning_that_a_server_wants_back_goes_back(completions: OpenAIChatCompletionClient, server: ScriptedServer) -> None:
+async def test_required_reasoning_is_returned_to_the_server(completions: OpenAIChatCompletionClient, server: ScriptedServer) -> None:
     details = [{"type": "reasoning.encrypted", "data": "xyz"}]
     await server.play({"text": "a", "message": {"reasoning_details": details}})
     response = await ask(completions, WHOLE)
@@ -88,7 +88,7 @@ async def test_log_probabilities_are_among_the_additional_properties(
 
 
 @pytest.mark.requirement("CL8")
-async def test_images_audio_and_files_are_sent_as_what_they_are(completions: OpenAIChatCompletionClient, server: ScriptedServer) -> None:
+async def test_images_audio_and_files_keep_their_type(completions: OpenAIChatCompletionClient, server: ScriptedServer) -> None:
     contents = [
         "look",
         Content.from_data(PNG, "image/png", additional_properties={"detail": "low"}),

@@ -121,7 +121,7 @@ async def test_function_may_give_the_key(server: ScriptedServer) -> None:
 
 
 @pytest.mark.requirement("CL8")
-def test_azure_endpoint_is_addressed_as_azure_wants_it() -> None:
+def test_azure_endpoint_is_addressed_by_azure_rules() -> None:
     responses = OpenAIChatClient("dep", azure_endpoint=AZURE, api_key="x")
     completions = OpenAIChatCompletionClient("dep", azure_endpoint=AZURE, api_key="x")
     plain = OpenAIChatCompletionClient("dep", azure_endpoint=AZURE, api_key="x", base_url=f"{AZURE}/openai/v1")

@@ -73,7 +73,7 @@ async def test_server_that_names_a_time_is_waited_for(client: OpenAIClientBase, 
 
 
 @pytest.mark.fault(28)
-async def test_client_whose_requests_all_fail_stops_repeating_them(client: OpenAIClientBase, server: ScriptedServer) -> None:
+async def test_client_suspends_retries_after_many_failures(client: OpenAIClientBase, server: ScriptedServer) -> None:
     await server.play({"status": 500, "repeat": True})
     for _ in range(8):
         with pytest.raises(ModelError):
@@ -130,7 +130,7 @@ def test_budget_is_used_up_and_comes_back_with_answers() -> None:
         (400, {"x-should-retry": "true"}, True),
     ],
 )
-def test_only_what_may_succeed_is_repeated(status: int | None, headers: dict[str, str], expected: bool) -> None:
+def test_only_requests_that_may_succeed_are_retried(status: int | None, headers: dict[str, str], expected: bool) -> None:
     assert may_retry(status, headers) is expected
 
 

@@ -92,7 +92,7 @@ async def test_required_function_and_a_choice_among_tools_are_named(client: Open
     ],
     ids=["model", "open schema", "closed schema", "array", "the API's form"],
 )
-async def test_form_of_the_answer_is_sent_as_it_was_given(
+async def test_response_format_is_sent_unchanged(
     client: OpenAIClientBase, server: ScriptedServer, given: Any, strict: bool | None
 ) -> None:
     body = await body_of(client, server, response_format=given)

@@ -55,7 +55,7 @@ def test_arguments_can_come_from_stdin(folder: Path) -> None:
     assert moongate("call", "up__add", "--args-json", "-", cwd=folder, stdin='{"a": 20, "b": 22}').out == "42\n"
 
 
-def test_native_name_works_where_it_is_unique(folder: Path) -> None:
+def test_native_name_works_if_it_is_unique(folder: Path) -> None:
     assert moongate("call", "add", "a=1", "b=1", cwd=folder).out == "2\n"
 
 

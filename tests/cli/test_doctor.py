@@ -92,7 +92,7 @@ def about(done: Ended, subject: str) -> list[tuple[str, str]]:
     ]
 
 
-def test_agent_and_workflow_that_name_what_is_not_there_fail(tmp_path: Path) -> None:
+def test_agent_and_workflow_with_unknown_names_fail(tmp_path: Path) -> None:
     clerk = CLERK.format(more="tools: [agent/gost, docs/search, up/*, u*/x]\nskills: [filing]\n")
     flow = "name: flow\ndescription: Asks.\nexecutors:\n  one: {agent: clrk, prompt: hi}\n  two: {tool: up/add}\n"
     flow += "start: one\nedges: [{from: one, to: two}]\n"

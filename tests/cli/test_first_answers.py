@@ -414,7 +414,7 @@ def told(*lines: bytes) -> tuple[EarlyExchange, list[Any]]:
 
 
 @pytest.mark.parametrize("way", ODD)
-def test_odd_line_and_all_after_it_are_left_to_the_gateway(way: str) -> None:
+def test_malformed_line_and_all_after_it_go_to_the_gateway(way: str) -> None:
     taken, said = told(OPENED, READY, ODD[way], message(7, "ping"))
     assert [one["id"] for one in said] == [1]
     assert list(taken.told) == [1]

@@ -55,7 +55,7 @@ def explain(folder: Path, *arguments: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["up__fetch", "up/read"])
-def test_call_that_passes_shows_exactly_what_would_leave(folder: Path, name: str) -> None:
+def test_passing_call_shows_the_sent_arguments(folder: Path, name: str) -> None:
     done = explain(folder, name, "path=docs/a", "tenant=evil", "foo=1", "--args", '{"session": 1, "_meta": {}}')
     assert done.code == 0
     assert done.data == {
@@ -97,7 +97,7 @@ def test_rejected_call_names_the_rule_and_the_other_verdicts(folder: Path) -> No
     assert [rule["outcome"] for rule in shown["rules"]] == ["passes", "refuses"]
 
 
-def test_people_read_the_verdict_the_rule_and_what_leaves(folder: Path) -> None:
+def test_text_output_shows_verdict_rule_and_sent_arguments(folder: Path) -> None:
     refused = moongate("policy", "explain", "up__fetch", "path=x", "foo=1", cwd=folder)
     assert "verdict   refused by arguments.read.path" in refused.out
     assert "dropped   foo  (undeclared)" in refused.out
@@ -110,7 +110,7 @@ def test_people_read_the_verdict_the_rule_and_what_leaves(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "rule"), [("up__gone", "tools.deny[0]"), ("up/off", "overrides.off.enabled"), ("up__odd", "hiddenText")]
 )
-def test_tool_that_policy_hides_is_explained_by_what_hides_it(folder: Path, name: str, rule: str) -> None:
+def test_hidden_tool_is_explained_by_the_rule_that_hides_it(folder: Path, name: str, rule: str) -> None:
     done = explain(folder, name)
     assert (done.code, done.data["verdict"], done.data["rule"]) == (6, "refused", rule)
 

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_list_shows_every_source_and_what_is_wrong_with_it(folder: Path) -> None:
+def test_list_shows_every_source_and_its_problems(folder: Path) -> None:
     sources = {source["name"]: source for source in moongate("list", "--json", cwd=folder).data["sources"]}
     assert {name: source["state"] for name, source in sources.items()} == {
         "up": "ready",
@@ -59,7 +59,7 @@ def test_list_of_each_kind_has_its_stable_key(folder: Path) -> None:
     assert moongate("list", "tools", "--standalone", cwd=folder).out.splitlines()[0].split() == ["NAME", "SOURCE", "DESCRIPTION"]
 
 
-def test_list_tells_what_tools_cost_of_a_context(folder: Path) -> None:
+def test_list_shows_the_context_size_of_tools(folder: Path) -> None:
     whole = moongate("list", "tools", "--tokens", "--json", "--standalone", cwd=folder).data
     tools = whole["tools"]
     wires = {tool["name"]: tool for tool in moongate("list", "tools", "--json", "--standalone", cwd=folder).data["tools"]}

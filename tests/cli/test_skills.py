@@ -105,7 +105,7 @@ def test_lines_for_people_name_file_line_and_code(tmp_path: Path, capsys: pytest
     assert seen.err.splitlines() == ["1 accepted, 1 with warnings, 0 rejected; 1 of them for tools only."]
 
 
-def test_listed_skills_say_what_they_cost(tmp_path: Path) -> None:
+def test_listed_skills_show_their_context_size(tmp_path: Path) -> None:
     folders = [
         write_skill(tmp_path / "skills" / "Long One", name="Long One", body="b" * 4000),
         write_skill(tmp_path / "skills" / "short", description="d" * 35, body="b" * 40),

@@ -94,7 +94,7 @@ def test_wrong_choice_names_the_choices_once(folder: Path) -> None:
     assert "error: --status: 'workin' is not one of working, " in moongate("tasks", "list", "--status", "workin", cwd=folder).err
 
 
-def test_lists_of_what_files_hold_say_that_they_read_it(folder: Path) -> None:
+def test_list_reports_whether_it_reads_or_starts_sources(folder: Path) -> None:
     said = moongate("list", "agents", cwd=folder).err
     assert "so this command reads the agents of " in said and "starts" not in said
     assert "so this command starts the sources of " in moongate("list", "tools", cwd=folder).err

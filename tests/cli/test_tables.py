@@ -90,7 +90,7 @@ def _printed(words: list[str], *, columns: int, cwd: Path) -> list[str]:
     return printed.decode().splitlines()
 
 
-def test_empty_lists_say_so(tmp_path: Path) -> None:
+def test_empty_lists_print_a_note(tmp_path: Path) -> None:
     write_gateway(tmp_path, storage={"dir": "state"}, server={"statusTool": False, "http": {"port": free_port()}})
     said = {
         "list servers": "No server is configured. `moongate add NAME URL`",

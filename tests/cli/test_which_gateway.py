@@ -100,7 +100,7 @@ def test_gateway_of_another_project_is_not_used(gateway: Running, second: Path) 
 
 
 @pytest.mark.parametrize(("kind", "name"), [("agents", "agent__clerk"), ("skills", "clerk")])
-def test_list_with_url_shows_what_that_gateway_serves(gateway: Running, second: Path, kind: str, name: str) -> None:
+def test_list_with_url_shows_the_tools_of_that_gateway(gateway: Running, second: Path, kind: str, name: str) -> None:
     listed = moongate("list", kind, "--url", gateway.url, "--json", cwd=second)
     assert [item["name"] for item in listed.data[kind]] == [name]
     assert moongate("list", kind, "--json", cwd=second).data[kind][0]["name"].endswith("guide")

@@ -81,7 +81,7 @@ def test_findings_are_editor_lines_and_a_path_without_files_fails(tmp_path: Path
     assert codes(check(capsys, str(tmp_path / "nowhere"))[1][0]) == [("no-workflow", "error", None)]
 
 
-def test_workflow_is_drawn_by_name_or_file_without_what_it_calls(
+def test_workflow_is_drawn_by_name_or_file_without_its_callees(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = "executors: {a: {agent: x, output: {ok: {type: boolean}}}, b: {ask: 'Sure?'}}\nstart: a\n"

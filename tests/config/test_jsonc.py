@@ -114,7 +114,7 @@ def test_existing_entry_is_replaced_only_on_request() -> None:
     assert replaced == COMMENTED.replace('{"url": "x"}', '{"url": "z"}')
 
 
-def test_removing_what_is_not_there_is_an_error() -> None:
+def test_removing_a_missing_key_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"no mcpServers\.zzz"):
         remove_entry(COMMENTED, ("mcpServers", "zzz"))
     with pytest.raises(ConfigError, match=r"no policies\.zzz"):

@@ -23,7 +23,7 @@ def write_case(case: dict[str, Any], folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("case_file", CASES, ids=lambda path: path.stem)
-def test_case_file_loads_as_it_states(case_file: Path, tmp_path: Path) -> None:
+def test_case_file_loads_with_the_stated_outcome(case_file: Path, tmp_path: Path) -> None:
     case = cast("dict[str, Any]", json.loads(case_file.read_text()))
     file = write_case(case, tmp_path)
     environ = case.get("environ", {})

@@ -32,5 +32,5 @@ def test_guide_works_as_printed(tmp_path: Path, page: str, files: int) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_demo_is_a_recording_of_what_the_commands_print_now() -> None:
+def test_demo_shows_the_current_output_of_the_commands() -> None:
     assert record() == DEMO.read_text(), "record it again: `python -m tests.docs.demo`"

@@ -46,7 +46,7 @@ def test_reader_survives_seeds_spoiled_in_one_place(name: str) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.skipif(find_spec("atheris") is None, reason="needs atheris, which is not for every Python")
 @pytest.mark.parametrize("name", sorted(TARGETS))
-def test_reader_survives_what_atheris_finds(name: str, tmp_path: Path) -> None:
+def test_reader_survives_atheris_inputs(name: str, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "tests.faults.fuzz", name, str(SECONDS), str(tmp_path)]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -33,8 +33,8 @@ def without_password(text: str) -> str:
     return text.replace("hunter2", "***")
 
 
-class Room:
-    """One gate with what it writes to."""
+class LoggedGate:
+    """A gate for reads, with the events that it emits and its limiter."""
 
     def __init__(self, store: ResultStore | None = None, *, is_local: bool = False, mask: Any = None, **rules: Any) -> None:
         self.events, self.limiter = RecordedEvents(), Limiter(1)
@@ -59,47 +59,47 @@ class Room:
 
 
 async def test_finished_read_is_recorded_and_returned_unchanged() -> None:
-    room, result = Room(), contents("plain")
-    read = await room.read(result, ctx=CallContext(CallFacts(principal=Principal("key:ada"))))
+    gate, result = LoggedGate(), contents("plain")
+    read = await gate.read(result, ctx=CallContext(CallFacts(principal=Principal("key:ada"))))
     assert read.result is result
-    assert room.last == ("read.finished", "docs", URI, "key:ada", "resources/read", "complete")
-    milliseconds = room.events.recent()[-1].fields["milliseconds"]
+    assert gate.last == ("read.finished", "docs", URI, "key:ada", "resources/read", "complete")
+    milliseconds = gate.events.recent()[-1].fields["milliseconds"]
     assert 0 <= milliseconds < 60_000 and milliseconds == round(milliseconds, 3)
-    assert (len(room.events.recent()), room.limiter.held) == (1, 0)
+    assert (len(gate.events.recent()), gate.limiter.held) == (1, 0)
 
 
 async def test_read_with_requests_for_input_is_recorded_and_returned() -> None:
-    room, asking = Room(), InputRequired({"q": {"method": "roots/list", "params": {}}})
-    assert await room.read(asking) is asking
-    assert room.last[-1] == "input_required"
+    gate, asking = LoggedGate(), InputRequired({"q": {"method": "roots/list", "params": {}}})
+    assert await gate.read(asking) is asking
+    assert gate.last[-1] == "input_required"
 
 
 async def test_too_large_request_for_input_of_read_is_refused() -> None:
     with pytest.raises(PolicyDenied, match="resources/read of 'docs://page' was refused by maxResultBytes") as refused:
-        await Room(maxResultBytes=1_024).read(InputRequired({"q": {"method": "x" * 2_000}}))
+        await LoggedGate(maxResultBytes=1_024).read(InputRequired({"q": {"method": "x" * 2_000}}))
     assert (refused.value.rule, refused.value.subject) == ("maxResultBytes", URI)
 
 
 async def test_failed_read_is_recorded_with_error_class_and_masked() -> None:
-    room = Room(mask=without_password)
+    gate = LoggedGate(mask=without_password)
     with pytest.raises(Rejected) as failed:
-        await room.read(Rejected("password hunter2", server="docs", code=-32602, data={"said": "hunter2"}))
+        await gate.read(Rejected("password hunter2", server="docs", code=-32602, data={"said": "hunter2"}))
     assert (str(failed.value), failed.value.data) == ("password ***", {"said": "***"})
-    assert (room.last[-1], room.limiter.held) == ("Rejected", 0)
+    assert (gate.last[-1], gate.limiter.held) == ("Rejected", 0)
 
 
 async def test_unexpected_exception_in_read_is_recorded_as_error() -> None:
-    room = Room()
+    gate = LoggedGate()
     with pytest.raises(ZeroDivisionError):
-        await room.read(ZeroDivisionError())
-    assert (room.last[-1], room.limiter.held) == ("error", 0)
+        await gate.read(ZeroDivisionError())
+    assert (gate.last[-1], gate.limiter.held) == ("error", 0)
 
 
 async def test_read_over_its_deadline_is_recorded_as_timeout() -> None:
-    room = Room(timeoutSeconds=0.02)
+    gate = LoggedGate(timeoutSeconds=0.02)
     with anyio.fail_after(20), pytest.raises(UpstreamTimeout, match=r"resources/read of 'docs://page' took longer than 0\.02 s") as ended:
-        await room.read(None)
-    assert (ended.value.server, room.last[-1], room.limiter.held) == ("docs", "timeout", 0)
+        await gate.read(None)
+    assert (ended.value.server, gate.last[-1], gate.limiter.held) == ("docs", "timeout", 0)
 
 
 @pytest.mark.parametrize(
@@ -115,27 +115,27 @@ async def test_read_over_its_deadline_is_recorded_as_timeout() -> None:
 async def test_hidden_text_is_removed_unless_source_or_read_allows_it(
     rules: dict[str, Any], is_local: bool, own_rule: Any, text: str
 ) -> None:
-    read = await Room(is_local=is_local, **rules).read(contents(HIDDEN), hidden_text=own_rule)
+    read = await LoggedGate(is_local=is_local, **rules).read(contents(HIDDEN), hidden_text=own_rule)
     assert read.result["contents"][0]["text"] == text
 
 
 async def test_hidden_text_is_refused_by_policy() -> None:
     with pytest.raises(PolicyDenied, match="resources/read of 'docs://page' was refused by hiddenText") as refused:
-        await Room(hiddenText="refuse").read(contents(HIDDEN))
+        await LoggedGate(hiddenText="refuse").read(contents(HIDDEN))
     assert (refused.value.rule, refused.value.subject) == ("hiddenText", URI)
 
 
 async def test_too_large_read_without_keeper_is_refused() -> None:
-    room = Room(maxResultBytes=1_024)
+    gate = LoggedGate(maxResultBytes=1_024)
     with pytest.raises(PolicyDenied, match="was refused by maxResultBytes") as refused:
-        await room.read(contents("x" * 2_000))
-    assert (refused.value.rule, refused.value.subject, room.last[0], room.last[-1]) == ("maxResultBytes", URI, "read.refused", "refused")
+        await gate.read(contents("x" * 2_000))
+    assert (refused.value.rule, refused.value.subject, gate.last[0], gate.last[-1]) == ("maxResultBytes", URI, "read.refused", "refused")
 
 
 async def test_read_over_max_kept_bytes_is_refused(tmp_path: Path) -> None:
     store = ResultStore(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000)
     with pytest.raises(PolicyDenied) as refused:
-        await Room(store, maxResultBytes=1_024, maxKeptBytes=1_024).read(contents("x" * 5_000))
+        await LoggedGate(store, maxResultBytes=1_024, maxKeptBytes=1_024).read(contents("x" * 5_000))
     assert refused.value.rule == "maxKeptBytes"
 
 
@@ -144,18 +144,18 @@ async def test_too_large_read_is_shortened_in_the_form_of_its_method(tmp_path: P
     store = ResultStore(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000)
     text = "".join(f"line {number}\n" for number in range(900))
     prompt: JsonObject = {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}
-    read = await Room(store, maxResultBytes=1_024).read(prompt if method == "prompts/get" else contents(text), method=method)
+    read = await LoggedGate(store, maxResultBytes=1_024).read(prompt if method == "prompts/get" else contents(text), method=method)
     shown = str(read.result["messages"] if method == "prompts/get" else read.result["contents"])
     assert "line 1" in shown and "line 899" not in shown and "read_result" in shown
 
 
 async def test_key_reads_only_what_its_scopes_cover() -> None:
-    room, ada = Room(), CallContext(CallFacts(principal=Principal("key:ada", scopes=("resources:docs/docs://*",))))
-    assert (await room.read(contents("plain"), ctx=ada, subject=("resources", URI))).result == contents("plain")
+    gate, ada = LoggedGate(), CallContext(CallFacts(principal=Principal("key:ada", scopes=("resources:docs/docs://*",))))
+    assert (await gate.read(contents("plain"), ctx=ada, subject=("resources", URI))).result == contents("plain")
     with pytest.raises(PolicyDenied) as refused:
-        await room.read(contents("plain"), ctx=ada, subject=("prompts", URI))
+        await gate.read(contents("plain"), ctx=ada, subject=("prompts", URI))
     assert (refused.value.rule, refused.value.subject) == ("scopes", URI)
-    assert (await room.read(contents("plain"), ctx=ada)).result == contents("plain")
+    assert (await gate.read(contents("plain"), ctx=ada)).result == contents("plain")
 
 
 async def test_scopes_of_key_do_not_apply_behind_the_gate() -> None:
@@ -165,5 +165,6 @@ async def test_scopes_of_key_do_not_apply_behind_the_gate() -> None:
         seen.append(inner)
         return Finished(contents("plain"))
 
-    await Room().read(look, ctx=CallContext(CallFacts(principal=Principal("key:ada", scopes=("docs",)))), subject=("resources", URI))
+    key = Principal("key:ada", scopes=("docs",))
+    await LoggedGate().read(look, ctx=CallContext(CallFacts(principal=key)), subject=("resources", URI))
     assert (seen[0].facts.principal.scopes, seen[0].facts.on_behalf_of.scopes) == (None, ("docs",))

@@ -203,7 +203,7 @@ async def test_removed_argument_names_of_refused_call_are_logged(caplog: pytest.
         await guarded(tool, rules_of(tool.definition, arguments={"read": {"path": {"const": "a"}}})).call(
             {"path": "b", "more": 1}, CallContext()
         )
-    assert caplog.messages == ["docs__read: 1 argument dropped that it may not get: 'more'"]
+    assert caplog.messages == ["arguments dropped tool=docs__read arguments=1 names='more'"]
 
 
 class Described(FakeTool):
@@ -322,8 +322,8 @@ async def test_removed_names_are_logged_once_without_values(caplog: pytest.LogCa
         await tool.call({"path": "a", "one": "canary"}, CallContext())
         await tool.call({"path": "a", "one": 1, "two\n": 2}, CallContext())
     assert caplog.messages == [
-        "docs__read: 1 argument dropped that it may not get: 'one'",
-        "docs__read: 2 arguments dropped that it may not get: 'one', 'two\\n'",
+        "arguments dropped tool=docs__read arguments=1 names='one'",
+        "arguments dropped tool=docs__read arguments=2 names='one','two\\n'",
     ]
 
 

@@ -153,7 +153,7 @@ async def test_broken_notes_file_is_named_and_not_overwritten(tmp_path: Path) ->
         ({"value": 1, "from": "mb", "to": "kB"}, "MB"),
     ],
 )
-async def test_units_say_why_they_cannot_convert(tmp_path: Path, arguments: dict[str, Any], told: str) -> None:
+async def test_units_report_why_they_cannot_convert(tmp_path: Path, arguments: dict[str, Any], told: str) -> None:
     with child(str(ROOT / "config/servers/units.py"), "--port", "0", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         url = process.stdout.readline().decode().strip()

@@ -160,7 +160,7 @@ async def test_status_tool_names_servers_that_lead_back(circle: Circle, era: Era
     assert all(f"mcpServers.{name}" in said[name] for name in SELF | BACK)
     assert not said["own"]
     with anyio.fail_after(30):
-        while circle.log.read_text().count("loop between gateways server=me:") != 1:
+        while circle.log.read_text().count("loop between gateways server=me ") != 1:
             await anyio.sleep(0.1)
     assert len(marked(circle.mark)) == 3  # `again`, `deep` and what `deep` starts: none of them starts further ones
 

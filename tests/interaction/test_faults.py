@@ -1,4 +1,4 @@
-"""Bad input and bad peers: each has a clear outcome, hurts nobody else and leaves nothing behind (issue text, "Bad input")."""
+"""Bad input and bad peers: each has a clear outcome, hurts nobody else and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ async def test_questions_logs_and_progress_arrive_clean(tmp_path: Path, era: Era
     assert steps == [CLEAN]
 
 
-async def test_elicitation_with_hidden_text_is_rejected_if_rule_says_so(tmp_path: Path) -> None:
+async def test_rule_rejects_elicitation_with_hidden_text(tmp_path: Path) -> None:
     form: dict[str, Any] = {"type": "object", "properties": {}}
     asks = {"method": "elicitation/create", "params": {"message": NASTY, "requestedSchema": form}}
     server = raw_stdio({"tools": [{"name": "ask", "inputSchema": {"type": "object"}}], "asks": asks})

@@ -70,7 +70,7 @@ async def heard_by(model: ScriptedServer) -> list[str]:
     return [f"{message['role']}: {message['content']}" for message in messages if message["role"] != "system"]
 
 
-async def test_gateway_of_another_configuration_does_not_know_the_session(place: Place, tmp_path: Path) -> None:
+async def test_gateway_of_another_configuration_rejects_the_session(place: Place, tmp_path: Path) -> None:
     """Both have one state folder, one caller, and an agent of the same name."""
     await place.model.play(ECHO)
     settings = config(place.path.parent, storage={"dir": str(place.path.parent / "gateway-state")})

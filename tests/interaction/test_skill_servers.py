@@ -1,4 +1,4 @@
-"""Skills of servers that lie, that have no extension, or that come and go: every surface tells the same truth (skills.md 2.1, 2.5)."""
+"""Skills of servers that lie, that have no extension, or that come and go: every surface shows the same."""
 
 from __future__ import annotations
 
@@ -212,13 +212,13 @@ async def test_folders_of_skill_without_manifest_show_the_server_listing(servers
     assert (await request(servers.url, "resources/directory/read", uri="skill://old/none"))["code"] == -32602
 
 
-async def test_hidden_text_is_refused_in_what_such_a_server_shows_too(servers: Servers) -> None:
+async def test_hidden_text_in_skills_of_a_server_is_refused(servers: Servers) -> None:
     seen = await surfaces(servers.url, ("oldwary",))
     assert not any("oldwary/veiled" in names for names in seen.values())
     assert "oldwary/old" in seen["extension"] & seen["search"] & seen["index"] & seen["prompts"]
 
 
-async def test_changed_server_file_is_listed_as_it_is_now(servers: Servers) -> None:
+async def test_changed_server_file_is_listed_with_its_new_content(servers: Servers) -> None:
     servers.old["reads"] |= reads({"skill://by-index/SKILL.md": manifest("by-index", "Newer.")})
     got = (await request(servers.url, "skills/get", uri="skill://old/by-index/SKILL.md"))["skill"]
     assert got["frontmatter"]["description"] == "Newer."

@@ -90,13 +90,13 @@ def test_meta_is_never_an_argument(extras: Any) -> None:
 
 
 @pytest.mark.requirement(17)
-def test_no_argument_can_change_what_is_let_through() -> None:
+def test_additional_arguments_key_admits_no_argument() -> None:
     sent = {"additionalArguments": ["x"], "additional_arguments": ["x"], "x": 1}
     assert received(build(AB), sent) == {}
 
 
 @pytest.mark.requirement(18)
-def test_rule_for_an_undeclared_argument_does_not_let_it_through() -> None:
+def test_rule_for_an_undeclared_argument_does_not_allow_it() -> None:
     policy = build(AB, rules={"read": {"x": {"type": "integer"}}})
     assert received(policy, {"x": 1}) == {}
     assert policy.published_schema is AB
@@ -323,7 +323,7 @@ def test_rule_is_published_beside_a_top_level_reference() -> None:
         ),
     ],
 )
-def test_refusal_names_the_argument_and_what_is_expected(schema: Any, arguments: Any, words: str) -> None:
+def test_refusal_names_the_argument_and_the_expected_value(schema: Any, arguments: Any, words: str) -> None:
     verdict = refused(build({"type": "object", **schema}), arguments)
     assert verdict.rule == SCHEMA_RULE
     assert verdict.reason == words
@@ -368,7 +368,7 @@ def test_undated_schema_is_read_as_2020_12() -> None:
     assert refused(build(schema), {"a": [1]}).rule == SCHEMA_RULE
 
 
-def test_older_dialect_is_honoured_where_it_is_named() -> None:
+def test_older_dialect_applies_if_the_schema_names_it() -> None:
     draft7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
     assert received(build({**draft7, "properties": {"a": {"prefixItems": [{"type": "string"}]}}}), {"a": [1]}) == {"a": [1]}
     assert refused(build({**draft7, "properties": {"a": {"items": [{"type": "string"}]}}}), {"a": [1]})

@@ -105,7 +105,7 @@ def test_rule_about_parts_implies_the_types_around_them() -> None:
         assert not passes(rule, "edits", refused), refused
 
 
-def test_null_passes_only_where_the_tool_takes_it_for_not_given() -> None:
+def test_null_passes_only_if_the_tool_treats_it_as_absent() -> None:
     for rule in ({"pattern": "^docs/"}, {"within": "docs/"}, {"allOf": [{"within": "docs/"}]}):
         assert passes(rule, "maybe", None)
         assert passes(rule, "maybe_texts", None) or "allOf" in rule

@@ -27,7 +27,7 @@ from gateway.policy.labels import (
 from gateway.policy.pin_check import PinFinding, PinMode, judge_pins, pin_digest, pinned_form
 from gateway.policy.quoting import quote_text
 from gateway.policy.root_policy import Protected, judge_root, remark_root
-from gateway.policy.scopes import is_admin, judge_scope, knows_source, scope_problem
+from gateway.policy.scopes import covers_source, is_admin, judge_scope, scope_problem
 from gateway.policy.shaping import FRAMEWORK_NAMES
 from gateway.policy.task_scheduling import choose_next
 from gateway.policy.tool_policy import hidden_by
@@ -62,7 +62,7 @@ BLOCK = {"type": "text", "text": "x"}
         ("other", {}, ""),
     ],
 )
-def test_answer_has_the_shape_that_its_question_calls_for(method: str, answer: dict[str, Any], problem: str) -> None:
+def test_answer_has_the_shape_of_its_question(method: str, answer: dict[str, Any], problem: str) -> None:
     found = answer_problem(method, answer)
     assert found is None if not problem else found is not None and found.startswith(problem)
 
@@ -156,7 +156,7 @@ def protected(refuses: Any = "writing", reach: Any = "both", **more: Any) -> Pro
         ("/ a b", "write", protected("reading"), "contains"),
     ],
 )
-def test_folder_that_touches_what_is_protected_is_refused(place: str, access: Any, item: Protected, relation: str | None) -> None:
+def test_folder_that_overlaps_protected_paths_is_refused(place: str, access: Any, item: Protected, relation: str | None) -> None:
     verdict = judge_root("root", place.split(), access, [protected(reach="around") if relation is None else item, item])
     if relation is None:
         assert verdict is PASS
@@ -251,11 +251,11 @@ def test_key_may_use_what_a_scope_names(scopes: Any, kind: Any, source: str, nam
         assert verdict.reason.endswith(f"Its scopes: {', '.join(scopes) or 'none'}.")
 
 
-def test_key_knows_the_sources_that_its_scopes_name() -> None:
-    assert [knows_source(scopes, "docs") for scopes in (None, ["d*"], ["tools:docs/x"], ["admin", "a*"], ["other"], [])] == [
+def test_key_covers_the_sources_named_by_its_scopes() -> None:
+    assert [covers_source(scopes, "docs") for scopes in (None, ["d*"], ["tools:docs/x"], ["admin", "a*"], ["other"], [])] == [
         True, True, True, False, False, False,
     ]  # fmt: skip
-    assert not knows_source(["admin"], "admin")
+    assert not covers_source(["admin"], "admin")
 
 
 def test_only_a_key_with_the_scope_admin_is_an_operators() -> None:
@@ -344,7 +344,7 @@ def explained(arguments: JsonObject) -> dict[str, Any]:
     return explain_call("read", compiled, arguments, policy).to_json()
 
 
-def test_explanation_of_allowed_call_shows_exactly_what_is_sent() -> None:
+def test_explanation_of_allowed_call_shows_the_sent_arguments() -> None:
     assert explained({"path": "docs/a", "mode": "w", "session": 1, "more": 2}) == {
         "verdict": "allowed",
         "rule": None,

@@ -373,6 +373,6 @@ def test_every_form_is_judged_whatever_its_shape(message: str, schema: Any) -> N
 @settings(max_examples=80)
 @given(before=TEXTS, after=TEXTS)
 @pytest.mark.attack(17)
-def test_no_text_around_a_password_field_lets_it_pass(before: str, after: str) -> None:
+def test_password_field_is_refused_whatever_the_surrounding_text(before: str, after: str) -> None:
     form = {"message": before, "requestedSchema": {"description": after, "properties": {"password": {"type": "string"}}}}
     assert rule(form) == "elicitation.secret"

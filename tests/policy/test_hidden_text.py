@@ -107,7 +107,7 @@ def test_only_values_with_hidden_text_are_copied() -> None:
     assert value["b"][0] == "x\u202e"
 
 
-def test_encoded_binary_is_never_looked_at() -> None:
+def test_encoded_binary_data_is_not_searched() -> None:
     value: Any = {"content": [{"type": "image", "data": "\x1b[31m"}, {"type": "audio", "data": "\x00"}, {"resource": {"blob": "\x07"}}]}
     assert strip_value(value) is value
 

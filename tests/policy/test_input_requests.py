@@ -49,7 +49,7 @@ def test_modes_open_and_close() -> None:
 
 
 @pytest.mark.requirement(34)
-def test_the_budget_is_looked_at_before_the_mode() -> None:
+def test_budget_is_checked_before_the_mode() -> None:
     assert rule(judge_input(sampling(maxTokens=10_000), policy(sampling={"mode": "deny", "maxRequests": 1}), 1)) == "sampling.maxRequests"
 
 

@@ -17,7 +17,7 @@ from gateway.policy.lookalikes import looks_latin, read_as_latin, read_letters, 
         ("\u092a\u0938\u094d\u0935", "\u092a\u0938\u094d\u0935"), ("\ube44\ubc00", "\ube44\ubc00"), ("PIN\nTAN", "PIN\nTAN"),
     ],
 )  # fmt: skip
-def test_reading_drops_what_is_not_seen_and_keeps_letters(text: str, plain: str) -> None:
+def test_reading_drops_invisible_characters_and_keeps_letters(text: str, plain: str) -> None:
     assert read_plain(text) == plain
 
 

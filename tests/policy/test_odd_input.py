@@ -138,7 +138,7 @@ def renamed(number: int) -> dict[str, Any]:
         (renamed, MAX_UNCERTAIN_REFS, "references that only `$id` resolves"),
     ],
 )
-def test_schema_at_its_bound_is_used_and_one_beyond_it_is_not(make: Any, most: int, said: str) -> None:
+def test_schema_at_the_limit_is_used_and_a_larger_one_is_not(make: Any, most: int, said: str) -> None:
     assert read_cost(make(most)).problem is None
     assert said in (read_cost(make(most + 1)).problem or "")
 
@@ -288,7 +288,7 @@ def test_rule_with_malformed_hosts_rejects_every_value(hosts: Any) -> None:
     assert isinstance(ArgumentPolicy.build("read", SCHEMA, {}, rules).judge({"path": "https://example.com"}), Reject)
 
 
-def test_rule_that_is_malformed_is_refused_with_what_is_wrong() -> None:
+def test_malformed_rule_is_refused_with_its_mistake() -> None:
     assert "needs a list of strings under `oneOfHosts`" in str(rule_problem({"oneOfHosts": 5}))
     assert rule_problem({"properties": True, "items": {"properties": []}}) is not None
     assert rule_problem({"type": ["string", "null"], "oneOfHosts": ["example.com"]}) is None

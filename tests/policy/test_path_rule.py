@@ -101,7 +101,7 @@ def test_rule_with_an_undetermined_folder_is_rejected(written: object) -> None:
         ("docs", "docs/\uff0e\uff0e/a", "has look-alike characters"),
     ],
 )
-def test_reason_tells_a_model_what_to_write(rule: str, value: str, says: str) -> None:
+def test_refusal_reason_names_the_problem(rule: str, value: str, says: str) -> None:
     assert (judge_path(value, read_path_rule(rule)) or "").startswith(says)
 
 

@@ -129,7 +129,7 @@ def test_hidden_character_is_named_by_kind_and_code_point(points: tuple[int, ...
         (b"\\n" + b"x" * 100_000, True),
     ],
 )
-def test_plain_bytes_of_json_tell_that_nothing_is_hidden(encoded: bytes, may: bool) -> None:
+def test_plain_json_bytes_have_no_hidden_text(encoded: bytes, may: bool) -> None:
     assert may_hide(encoded) is may
 
 
@@ -228,7 +228,7 @@ def test_names_and_addresses_of_this_machine_are_known() -> None:
         ("example.com", "is not an IP address"),
     ],
 )
-def test_address_is_judged_by_where_it_leads(address: str, problem: str | None) -> None:
+def test_address_is_judged_by_its_target(address: str, problem: str | None) -> None:
     assert judge_address(address, loopback_allowed=False) == problem
     if problem == "is this machine":
         assert judge_address(address, loopback_allowed=True) is None

@@ -27,7 +27,7 @@ class ToldCatalog(Catalog):
     """A catalog whose lists change when the test says so."""
 
     def change(self, kind: ChangeKind) -> None:
-        self._tell(kind)
+        self._notify(kind)
 
 
 async def settled() -> None:

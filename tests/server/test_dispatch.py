@@ -214,7 +214,7 @@ async def test_stdio_messages_in_any_order_get_the_same_responses(tmp_path: Path
 
 
 @pytest.mark.parametrize("method", ["server/discover", "tools/list"])
-async def test_odd_questions_are_answered_alike(tmp_path: Path, method: str) -> None:
+async def test_unusual_requests_get_equal_responses(tmp_path: Path, method: str) -> None:
     metas = (f"{META}logLevel", f"{META}protocolVersion", f"{META}clientCapabilities", f"{META}clientInfo", "dev.moongate/via", "x/y")
     odd = [{"_meta": {**ENVELOPE, key: value}} for key in metas for value in (*ODD, "2025-11-25", "2026-07-28")]
     odd += [{"_meta": ENVELOPE, key: value} for key in ("cursor", "odd") for value in ODD]
@@ -260,7 +260,7 @@ async def test_plain_stdio_call_skips_the_sdk_and_slow_call_runs_once(tmp_path: 
 @pytest.mark.parametrize(
     ("way", "room"), [("taken back", 1), ("the client leaves", 1), ("the gateway stops", 1), ("the gateway stops while it waits", 0)]
 )
-async def test_call_whose_client_is_gone_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, room: int) -> None:
+async def test_call_of_a_disconnected_client_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, room: int) -> None:
     monkeypatch.setattr("gateway.server.dispatch.MAX_PLAIN", room)
     setup, paper = Setup(tmp_path), Paper()
     setup.echo.seconds = 60

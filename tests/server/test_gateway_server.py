@@ -1,4 +1,4 @@
-"""The server as a whole, in memory: what must hold whatever a room below does."""
+"""The server as a whole, in memory: properties that hold whatever a package below it does."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ async def test_loaded_history_is_compacted_before_a_run() -> None:
 
 
 @cp1
-async def test_summary_of_the_loaded_history_goes_where_it_was() -> None:
+async def test_summary_replaces_the_loaded_history_in_place() -> None:
     client = ScriptedChatClient(["a0", "a1", "a2"])
     summarise = SummarizationStrategy(client=ScriptedChatClient(["short"]), target_count=1, threshold=1)
     compaction = CompactionProvider(before_strategy=summarise)

@@ -115,7 +115,7 @@ async def test_session_without_providers_remembers_the_conversation() -> None:
     assert texts(session.state["in_memory"]["messages"]) == ["first", "one", "second", "two"]
 
 
-async def test_runs_without_a_session_know_nothing_of_each_other() -> None:
+async def test_runs_without_a_session_share_no_state() -> None:
     client = ScriptedChatClient(["one", "two"])
     agent = Agent(client)
     await agent.run("first")
@@ -158,7 +158,7 @@ class Mood:
 
 
 @pytest.mark.requirement("SE18")
-def test_objects_in_the_state_come_back_as_what_they_were() -> None:
+def test_objects_in_the_state_keep_their_type() -> None:
     session = AgentSession(session_id="s")
     session.state["p"] = {"basket": Basket(fruit=["fig"]), "mood": [Mood("calm")], "plain": {"type": "message", "no": "role"}, "n": (1, 2)}
     restored = AgentSession.from_dict(json.loads(json.dumps(session.to_dict()))).state["p"]
@@ -395,7 +395,7 @@ async def test_marks_of_a_run_are_not_stored() -> None:
 
 
 @pytest.mark.requirement("SE21")
-async def test_provider_sees_what_the_ones_before_it_added() -> None:
+async def test_provider_sees_the_context_of_earlier_providers() -> None:
     log: list[str] = []
     early, late = Noting("early", log), Noting("late", log)
     agent = Agent(ScriptedChatClient(["one", "two"]), context_providers=[early, InMemoryHistoryProvider(), late])

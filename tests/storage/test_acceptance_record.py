@@ -12,7 +12,7 @@ from gateway.errors import StorageError
 from gateway.storage.acceptance_record import AcceptanceRecord
 
 
-def test_record_survives_and_keeps_no_digest_as_it_is(tmp_path: Path) -> None:
+def test_record_survives_and_stores_no_plain_digest(tmp_path: Path) -> None:
     record = AcceptanceRecord(tmp_path / "state", tmp_path / "gateway.json")
     record.change(lambda content: content.accept("files", "d" * 64))
     again = AcceptanceRecord(tmp_path / "state", tmp_path / "gateway.json").read()

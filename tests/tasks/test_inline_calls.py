@@ -100,7 +100,7 @@ async def test_call_with_an_unstorable_step_continues_for_its_client(tmp_path: P
             assert await runner.all_of("local") == []
 
 
-async def test_call_that_ends_within_the_time_of_its_client_is_no_task(tmp_path: Path) -> None:
+async def test_fast_call_returns_its_result_without_a_task(tmp_path: Path) -> None:
     """The client gets several heartbeats meanwhile."""
     person = Person()
 
@@ -113,7 +113,7 @@ async def test_call_that_ends_within_the_time_of_its_client_is_no_task(tmp_path:
     assert not (tmp_path / DATABASE_FILE).exists()
 
 
-async def test_call_that_its_client_cancels_stops_and_is_no_task(tmp_path: Path) -> None:
+async def test_cancelled_call_stops_and_creates_no_task(tmp_path: Path) -> None:
     stopped = list[bool]()
 
     async def work(ctx: CallContext) -> ToolOutcome:

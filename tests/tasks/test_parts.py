@@ -486,7 +486,7 @@ class Live(Answers):
         raise AssertionError
 
 
-def test_message_of_an_ended_task_states_how_it_ended() -> None:
+def test_message_of_an_ended_task_states_its_outcome() -> None:
     row = replace(TaskRow("t", "local", "tool", {}, 60), message="one started")
     failed: JsonObject = {"content": [{"type": "image"}, {"type": "text", "text": "no rows"}], "isError": True}
     ends: list[tuple[JsonObject, str, str]] = [

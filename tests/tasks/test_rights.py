@@ -167,7 +167,7 @@ async def test_task_waits_while_the_keys_cannot_be_read(tmp_path: Path) -> None:
     assert journal.lines() == [str(number) for number in range(STEPS)]
 
 
-async def test_task_is_taken_up_with_the_scopes_that_its_key_has_now(tmp_path: Path) -> None:
+async def test_task_resumes_with_the_current_scopes_of_its_key(tmp_path: Path) -> None:
     journal, keys, at_work = Journal(tmp_path / "journal"), Keys(), anyio.Event()
 
     async def hang(number: int) -> None:

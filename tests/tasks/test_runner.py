@@ -245,7 +245,7 @@ async def test_call_turned_task_is_left_to_the_next_process_at_a_stop(tmp_path: 
 
 
 @pytest.mark.parametrize("how", ["stopped", "cancelled", "not resumed", "inline"])
-async def test_cancelled_work_knows_whether_its_task_goes_on(how: str, tmp_path: Path) -> None:
+async def test_cancelled_work_can_read_whether_its_task_continues(how: str, tmp_path: Path) -> None:
     said, at_work = list[bool](), anyio.Event()
 
     async def work(ctx: CallContext) -> Any:
@@ -513,7 +513,7 @@ async def test_stored_task_whose_start_was_rejected_is_removed(tmp_path: Path, m
 # -- the tools ---------------------------------------------------------------------------------------------------------
 
 
-def test_tools_say_which_of_them_changes_something() -> None:
+def test_task_tools_are_annotated_as_reading_or_changing() -> None:
     tools = {tool.definition.name: tool.definition for tool in TaskTools().tools}
     reads: JsonObject = {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
     stops: JsonObject = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}

@@ -69,7 +69,7 @@ def test_response_is_bounded_and_redirects_are_not_followed() -> None:
     assert server.asked == [("/fine", "identity"), ("/moved", "identity"), ("/large", "identity")]
 
 
-def test_the_exporter_of_spans_speaks_through_it() -> None:
+def test_span_exporter_uses_the_limited_transport() -> None:
     with collector() as server:
         exporter = OTLPSpanExporter(endpoint=f"{server.url}/moved", session=BoundedSession())
         with TracerProvider().get_tracer("t").start_as_current_span("one") as span:

@@ -279,7 +279,7 @@ async def test_unexpected_exception_has_fixed_text_in_agent() -> None:
     [
         (None, CTX, ": RuntimeError: disk full"),
         (None, CTX.inside_agent(), "."),
-        (None, CTX.inside_agent(tells_errors=True), ": RuntimeError: disk full"),
+        (None, CTX.inside_agent(shows_errors=True), ": RuntimeError: disk full"),
         (True, CTX.inside_agent(), ": RuntimeError: disk full"),
         (False, CTX, "."),
     ],

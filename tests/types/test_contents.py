@@ -44,7 +44,7 @@ EVERY_KIND = [
 
 @pytest.mark.parametrize("content", EVERY_KIND, ids=lambda content: content.type)
 @pytest.mark.requirement("TY2", "TY10", "TY11")
-def test_every_kind_goes_through_json_with_what_is_inside_it(content: Content) -> None:
+def test_every_kind_of_content_survives_json(content: Content) -> None:
     again = Content.from_dict(json.loads(json.dumps(content.to_dict())))
     assert again == content
     assert again.to_dict() == content.to_dict()

@@ -62,7 +62,7 @@ def test_parts_of_responses_show_their_text_and_survive_json(kind: Any) -> None:
     assert part.to_dict()["contents"][1]["name"] == "look"
 
 
-def test_errors_show_what_they_say() -> None:
+def test_errors_show_their_message() -> None:
     assert str(Content.from_error(message="Oops", error_code="E1")) == "Error E1: Oops"
     assert str(Content.from_error(message="Oops")) == "Oops"
 

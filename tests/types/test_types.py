@@ -106,7 +106,7 @@ def test_chat_response_goes_through_json_and_comes_in_parts() -> None:
     assert folded["messages"][0]["contents"] == data["messages"][0]["contents"]
 
 
-def test_usage_that_one_side_does_not_know_is_kept() -> None:
+def test_usage_that_only_one_side_has_is_kept() -> None:
     assert add_usage(None, None) is None
     assert add_usage({"a": 1}, None) == {"a": 1}
     assert add_usage({"a": 1, "b": 2}, {"a": 1}) == {"a": 2, "b": 2}

@@ -78,7 +78,7 @@ async def test_issuer_with_another_name_or_internal_address_gets_nothing(tmp_pat
             result = await say(url) if row["tools"] else None
         assert result is None
         assert row["state"] == "auth needed"
-        assert ("calls itself" if "issuer" in metadata else "169.254.169.254") in row["error"]
+        assert ("has metadata of" if "issuer" in metadata else "169.254.169.254") in row["error"]
         assert token_requests(origin) == []
 
 
@@ -202,7 +202,7 @@ async def test_configured_scopes_limit_requests_and_name_the_missing(tmp_path: P
         control(origin, scope_for_calls="write")
         result = await say(url)
         assert result.is_error
-        assert "wants the scope 'write' for this; add it to `policies.docs.auth.scopes`" in result.content[0].text
+        assert "requires the scope 'write' for this request; add it to `policies.docs.auth.scopes`" in result.content[0].text
         assert state_of(url)["state"] == "ready"
         assert len(token_requests(origin)) == 1
 

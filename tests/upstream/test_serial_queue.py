@@ -156,7 +156,7 @@ class Away:
         self.release()
 
 
-async def test_disconnected_client_gets_its_turn_when_it_is_back() -> None:
+async def test_returning_client_is_served_after_the_others() -> None:
     turns, away, served = SerialQueue(60), Away(is_here=False), list[str]()
 
     async def work(who: str, presence: Away | None = None) -> None:

@@ -123,7 +123,7 @@ async def test_missing_scope_is_remembered_and_requested_with_the_old_ones(tmp_p
             control(origin, scope_for_calls="write")
             result = await say(url)
             assert result.is_error
-            assert f"wants the scope 'write' for this; sign in again to grant it: {COMMAND}" in result.content[0].text
+            assert f"requires the scope 'write' for this request; sign in again to grant it: {COMMAND}" in result.content[0].text
             assert state_of(url)["state"] == "ready"
             with signing_in(file) as (process, address, lines):
                 assert "Requested scopes: read write" in lines
@@ -137,8 +137,8 @@ async def test_missing_scope_is_remembered_and_requested_with_the_old_ones(tmp_p
 @pytest.mark.parametrize(
     ("callback", "said"),
     [
-        ({"iss": "https://evil.example.com"}, "The answer came from 'https://evil.example.com'"),
-        ({"iss": None}, "does not say that it is from"),
+        ({"iss": "https://evil.example.com"}, "The authorization response is from 'https://evil.example.com'"),
+        ({"iss": None}, "does not name its issuer"),
         ({"code": None, "error": "access_denied"}, "was not completed: access_denied"),
     ],
     ids=["mix-up", "no-issuer", "denied"],
@@ -173,14 +173,14 @@ def test_callback_with_foreign_state_changes_nothing(tmp_path: Path) -> None:
     [
         ({"metadata": {"code_challenge_methods_supported": None}}, "does not support PKCE with S256"),
         ({"metadata": {"code_challenge_methods_supported": ["plain"]}}, "does not support PKCE with S256"),
-        ({"metadata": {"issuer": "https://other.example.com"}}, "calls itself 'https://other.example.com'"),
+        ({"metadata": {"issuer": "https://other.example.com"}}, "has metadata of 'https://other.example.com'"),
         ({"metadata": {"authorization_endpoint": "file:///bin/sh"}}, "is not a plain http(s) address"),
         ({"metadata": {"authorization_endpoint": "http://login.example.com/a"}}, "is not https"),
         ({"metadata": {"registration_endpoint": None}}, "registers no clients; set `auth.clientId`"),
         ({"metadata": {"registration_endpoint": "http://169.254.169.254/latest"}}, "169.254.169.254 must be reached over https"),
         ({"metadata": {"registration_endpoint": "https://169.254.169.254/latest"}}, "169.254.169.254 is not a public address"),
         ({"metadata": {"registration_endpoint": "https://0xa9fea9fe/latest"}}, "169.254.169.254 is not a public address"),
-        ({"resource": {"resource": "https://bank.example.com/mcp"}}, "calls itself 'https://bank.example.com/mcp'"),
+        ({"resource": {"resource": "https://bank.example.com/mcp"}}, "has metadata for 'https://bank.example.com/mcp'"),
         ({"resource": {"authorization_servers": ["https://10.0.0.1/"]}}, "10.0.0.1 is not a public address"),
     ],
 )
@@ -210,7 +210,7 @@ def test_pinned_issuer_the_server_does_not_name_stops_the_sign_in(tmp_path: Path
         file = write_config(tmp_path, config(origin, {**SIGNED_IN, "issuer": other}))
         run = moongate("auth", "login", "docs", "--no-browser", "--config", str(file), cwd=tmp_path)
         assert run.code == 3
-        assert f"takes tokens of {origin} only, and `auth.issuer` is '{other}'" in run.err
+        assert f"accepts tokens of {origin} only, but `auth.issuer` is '{other}'" in run.err
 
 
 def test_configured_client_is_used_with_its_port_and_its_secret(tmp_path: Path) -> None:

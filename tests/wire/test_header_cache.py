@@ -242,7 +242,7 @@ def packets_of(chance: random.Random) -> list[bytes]:
 
 @settings(max_examples=150)
 @given(st.randoms(use_true_random=True))
-def test_request_reads_as_the_parser_says_after_any_other(chance: random.Random) -> None:
+def test_cached_request_head_parses_like_an_uncached_one(chance: random.Random) -> None:
     packets = packets_of(chance)
 
     async def told(*, forgets: bool) -> tuple[list[str], bytes, bool]:

@@ -148,7 +148,7 @@ def test_malformed_json_is_not_read(broken: bytes) -> None:
         decode_parts([broken])
 
 
-def test_whatever_is_read_is_what_the_parser_reads_of_the_whole() -> None:
+def test_partial_reading_equals_parsing_the_whole_message() -> None:
     chance = random.Random(1)
     pieces = [b'"', b"\\", b",", b'"text":"', b'"},{"', b"\\u0022", b'"}]', b"}", b"\x00", b"\xc3\xa4", b'","text":"', b"\\\\"]
     for _ in range(300):
@@ -191,11 +191,11 @@ def test_long_text_is_found_where_the_grammar_finds_it() -> None:
 
 
 @pytest.mark.parametrize(("kind", "is_binary"), [("image", True), ("audio", True), ("text", False), ("new", False)])
-def test_only_the_data_of_an_image_or_a_sound_is_not_looked_at(kind: str, is_binary: bool) -> None:
+def test_only_image_and_audio_data_are_not_searched(kind: str, is_binary: bool) -> None:
     block = {"type": kind, "data": "iVBOR/0K" * 9_000}
     message, encoded, long_text = decode_parts([to_json({"jsonrpc": "2.0", "id": 1, "result": {"content": [block]}})])
-    looked_at = Complete(message["result"], encoded, long_text).looked_at
-    assert looked_at == ((encoded[0], encoded[2]) if is_binary else encoded)
+    text_parts = Complete(message["result"], encoded, long_text).text_parts
+    assert text_parts == ((encoded[0], encoded[2]) if is_binary else encoded)
 
 
 def test_text_that_is_also_an_image_is_inspected() -> None:
@@ -203,4 +203,4 @@ def test_text_that_is_also_an_image_is_inspected() -> None:
     result = {"content": [{"type": "image", "mimeType": "a/b", "data": data}], "structuredContent": {"result": data}}
     message, encoded, long_text = decode_parts([to_json({"jsonrpc": "2.0", "id": 1, "result": result})])
     assert long_text is not None and len(encoded) == 5
-    assert Complete(message["result"], encoded, long_text).looked_at == encoded
+    assert Complete(message["result"], encoded, long_text).text_parts == encoded

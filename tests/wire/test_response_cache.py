@@ -174,7 +174,7 @@ def answers_of(chance: random.Random) -> list[list[bytes]]:
 
 @settings(max_examples=150)
 @given(st.randoms(use_true_random=True))
-def test_response_reads_as_the_parser_says_after_any_other(chance: random.Random) -> None:
+def test_cached_response_head_parses_like_an_uncached_one(chance: random.Random) -> None:
     answers = answers_of(chance)
 
     async def told(*, forgets: bool) -> list[object]:
@@ -194,7 +194,7 @@ async def test_response_with_other_irrelevant_values_is_not_reparsed() -> None:
     assert await server.is_parsed(plain([b"date: x", b"x-more: y"])) and not await server.is_parsed(plain([b"date: z z", b"x-more: y y"]))
 
 
-async def test_answers_of_one_server_are_known_on_all_its_connections() -> None:
+async def test_response_heads_are_cached_for_all_connections_of_a_server() -> None:
     server = Server()
     assert await server.is_parsed(plain())
     server.connect()
@@ -209,13 +209,13 @@ async def test_answers_of_one_server_are_known_on_all_its_connections() -> None:
         ([], b"x" * (LONG_BYTES + 1)),
     ],
 )
-async def test_odd_or_long_response_goes_through_the_parser_each_time(lines: list[bytes], body: bytes) -> None:
+async def test_unusual_or_long_response_is_parsed_each_time(lines: list[bytes], body: bytes) -> None:
     server, whole = Server(), plain(lines, body)
     said = [await server.answers([whole]) for _ in range(2)]
     assert said[0] == said[1] and not server.pool.header_cache._heads  # pyright: ignore[reportPrivateUsage]
 
 
-async def test_cached_head_does_not_let_a_body_past_the_limit() -> None:
+async def test_body_after_a_cached_head_is_still_limited() -> None:
     server = Server(max_bytes=100)
     assert await server.is_parsed(plain()) and not await server.is_parsed(plain(body=b"x" * 100))
     assert await server.answers([plain(body=b"x" * 101)]) == (([], "TooLarge", too_large(100)), False)

@@ -164,7 +164,7 @@ class HowMany:
 
 
 @pytest.mark.requirement("WF14")
-async def test_workflow_as_agent_puts_out_what_its_outputs_say() -> None:
+async def test_workflow_as_agent_returns_its_selected_outputs() -> None:
     class Start(Executor):
         @handler
         async def run(self, messages: list[Message], ctx: WorkflowContext[str, str]) -> None:

@@ -85,7 +85,7 @@ async def test_workflow_asks_and_resumes_without_repeating_finished_steps() -> N
     ]
 
 
-async def test_checkpoint_of_each_step_lets_another_process_go_on(tmp_path: Path) -> None:
+async def test_another_process_continues_from_a_step_checkpoint(tmp_path: Path) -> None:
     storage = FileCheckpointStorage(tmp_path)
     first = FunctionalWorkflow(pipeline_function, name="pipeline")
     (event,) = (await first.run(2, checkpoint_storage=storage)).get_request_info_events()
@@ -224,7 +224,7 @@ async def test_checkpoint_of_an_earlier_version_keeps_its_request_numbers(tmp_pa
 
 
 @pytest.mark.parametrize("own_id", [None, "buy"])
-async def test_answer_counts_only_for_the_question_it_was_given_to(own_id: str | None) -> None:
+async def test_answer_applies_only_to_its_own_question(own_id: str | None) -> None:
     prices = [10, 1_000_000, 10]
 
     async def buy(value: str, ctx: RunContext) -> str:

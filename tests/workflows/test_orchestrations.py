@@ -100,7 +100,7 @@ async def test_participants_that_cannot_be_meant_are_refused() -> None:
 
 @pytest.mark.requirement("WF13")
 @pytest.mark.requirement("WF9")
-async def test_person_may_look_at_answers_before_they_go_on() -> None:
+async def test_person_can_review_answers_before_the_run_continues() -> None:
     one, two = agent("one", "bad", "good"), agent("two", "second")
     workflow = SequentialBuilder(participants=[one, two]).with_request_info(agents=[one]).build()
     (request,) = (await workflow.run("go")).get_request_info_events()

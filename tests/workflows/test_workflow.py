@@ -365,7 +365,7 @@ async def test_cancelling_the_caller_stops_the_run() -> None:
 
 
 @pytest.mark.requirement("WF6")
-async def test_run_tells_its_events_in_order() -> None:
+async def test_run_emits_its_events_in_order() -> None:
     problem = ToolFailed("not the end")
 
     async def note(message: Any, ctx: WorkflowContext[Any, Any]) -> None:
@@ -402,7 +402,7 @@ async def test_run_tells_its_events_in_order() -> None:
 
 
 @pytest.mark.requirement("WF6")
-async def test_events_keep_what_a_message_was_when_it_came() -> None:
+async def test_event_keeps_the_message_as_delivered() -> None:
     async def grow(message: list[str]) -> None:
         message.append("more")
 

@@ -174,7 +174,7 @@ async def _answers(
 ) -> list[tuple[str, AgentResponse]]:
     if asked is None:
         beside = "'responses'" if responses is not None else "'agent' or 'responses'"
-        raise ValueError(f"Provide 'queries' alongside {beside}: what was asked belongs to what is judged.")
+        raise ValueError(f"Provide 'queries' alongside {beside}: each judged response needs its query.")
     if responses is not None:
         if len(asked) != len(responses):
             raise ValueError(f"Got {len(asked)} queries but {len(responses)} responses.")

@@ -138,7 +138,7 @@ class _BackgroundTools:
         for task in tasks:
             if not task.is_running:
                 continue
-            if not self._runs.work.knows(task.id):
+            if not self._runs.work.has_run(task.id):
                 task.status = BackgroundTaskStatus.LOST
                 continue
             outcome = self._runs.work.outcome(task.id)

@@ -34,7 +34,7 @@ class BackgroundWork:
         """Start an agent's run in the background under a task number. It runs until it ends, or until `drop` or `aclose` cancels it."""
         self._tasks[number] = asyncio.create_task(_made_and_awaited(run))
 
-    def knows(self, number: int) -> bool:
+    def has_run(self, number: int) -> bool:
         """Return whether this process has started a run with this task number and not dropped it."""
         return number in self._tasks
 

@@ -50,7 +50,7 @@ class RecallingProvider(ContextProvider):
         try:
             found = [text for text in await self.search(asked, context=context, state=state) if text.strip()]
         except Exception as error:  # the service may raise anything
-            logger.warning("context search failed source=%s error=%s: %s", self.source_id, type(error).__name__, error)
+            logger.warning("context search failed source=%s error=%s reason=%s", self.source_id, type(error).__name__, error)
             return
         if found:
             lines = "\n".join(found)
@@ -65,4 +65,4 @@ class RecallingProvider(ContextProvider):
         try:
             await self.store(said, context=context, state=state)
         except Exception as error:  # the service may raise anything
-            logger.warning("context not stored source=%s error=%s: %s", self.source_id, type(error).__name__, error)
+            logger.warning("context not stored source=%s error=%s reason=%s", self.source_id, type(error).__name__, error)

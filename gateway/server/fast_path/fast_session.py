@@ -25,7 +25,7 @@ MAX_PENDING = 16
 
 Further events are not sent on this stream, but a client that reconnects with `Last-Event-ID` receives them."""
 
-MAX_TOLD = 200
+MAX_STORED = 200
 """Maximum number of notifications stored per session, for clients that reconnect their stream."""
 
 
@@ -44,7 +44,7 @@ class NotificationLog:
     def keep(self, method: str, params: JsonObject | None) -> bytes:
         """Store a notification, and return it encoded as a server-sent event. At the limit, the oldest notification is removed."""
         self.messages.append((method, params))
-        if len(self.messages) > MAX_TOLD:
+        if len(self.messages) > MAX_STORED:
             del self.messages[0]
             self.first += 1
         number = self.first + len(self.messages) - 1

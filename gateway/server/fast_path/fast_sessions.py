@@ -63,7 +63,7 @@ MOVE_SECONDS = 10.0
 """Timeout in seconds for moving a session to the MCP SDK, which usually takes milliseconds. After a timeout the session is lost: its client
 receives 404 and opens a new session."""
 
-MOVE_LOOKS = 200
+MOVE_CHECKS = 200
 """Number of short sleeps by which the timeout `MOVE_SECONDS` is measured.
 
 If the process gets no processor time for a while, only one of the sleeps passes meanwhile, and not the whole timeout."""
@@ -264,7 +264,7 @@ class FastSessions:
         finally:
             self._sessions.pop(session.wire_id, None)
             if not is_moved:
-                logger.warning("session lost reason=not-moved session=%s; its client gets 404", session.wire_id[:SHOWN_CHARACTERS])
+                logger.warning("session lost reason=not-moved session=%s client_status=404", session.wire_id[:SHOWN_CHARACTERS])
                 self._table.closed(session, "failed")
             session.moving.set()
             with anyio.CancelScope(shield=True):
@@ -317,7 +317,7 @@ async def _repeat(manager: SessionManager, session: FastSession, scope: Scope) -
         return False
     if session.legacy.is_initialized:
         later = {**opening, "headers": [*headers, (b"mcp-session-id", session.wire_id.encode())]}
-        await manager.tell(session.wire_id, later, INITIALIZED)
+        await manager.send_notification(session.wire_id, later, INITIALIZED)
     return True
 
 
@@ -346,8 +346,8 @@ async def _in_time(work: Awaitable[bool]) -> bool:
 
 
 async def _expire(scope: anyio.CancelScope) -> None:
-    for _ in range(MOVE_LOOKS):
-        await anyio.sleep(MOVE_SECONDS / MOVE_LOOKS)
+    for _ in range(MOVE_CHECKS):
+        await anyio.sleep(MOVE_SECONDS / MOVE_CHECKS)
     scope.cancel()
 
 

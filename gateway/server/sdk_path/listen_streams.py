@@ -97,7 +97,7 @@ class ListenStreams:
                 await self._catalog.watch(uri, call)
                 watched.append(uri)
             except GatewayError as error:
-                logger.debug("%r cannot be watched: %s", uri, error)
+                logger.debug("resource not watched uri=%r error=%s", uri, error)
 
         try:
             with anyio.move_on_after(SEND_SECONDS):
@@ -115,7 +115,7 @@ class ListenStreams:
                     try:
                         await self._catalog.unwatch(uri)
                     except GatewayError as error:
-                        logger.debug("%r cannot be unwatched: %s", uri, error)
+                        logger.debug("resource watch not ended uri=%r error=%s", uri, error)
 
     def close(self) -> None:
         """End every open listen stream, with a proper response to its request."""

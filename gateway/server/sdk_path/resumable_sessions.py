@@ -296,7 +296,7 @@ class SessionManager(StreamableHTTPSessionManager):
         await self._serve_opening_request(transport, opening, _said(body), _unheard)
         return wire_id in self._server_instances
 
-    async def tell(self, wire_id: str, scope: Scope, body: bytes) -> None:
+    async def send_notification(self, wire_id: str, scope: Scope, body: bytes) -> None:
         """Pass a notification of the client, in a POST request with this scope and body, to the SDK's session `wire_id`."""
         await self._server_instances[wire_id].handle_request(scope, _said(body), _unheard)
 

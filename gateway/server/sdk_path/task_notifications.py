@@ -105,11 +105,11 @@ class TaskNotifications:
         named = list(dict.fromkeys(cast("list[str]", wanted)))
         if len(named) > MAX_LISTENED:
             raise RpcError(INVALID_PARAMS, f"One stream may follow at most {MAX_LISTENED} tasks.")
-        accepted = [task_id for task_id in named if await self._handler.knows(task_id, call)]
+        accepted = [task_id for task_id in named if await self._handler.can_follow(task_id, call)]
         session = _AckSession(ctx.session, accepted)
 
-        def teller(task_id: str) -> Callable[[], Coroutine[Any, Any, None]]:
-            async def tell(state: JsonObject) -> None:
+        def follower(task_id: str) -> Callable[[], Coroutine[Any, Any, None]]:
+            async def notify(state: JsonObject) -> None:
                 meta = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
                 notification = _Notification(method="notifications/tasks", params={**state, "_meta": meta})
                 with anyio.fail_after(SEND_SECONDS):
@@ -118,7 +118,7 @@ class TaskNotifications:
             async def follow() -> None:
                 await session.acknowledged.wait()
                 try:
-                    await self._handler.follow(task_id, call, tell)
+                    await self._handler.follow(task_id, call, notify)
                 except (GatewayError, TimeoutError) as error:
                     logger.debug("task notifications stopped error=%s", error)
 
@@ -127,7 +127,7 @@ class TaskNotifications:
         try:
             async with anyio.create_task_group() as group:
                 for task_id in accepted:
-                    group.start_soon(teller(task_id))
+                    group.start_soon(follower(task_id))
                 yield replace(ctx, session=cast("Any", session))
                 group.cancel_scope.cancel()
         except ExceptionGroup as raised:
@@ -137,9 +137,9 @@ class TaskNotifications:
 
     def _started(self, ctx: RequestContext, task: Task) -> None:
         if self._runner is not None:
-            self._group.start_soon(self._tell_session, self._clients.session_of(ctx), task, self._runner)
+            self._group.start_soon(self._notify_session, self._clients.session_of(ctx), task, self._runner)
 
-    async def _tell_session(self, session: LegacySession, task: Task, runner: TaskRunner) -> None:
+    async def _notify_session(self, session: LegacySession, task: Task, runner: TaskRunner) -> None:
         """Notify the 2025 session that started a task of each change of the task's status, until the task or the session ends."""
         said = legacy_task(task)
         try:

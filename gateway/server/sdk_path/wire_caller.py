@@ -102,11 +102,11 @@ class WireCaller:
         try:
             answer = await self._session.send_request(relayed, _RawResult, metadata=related)  # pyright: ignore[reportArgumentType]  # sent as it is, without an SDK model
         except NoBackChannelError:
-            text = "The client keeps no channel open on which it could be asked."
+            text = "The client has no open stream for requests from the gateway."
             raise AskUnavailable(text, capability=capability) from None
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
-                raise AskWithdrawn("The client's connection ended before it answered, so this did not go on.") from None
+                raise AskWithdrawn("The client's connection ended before it answered, so the call was ended.") from None
             raise ToolFailed(f"The client refused {request['method']}: {error.message}") from None
         except ValidationError:
             raise ToolFailed(f"The client's answer to {request['method']} is not valid.") from None

@@ -38,7 +38,7 @@ def refusal(server: str, status: int, retry_after: str) -> RequestFailure | None
         return (Unauthorized if status == 401 else Forbidden)(f"Server {server!r} answered {status}; {fix}.", server=server)
     if status in (429, 503):
         seconds = _retry_after(retry_after)
-        text = f"it answered {status} and wants to be left alone for {seconds:g} s"
+        text = f"it answered {status} and accepts no requests for {seconds:g} s"
         return Busy(text, server=server, retry_after_seconds=seconds)
     return None
 
@@ -103,7 +103,7 @@ def is_session_gone(status: int, body: bytes) -> bool:
 
 def session_gone(server: str) -> SessionGone:
     """Return the failure of a request in a session that the server does not know any more."""
-    return SessionGone(f"Server {server!r} no longer knows our session.", server=server)
+    return SessionGone(f"Server {server!r} no longer has the session of this connection.", server=server)
 
 
 def _retry_after(value: str) -> float:

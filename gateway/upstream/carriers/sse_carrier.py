@@ -168,7 +168,7 @@ class SseCarrier(MessageCarrier):
         """Pass each message on the event stream to `receive`, until the stream ends. Fail the request of a malformed or too large event."""
         async for data, is_cut in self._stream.messages():
             if is_cut:
-                logger.warning("event larger than %d bytes cut off server=%s", MAX_MESSAGE_BYTES, self.server)
+                logger.warning("event cut off max_bytes=%d server=%s", MAX_MESSAGE_BYTES, self.server)
                 self.settle(number_of(id_of(data)), TooLarge(too_large(MAX_MESSAGE_BYTES), server=self.server))
                 continue
             try:

@@ -90,7 +90,7 @@ class MCPTool(ABC):
         self._options = options
         self._policy = to_policy(options)
         self._link = ToolConnection(name, self._open)
-        self._desk = SamplingHandler(name, options)
+        self._sampling = SamplingHandler(name, options)
         self.tasks = TaskFollower(name, self, options.get("task_options") or MCPTaskOptions())
         self._events = EventStream()
         self._approvals = Approvals(None, self._events)
@@ -107,7 +107,7 @@ class MCPTool(ABC):
             self._disclosure = Disclosure(name, options.get("tool_name_prefix"), options.get("always_load") or (), self._allowed)
         if (session := options.get("session")) is not None:
             self._link.borrow(session)
-            if self._desk.is_configured:
+            if self._sampling.is_configured:
                 logger.warning("the session belongs to the program, so these sampling settings do not apply server=%s", name)
 
     # -- connection --------------------------------------------------------------------------------------------
@@ -169,10 +169,10 @@ class MCPTool(ABC):
             async with open_session(self.name, carrier, self, client=_CLIENT) as session:
                 try:
                     with anyio.fail_after(seconds):
-                        await session.negotiate("auto", self._desk.capabilities)
+                        await session.negotiate("auto", self._sampling.capabilities)
                 except TimeoutError:
                     raise UpstreamTimeout(f"Server {self.name!r} did not answer within {seconds:g} s.", server=self.name) from None
-                self._desk.reset()
+                self._sampling.reset()
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._reload_forever)
                     yield session
@@ -270,7 +270,7 @@ class MCPTool(ABC):
             return []
         try:
             with anyio.fail_after(LIST_SECONDS):
-                return (await list_all(wire, what, Envelope(capabilities=self._desk.capabilities))).entries
+                return (await list_all(wire, what, Envelope(capabilities=self._sampling.capabilities))).entries
         except TimeoutError:
             raise UpstreamTimeout(f"Server {self.name!r} did not list its {what} within {LIST_SECONDS:g} s.", server=self.name) from None
 
@@ -278,7 +278,7 @@ class MCPTool(ABC):
         """Return whether the local name for a remote name is valid: not empty and not too long. If it is invalid, log a warning."""
         if 0 < len(self._local(remote)) <= MAX_NAME_CHARS:
             return True
-        logger.warning("not a function: name empty or longer than %d server=%s name=%.60r", MAX_NAME_CHARS, self.name, remote)
+        logger.warning("function left out, name empty or too long max_chars=%d server=%s name=%.60r", MAX_NAME_CHARS, self.name, remote)
         return False
 
     def _check_names(self, remote: Sequence[str]) -> None:
@@ -425,7 +425,7 @@ class MCPTool(ABC):
 
         Override it to answer in another way. `context` is the call during which the server sent the request, `None` if that is unknown.
         """
-        return await self._desk.answer_params(params)
+        return await self._sampling.answer_params(params)
 
     async def answer_sampling(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
         """Call `sampling_callback` for a sampling request in JSON, as the server sent it, and return the result in JSON.
@@ -434,13 +434,13 @@ class MCPTool(ABC):
             ModelError: The model failed. The server gets an internal error (-32603).
             PolicyDenied: The request is refused or malformed. The server gets error -32600.
         """
-        params = self._desk.read(request)
-        return self._desk.to_wire(await self.sampling_callback(ctx, params))
+        params = self._sampling.read(request)
+        return self._sampling.to_wire(await self.sampling_callback(ctx, params))
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """Send one request for `ctx`, and return its result. If the broken connection prevented sending, reconnect once and resend it."""
         add_input_responses(params, ctx)
-        envelope = Envelope(ctx=ctx, meta=ctx.facts.meta, capabilities=self._desk.capabilities, headers=headers or {})
+        envelope = Envelope(ctx=ctx, meta=ctx.facts.meta, capabilities=self._sampling.capabilities, headers=headers or {})
         wire = await self._connected(method, params)
         if wire.negotiated.has_tasks and method in ("tools/call", "tasks/get", "tasks/update", "tasks/cancel"):
             envelope = with_extension(envelope, TASKS_EXTENSION)

@@ -32,7 +32,7 @@ SKEW_SECONDS = 10.0
 AHEAD_SECONDS = 60.0
 """Time before the expiry of a token at which it is renewed in the background, but at the earliest after half of its lifetime."""
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 """Shortest time between two checks whether another process changed the token file, by a sign-in or sign-out."""
 
 REJECTED_TWICE_SECONDS = 30.0
@@ -64,7 +64,7 @@ class OAuthCredentials:
         self._fetch = GuardedFetch.for_server(url, auth.issuer)
         self._grant: Grant | None = None
         self._stamp: tuple[int, int] | None = None
-        self._looked_at = float("-inf")
+        self._checked_at = float("-inf")
         self._lock = anyio.Lock()
         self._due = anyio.Event()
         self._metadata: IssuerMetadata | None = None
@@ -79,7 +79,7 @@ class OAuthCredentials:
             Unauthorized: A person must sign in, or the configured client was rejected.
             NotSent: The authorization server cannot be reached now.
         """
-        if anyio.current_time() - self._looked_at > LOOK_SECONDS:
+        if anyio.current_time() - self._checked_at > CHECK_SECONDS:
             await self.reload_tokens()
         grant = self._grant
         if grant is None or not _is_usable(grant):
@@ -125,17 +125,17 @@ class OAuthCredentials:
         if isinstance(self._auth, ClientCredentials):
             if self._auth.scopes:
                 fix = f"add it to `policies.{self.server}.auth.scopes`"
-                raise ScopeMissing(f"Server {self.server!r} wants the scope {scope!r} for this; {fix}.", server=self.server)
+                raise ScopeMissing(f"Server {self.server!r} requires the scope {scope!r} for this request; {fix}.", server=self.server)
             is_current = grant is not None and f"Bearer {grant.access_token}" == used
             if not scope or (is_current and _covers(grant, scope)):
-                raise ScopeMissing(f"Server {self.server!r} wants the scope {scope!r} and does not take it.", server=self.server)
+                raise ScopeMissing(f"Server {self.server!r} requires the scope {scope!r}, but rejects tokens with it.", server=self.server)
             return f"Bearer {(await self._renewed(used, more=scope)).access_token}"
         async with self._lock, self._file.locked():
             held = await anyio.to_thread.run_sync(self._file.read)
             if held is not None and scope:
                 await self._keep(with_wanted(held, scope))
         fix = f"sign in again to grant it: moongate auth login {self.server}"
-        raise ScopeMissing(f"Server {self.server!r} wants the scope {scope!r} for this; {fix}", server=self.server)
+        raise ScopeMissing(f"Server {self.server!r} requires the scope {scope!r} for this request; {fix}", server=self.server)
 
     def explain(self) -> str:
         """Return a text that says what a person can do if the server rejects the token."""
@@ -164,7 +164,7 @@ class OAuthCredentials:
 
     async def reload_tokens(self) -> None:
         """Read the token file again if it has changed, for example because a person signed in with `moongate auth login`."""
-        self._looked_at = anyio.current_time()
+        self._checked_at = anyio.current_time()
         stamp = await anyio.to_thread.run_sync(self._file.stamp)
         if stamp != self._stamp:
             self._adopt(await anyio.to_thread.run_sync(self._file.read), stamp)

@@ -88,7 +88,7 @@ async def find_resource(fetch: GuardedFetch, server: str, url: str, hint: str | 
             continue
         if not check_resource_allowed(canonical, str(metadata.resource)):
             said = str(metadata.resource)[:200]
-            raise Unauthorized(f"Server {server!r} calls itself {said!r}, which is not {url!r}; its metadata is wrong.", server=server)
+            raise Unauthorized(f"Server {server!r} has metadata for {said!r} instead of {url!r}; its metadata is wrong.", server=server)
         issuers = tuple(str(issuer) for issuer in metadata.authorization_servers)
         return Resource(str(metadata.resource), issuers, tuple(metadata.scopes_supported or ()))
     return Resource(canonical)
@@ -120,7 +120,7 @@ async def find_issuer(fetch: GuardedFetch, server: str, issuer: str) -> IssuerMe
         except ValidationError:
             continue
         if not issuers_match(metadata.issuer, issuer):
-            text = f"The authorization server {issuer!r} calls itself {metadata.issuer[:200]!r}; nothing is sent to it."
+            text = f"The authorization server {issuer!r} has metadata of {metadata.issuer[:200]!r}; nothing is sent to it."
             raise Unauthorized(text, server=server)
         return metadata
     raise Unauthorized(f"{issuer!r} has no authorization server metadata; check `auth.issuer` of {server!r}.", server=server)

@@ -114,12 +114,12 @@ class SignIn:
         if pinned is not None:
             if resource.issuers and not any(issuers_match(pinned, named) for named in resource.issuers):
                 named = ", ".join(resource.issuers)[:200]
-                text = f"Server {self._server!r} takes tokens of {named} only, and `auth.issuer` is {pinned!r}."
+                text = f"Server {self._server!r} accepts tokens of {named} only, but `auth.issuer` is {pinned!r}."
                 raise Unauthorized(text, server=self._server)
             return pinned
         if resource.issuers:
             return resource.issuers[0]
-        raise Unauthorized(f"Server {self._server!r} does not say who gives tokens for it; set its `auth.issuer`.", server=self._server)
+        raise Unauthorized(f"Server {self._server!r} names no authorization server; set its `auth.issuer`.", server=self._server)
 
     async def _known(self, issuer: str) -> Grant | None:
         """Return the stored grant (client registration and tokens) if `issuer` issued it, else `None`."""
@@ -195,7 +195,7 @@ class SignIn:
         """Return the URL of the sign-in page with `query` added. Raises `FetchRefused` unless it is https, or http on this machine."""
         endpoint = metadata.authorization_endpoint
         if endpoint is None:
-            raise Unauthorized(f"{metadata.issuer!r} has no page to sign in at; its metadata names none.", server=self._server)
+            raise Unauthorized(f"{metadata.issuer!r} has no sign-in page; its metadata names none.", server=self._server)
         scheme, host, _ = origin_of(endpoint)
         if scheme != "https" and not (is_loopback_host(host) and self._fetch.loopback_allowed):
             raise FetchRefused(f"The sign-in page of {metadata.issuer!r} is not https.")
@@ -208,10 +208,10 @@ class SignIn:
     def _code(self, came: Redirected, metadata: IssuerMetadata) -> str:
         """Return the code in an authorization response. Raises `Unauthorized` if it is missing or the issuer is another one (RFC 9207)."""
         if came.issuer is not None and came.issuer != metadata.issuer:
-            text = f"The answer came from {came.issuer[:200]!r} and not from {metadata.issuer!r}; it is not used."
+            text = f"The authorization response is from {came.issuer[:200]!r} instead of {metadata.issuer!r}; it is not used."
             raise Unauthorized(text, server=self._server)
         if came.issuer is None and metadata.authorization_response_iss_parameter_supported:
-            raise Unauthorized(f"The answer does not say that it is from {metadata.issuer!r}; it is not used.", server=self._server)
+            raise Unauthorized(f"The authorization response does not name its issuer {metadata.issuer!r}.", server=self._server)
         if came.code is None:
             reason = "".join(c for c in came.error or "no code" if c.isalnum() or c in "_- ")[:80]
             raise Unauthorized(f"The sign-in at {metadata.issuer!r} was not completed: {reason}.", server=self._server)

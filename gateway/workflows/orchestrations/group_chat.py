@@ -175,7 +175,7 @@ class BaseGroupChatOrchestrator(Executor):
         who = ctx.get_source_executor_id()
         await ctx.add_event(WorkflowEvent("group_chat", GroupChatResponseReceivedEvent(self._round, who), self.id))
         said = response.agent_response.messages if isinstance(response, AgentExecutorResponse) else [response.message]
-        await self.heard(who, said, ctx)
+        await self.add_answer(who, said, ctx)
 
     async def begin(self, messages: list[Message], ctx: ChatContext) -> None:
         """Begin the conversation with these messages, and ask the first speaker to answer."""
@@ -183,7 +183,7 @@ class BaseGroupChatOrchestrator(Executor):
         if not await self._is_over(ctx, check_rounds=False):
             await self._next(ctx, messages, None)
 
-    async def heard(self, who: str, said: Sequence[Message], ctx: ChatContext) -> None:
+    async def add_answer(self, who: str, said: Sequence[Message], ctx: ChatContext) -> None:
         """Add the answer `said` of the participant `who` to the conversation. Then end the conversation or ask the next speaker."""
         messages = spoken(said)
         self._conversation += messages

@@ -147,14 +147,14 @@ class HandoffAgentExecutor(AgentExecutor):
         self._turn_limit = autonomous_turns
         self._prompt = autonomous_prompt or DEFAULT_AUTONOMOUS_PROMPT
         self._turns = 0
-        self._heard: list[Message] = []
+        self._conversation_so_far: list[Message] = []
         """All messages of the conversation so far, for the termination condition."""
 
     async def _answer(self, ctx: AgentContextOf) -> None:
-        if self._is_start and not self._heard:
+        if self._is_start and not self._conversation_so_far:
             await self._broadcast(list(self._cache), ctx)
-        self._heard += self._cache
-        if not await is_met(self._condition, self._heard):
+        self._conversation_so_far += self._cache
+        if not await is_met(self._condition, self._conversation_so_far):
             await super()._answer(ctx)
 
     async def publish_answer(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
@@ -167,14 +167,14 @@ class HandoffAgentExecutor(AgentExecutor):
         if not is_shown:
             await ctx.yield_output(response)
         said = spoken(response.messages)
-        self._heard += said
+        self._conversation_so_far += said
         await self._broadcast(said, ctx)
         target = self._target_of(response)
         if target is not None:
             self._turns = 0
             await ctx.send_message(cast("Any", AgentExecutorRequest([])), target_id=target)
             await ctx.add_event(WorkflowEvent("handoff_sent", HandoffSentEvent(self.id, target), self.id))
-        elif await is_met(self._condition, self._heard):
+        elif await is_met(self._condition, self._conversation_so_far):
             return
         elif self._turns < self._turn_limit:
             self._turns += 1
@@ -192,7 +192,7 @@ class HandoffAgentExecutor(AgentExecutor):
         await self._broadcast(response, ctx)
         self._cache += response
         if self._user_target is not None and self._user_target != self.id:
-            self._heard += self._cache
+            self._conversation_so_far += self._cache
             self._cache = []
             await ctx.send_message(cast("Any", AgentExecutorRequest([])), target_id=self._user_target)
         else:
@@ -200,12 +200,12 @@ class HandoffAgentExecutor(AgentExecutor):
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
         """Return the state for a checkpoint: the agent's state, the conversation, and the number of turns without the user."""
-        return {**await super().on_checkpoint_save(), "heard": list(self._heard), "turns": self._turns}
+        return {**await super().on_checkpoint_save(), "heard": list(self._conversation_so_far), "turns": self._turns}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
         """Restore the agent's state, the conversation, and the number of turns without the user from the result of `on_checkpoint_save`."""
         await super().on_checkpoint_restore(state)
-        self._heard, self._turns = list(state["heard"]), state["turns"]
+        self._conversation_so_far, self._turns = list(state["heard"]), state["turns"]
 
     async def _broadcast(self, messages: list[Message], ctx: AgentContextOf) -> None:
         if messages:

@@ -124,10 +124,10 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         serve_call(self._manager, ctx.call)
         self._context = MagenticContext(task, list(messages), dict(self.participants))
         self._plan = await self._manager.plan(self._context)
-        await self._tell(MagenticOrchestratorEventType.PLAN_CREATED, self._plan, ctx)
+        await self._add_event(MagenticOrchestratorEventType.PLAN_CREATED, self._plan, ctx)
         await self._review_or_go(ctx, is_stalled=False)
 
-    async def heard(self, who: str, said: Sequence[Message], ctx: ChatContext) -> None:
+    async def add_answer(self, who: str, said: Sequence[Message], ctx: ChatContext) -> None:
         """Add the answer `said` of the participant `who` to the conversation, and have the manager judge the progress."""
         serve_call(self._manager, ctx.call)
         messages = spoken(said)
@@ -145,7 +145,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         if response.review:
             context.chat_history += response.review
             self._plan = await self._manager.replan(context)
-            await self._tell(MagenticOrchestratorEventType.REPLANNED, self._plan, ctx)
+            await self._add_event(MagenticOrchestratorEventType.REPLANNED, self._plan, ctx)
             await self._review_or_go(ctx, is_stalled=original_request.is_stalled)
         else:
             await self._go(ctx)
@@ -188,7 +188,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
             return
         context.round_count += 1
         ledger = self._ledger = await manager.create_progress_ledger(context)
-        await self._tell(MagenticOrchestratorEventType.PROGRESS_LEDGER_UPDATED, ledger, ctx)
+        await self._add_event(MagenticOrchestratorEventType.PROGRESS_LEDGER_UPDATED, ledger, ctx)
         if ledger.is_request_satisfied.answer is True:
             await finish(ctx, await manager.prepare_final_answer(context))
             return
@@ -208,10 +208,10 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         self._known.reset()
         await ctx.send_message(MagenticResetSignal())
         self._plan = await self._manager.replan(self._known)
-        await self._tell(MagenticOrchestratorEventType.REPLANNED, self._plan, ctx)
+        await self._add_event(MagenticOrchestratorEventType.REPLANNED, self._plan, ctx)
         await self._review_or_go(ctx, is_stalled=True)
 
-    async def _tell(self, kind: MagenticOrchestratorEventType, content: Message | MagenticProgressLedger, ctx: ChatContext) -> None:
+    async def _add_event(self, kind: MagenticOrchestratorEventType, content: Message | MagenticProgressLedger, ctx: ChatContext) -> None:
         await ctx.add_event(WorkflowEvent("magentic_orchestrator", MagenticOrchestratorEvent(kind, content), self.id))
 
 
