@@ -296,7 +296,7 @@ async def test_dropped_names_are_counted_and_logged_without_values(tmp_path: Pat
         await call(front, "up__two", {"a": "kept-canary", "secret": "canary-value", "other": 1})
         log = (tmp_path / "gateway.log").read_text()
     (line,) = [line for line in log.splitlines() if "up__two" in line]
-    assert "2 arguments dropped" in line
+    assert "arguments dropped tool=up__two arguments=2 " in line
     assert "secret" in line
     assert "other" in line
     assert "canary" not in log

@@ -127,7 +127,7 @@ async def test_response_over_the_limit_fails_at_once(tmp_path: Path, kind: str, 
                 result = await client.call_tool("good__big", {"bytes": 70_000_000})
                 after = await client.call_tool("good__echo", {"text": "still here"})
     assert result.is_error
-    assert "larger than 67108864 bytes" in text_of(result)
+    assert "larger than the limit of 67108864 bytes" in text_of(result)
     assert text_of(after) == "still here"
 
 

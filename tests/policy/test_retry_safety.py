@@ -8,6 +8,7 @@ from gateway.errors import (
     Busy,
     Forbidden,
     Malformed,
+    NotReadyInTime,
     NotSent,
     OutcomeUnknown,
     Rejected,
@@ -55,6 +56,7 @@ def test_tool_is_idempotent_if_operator_or_trusted_source_marks_it(
         (Malformed("", server="up"), False, True, False),
         (TooLarge("", server="up"), False, False, False),
         (NotSent("", server="up"), False, False, False),
+        (NotReadyInTime("", server="up"), False, False, False),
         (Unreachable("", server="up"), False, False, False),
         (Busy("", server="up", retry_after_seconds=1), False, False, False),
         (Unauthorized("", server="up"), False, False, False),
@@ -79,5 +81,5 @@ def test_every_failure_type_is_in_the_table_above() -> None:
         own = {base.__name__} if base.__module__ == "gateway.errors" else set[str]()  # subclasses elsewhere are judged as their base
         return own.union(*(types(each) for each in base.__subclasses__()))
 
-    names = "Busy Forbidden Malformed NotSent OutcomeUnknown Rejected SessionGone TooLarge Unauthorized Unreachable"
+    names = "Busy Forbidden Malformed NotReadyInTime NotSent OutcomeUnknown Rejected SessionGone TooLarge Unauthorized Unreachable"
     assert types(RequestFailure) - {"RequestFailure"} == set(names.split())

@@ -50,9 +50,9 @@ async def called(client: Any, how: str, **more: Any) -> tuple[bool, str]:
 
 
 FAILING = {
-    "large": (TOO_MUCH, "larger than 67108864 bytes"),
-    "last-id": (TOO_MUCH, "larger than 67108864 bytes"),
-    "lines": (TOO_MUCH, "larger than 67108864 bytes"),
+    "large": (TOO_MUCH, "larger than the limit of 67108864 bytes"),
+    "last-id": (TOO_MUCH, "larger than the limit of 67108864 bytes"),
+    "lines": (TOO_MUCH, "larger than the limit of 67108864 bytes"),
     "garbage": (1, "with something that is not MCP"),
     "turned-away": (1, "with something that is not MCP"),
     "unheard": (1, "broke"),
@@ -87,7 +87,7 @@ async def test_large_response_is_received(gateway: Inside, size: int) -> None:
         assert await called(client, "lines", bytes=size) == (False, "x" * size)
 
 
-@pytest.mark.parametrize(("status", "words"), [(429, "wants to be left alone"), (401, "answered 401"), (403, "answered 403")])
+@pytest.mark.parametrize(("status", "words"), [(429, "accepts no requests for"), (401, "answered 401"), (403, "answered 403")])
 @pytest.mark.fault(21)
 async def test_rejected_call_states_the_reason(old: OldServer, gateway: Inside, status: int, words: str) -> None:
     old.status = status
@@ -144,7 +144,7 @@ def test_messages_are_sent_to_no_other_origin(old: OldServer, tmp_path: Path) ->
         ("/status/401", "answered 401; set its credentials"),
         ("/status/405", 'answered 405; does it have the newer transport .*"http"'),
         ("/status/500", "answered 500$"),
-        ("/status/503", "wants to be left alone"),
+        ("/status/503", "accepts no requests for"),
     ],
 )
 def test_response_that_is_not_an_event_stream_is_named(old: OldServer, tmp_path: Path, path: str, words: str) -> None:
