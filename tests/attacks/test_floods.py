@@ -105,8 +105,8 @@ def test_idle_connections_are_evicted_for_new_ones(tmp_path: Path, sent: bytes) 
         kept.is_served()
         with ExitStack() as flood:
             opened: list[socket.socket] = []
-            for _ in range(8):  # each time fewer than push out an honest connection that has not sent its request yet
-                group = flood.enter_context(connections(at, 50))
+            for _ in range(16):  # each time far fewer than push out an honest connection that has not sent its request yet
+                group = flood.enter_context(connections(at, 25))
                 for raw in group:
                     with suppress(ConnectionError):
                         raw.send(sent)
