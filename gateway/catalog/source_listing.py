@@ -27,7 +27,7 @@ from gateway.policy.hidden_text import judge_hidden_text, strip_text, strip_valu
 from gateway.policy.scopes import ScopeKind, judge_scope
 from gateway.policy.shaping import public_names
 from gateway.policy.skill_policy import judge_skill_uri
-from gateway.policy.tool_policy import hidden_by, judge_tool
+from gateway.policy.tool_policy import hidden_by
 from gateway.tools.base import Kind, QuarantiningSource, SkillServing, Source, Tool, ToolSource
 
 KEY_OF: Mapping[Kind, str] = {"resources": "uri", "templates": "uriTemplate", "prompts": "name"}
@@ -131,7 +131,7 @@ class SourceListing:
         if not isinstance(self.entry.source, QuarantiningSource) or not (held := self.entry.source.quarantined()):
             return {}
         policy = self.entry.policy
-        allowed = {native: why for native, why in held.items() if judge_tool(native, policy.tools.allow, policy.tools.deny)}
+        allowed = {native: why for native, why in held.items() if hidden_by(native, policy) is None}
         allowed = {native: why for native, why in allowed.items() if self.admits(principal, "tools", native)}
         public, _ = public_names(allowed, policy.overrides)
         exposed = expose_names(self.entry.prefix, list(public.values()), self.name_budget)

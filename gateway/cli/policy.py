@@ -117,7 +117,8 @@ def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
             if name not in (native, exposed, f"{source}/{native}"):
                 continue
             quarantined = next((s.quarantined.get(native) for s in own.gateway.sources() if s.name == source), None)
-            verdict = withheld.get(f"{source}/{native}") or Reject(PINS_RULE, quarantined or "The tool does not exist for anybody.")
+            missing = Reject("overrides", "The tool does not exist for anybody.")
+            verdict = withheld.get(f"{source}/{native}") or (Reject(PINS_RULE, quarantined) if quarantined else missing)
             rule, reason = hidden_by(native, rules) or verdict.rule, verdict.reason
             return _report(exposed, source, native, Explanation(False, rule, reason), loaded) | {"listed": False, "approval": False}
     for status in own.gateway.sources():

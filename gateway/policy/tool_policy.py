@@ -27,7 +27,7 @@ def hidden_by(tool: str, policy: SourcePolicy) -> str | None:
     for number, pattern in enumerate(policy.tools.deny):
         if fnmatchcase(tool, pattern):
             return f"tools.deny[{number}]"
-    if policy.tools.allow is not None and not any(fnmatchcase(tool, pattern) for pattern in policy.tools.allow):
+    if not judge_tool(tool, policy.tools.allow, ()):
         return "tools.allow"
     override = policy.overrides.get(tool)
     return f"overrides.{tool}.enabled" if override is not None and not override.enabled else None

@@ -78,7 +78,7 @@ async def test_issuer_with_another_name_or_internal_address_gets_nothing(tmp_pat
             result = await say(url) if row["tools"] else None
         assert result is None
         assert row["state"] == "auth needed"
-        assert ("has metadata of" if "issuer" in metadata else "169.254.169.254") in row["error"]
+        assert ("has metadata that names the issuer" if "issuer" in metadata else "169.254.169.254") in row["error"]
         assert token_requests(origin) == []
 
 

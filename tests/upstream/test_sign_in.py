@@ -173,7 +173,7 @@ def test_callback_with_foreign_state_changes_nothing(tmp_path: Path) -> None:
     [
         ({"metadata": {"code_challenge_methods_supported": None}}, "does not support PKCE with S256"),
         ({"metadata": {"code_challenge_methods_supported": ["plain"]}}, "does not support PKCE with S256"),
-        ({"metadata": {"issuer": "https://other.example.com"}}, "has metadata of 'https://other.example.com'"),
+        ({"metadata": {"issuer": "https://other.example.com"}}, "has metadata that names the issuer 'https://other.example.com'"),
         ({"metadata": {"authorization_endpoint": "file:///bin/sh"}}, "is not a plain http(s) address"),
         ({"metadata": {"authorization_endpoint": "http://login.example.com/a"}}, "is not https"),
         ({"metadata": {"registration_endpoint": None}}, "registers no clients; set `auth.clientId`"),
