@@ -162,10 +162,10 @@ def path_inside(name: str) -> str | None:
     return "/".join(parts) if is_safe_name(name) and not (parts and ":" in parts[0]) else None
 
 
-def to_frontmatter(document: SkillDocument, place: str) -> SkillFrontmatter | None:
-    """Return the frontmatter of a parsed `SKILL.md`; if it breaks a rule of agent-framework, log an error and return `None`.
+def to_frontmatter(document: SkillDocument, place: str, level: int = logging.ERROR) -> SkillFrontmatter | None:
+    """Return the frontmatter of a parsed `SKILL.md`; if it breaks a rule of agent-framework, log the reason and return `None`.
 
-    `place` is the file's path or URI for the log.
+    `place` is the file's path or URI for the log, and `level` the level of the log line.
     """
     fields = document.frontmatter
     problems = [finding.message for finding in document.diagnostics if finding.level == "error" or finding.code in _REFUSED]
@@ -178,22 +178,22 @@ def to_frontmatter(document: SkillDocument, place: str) -> SkillFrontmatter | No
         return SkillFrontmatter(
             name=document.name,
             description=document.description,
-            metadata=_metadata(fields.get("metadata"), place),
+            metadata=_metadata(fields.get("metadata"), place, min(level, logging.WARNING)),
             **{key.replace("-", "_"): text for key, text in texts.items()},
         )
     except ValueError as error:
-        logger.error("skill left out file=%s reason=%r", place, str(error))
+        logger.log(level, "skill left out file=%s reason=%r", place, str(error))
         return None
 
 
-def _metadata(value: JsonValue, place: str) -> dict[str, str] | None:
+def _metadata(value: JsonValue, place: str, level: int) -> dict[str, str] | None:
     if not isinstance(value, dict):
         if value is not None:
-            logger.warning("metadata ignored file=%s reason='not a mapping'", place)
+            logger.log(level, "metadata ignored file=%s reason='not a mapping'", place)
         return None
     entries = {key: _scalar(item) for key, item in cast("JsonObject", value).items()}
     for key in (key for key, text in entries.items() if text is None):
-        logger.warning("metadata entry ignored file=%s key=%r reason='not a string'", place, key)
+        logger.log(level, "metadata entry ignored file=%s key=%r reason='not a string'", place, key)
     return {key: text for key, text in entries.items() if text is not None}
 
 

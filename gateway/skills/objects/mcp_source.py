@@ -204,7 +204,7 @@ class MCPSkillsSource(SkillsSource):
         return objects_in(page.get("skills")), following if isinstance(following, str) else None
 
     def _skill(self, document: SkillDocument, uri: str, entry: JsonMapping | None) -> Skill | None:
-        frontmatter = to_frontmatter(document, uri)
+        frontmatter = to_frontmatter(document, uri, logging.DEBUG)  # a server may list thousands of malformed skills
         return None if frontmatter is None else MCPSkill(frontmatter, uri, session_provider=self._session, entry=entry)
 
     async def _to_skill(self, entry: JsonMapping) -> Skill | None:

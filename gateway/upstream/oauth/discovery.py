@@ -120,7 +120,8 @@ async def find_issuer(fetch: GuardedFetch, server: str, issuer: str) -> IssuerMe
         except ValidationError:
             continue
         if not issuers_match(metadata.issuer, issuer):
-            text = f"The authorization server {issuer!r} has metadata that names the issuer {metadata.issuer[:200]!r}; nothing is sent to it."
+            named = metadata.issuer[:200]
+            text = f"The authorization server {issuer!r} has metadata that names the issuer {named!r}; nothing is sent to it."
             raise Unauthorized(text, server=server)
         return metadata
     raise Unauthorized(f"{issuer!r} has no authorization server metadata; check `auth.issuer` of {server!r}.", server=server)
