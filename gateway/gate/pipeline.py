@@ -78,7 +78,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
         self.started = time.perf_counter()
 
     def begin(self) -> None:  # reads and requests about tasks keep the empty method
-        """Emit the event (for the console and the audit log) that the call begins. Reads and requests about tasks have no such event."""
+        """Emit the event (for the console and the audit log) that a tool call begins. By default, as for reads, no event is emitted."""
 
     @abstractmethod
     def authorize(self) -> Reject | None:
