@@ -15,7 +15,7 @@ from tests.architecture.sources import ROOT
 from tests.docs.code_blocks import block_with, code_blocks
 from tests.docs.world import World
 from tests.fakes.openai_server import openai_server
-from tests.fakes.running import child, free_port, upstream_http, upstream_stdio, wait_until_ready
+from tests.fakes.running import child, free_port, listens, until, upstream_http, upstream_stdio, wait_until_ready
 
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 TOOLS = [{"name": name, "inputSchema": PATH} for name in ("read_text_file", "save")]
@@ -44,6 +44,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[World]:
         notes = {"command": sys.executable, "args": [str(ROOT / "config/servers/notes.py")]}
         port = str(free_port())
         stack.enter_context(child(str(ROOT / "config/servers/units.py"), "--port", port))
+        until(lambda: listens(port))  # the gateway would try again only after a pause
         units = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
         config = {
             "mcpServers": {"notes": notes, "units": units, "files": files, "docs": {"type": "http", "url": docs}},

@@ -155,7 +155,7 @@ class Watch:
             began = time.monotonic()
             for page in ("/health", "/ready"):
                 try:
-                    answer = httpx2.get(self.at.origin + page, timeout=20)
+                    answer = self._get(page)
                     if answer.status_code != 200:
                         self.failures.append(f"{page} {answer.status_code} {answer.text[:200]}")
                 except httpx2.HTTPError as error:
@@ -163,6 +163,13 @@ class Watch:
             self.slowest_health = max(self.slowest_health, time.monotonic() - began)
             self.checks += 1
             time.sleep(0.05)
+
+    def _get(self, page: str) -> httpx2.Response:
+        """Get a page on a new connection. The gateway may evict a connection on which nothing was sent yet; then try once more."""
+        try:
+            return httpx2.get(self.at.origin + page, timeout=20)
+        except httpx2.RemoteProtocolError:
+            return httpx2.get(self.at.origin + page, timeout=20)
 
     def is_served(self, *, calls: int = 3) -> None:
         """Wait until so many more calls and one more health check were made, and fail if anything went wrong so far."""

@@ -45,6 +45,13 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def listens(port: str) -> bool:
+    """Whether a program listens on this loopback port."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), 1):
+        return True
+    return False
+
+
 @contextmanager
 def child(
     *argv: str, env: dict[str, str] | None = None, stdout: int = subprocess.DEVNULL, log: Path | None = None

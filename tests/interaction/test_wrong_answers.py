@@ -216,7 +216,11 @@ async def test_task_of_client_without_elicitation_names_the_list_entry(served: S
         task_id = (made.get("task") or made)["taskId"]
         [ask_id] = (await waiting(served, 1)).values()
         answer = f"moongate approvals answer {ask_id} answer=…"
-        status = (await wire.send("tools/call", name="task_status", arguments={"task_id": task_id}))["result"]["structuredContent"]
+        status: dict[str, Any] = {}
+        with anyio.fail_after(20):
+            while "statusMessage" not in status:  # set after the question is in the list
+                asked = await wire.send("tools/call", name="task_status", arguments={"task_id": task_id})
+                status = asked["result"]["structuredContent"]
         assert (status["status"], status["answerWith"]) == ("input_required", [answer])
         assert status["statusMessage"].startswith("input_required: ") and f"moongate approvals answer {ask_id}" in status["statusMessage"]
         told = (await wire.send("tasks/get", taskId=task_id))["result"]
