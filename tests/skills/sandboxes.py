@@ -68,6 +68,13 @@ class RestrictedSandbox(Sandbox):
         """Make one more system call fail with `EPERM` from here on."""
         self._refused.append(number_of(name))
 
+    def with_limits(self, limits: Limits) -> RestrictedSandbox:
+        """Return a sandbox that protects like this one, with other limits. It is not probed again, which would start two programs."""
+        made = RestrictedSandbox(limits, wrapper=self._wrapper, start=self._start_by)
+        made._refused = [*self._refused]
+        made.gap, made._may_fall_back = self.gap, self._may_fall_back
+        return made
+
     def _command(self, job: Job, folder: str) -> list[str]:
         command = super()._command(job, folder)
         if self._start_by:
@@ -75,6 +82,7 @@ class RestrictedSandbox(Sandbox):
         return restricted(self._refused, command) if self._refused else command
 
 
+_probed: dict[Kind, RestrictedSandbox] = {}
 _problems: dict[bool, str] = {}
 
 
@@ -93,14 +101,20 @@ async def need_sandbox(*, network: bool = False) -> None:
 
 
 async def sandbox_of(kind: Kind, limits: Limits = SMALL) -> RestrictedSandbox:
-    """Return a sandbox of this kind; skip the test by name on a machine that does not support it."""
+    """Return a sandbox of this kind; skip the test by name on a machine that does not support it. Each kind is probed once per process."""
+    if kind not in _probed:
+        _probed[kind] = await _probed_sandbox(kind)
+    return _probed[kind].with_limits(limits)
+
+
+async def _probed_sandbox(kind: Kind) -> RestrictedSandbox:
     if kind in ("no mounts", "no namespaces") and landlock.version() < landlock.ENOUGH_FOR_SIGNALS:
         pytest.skip("this kernel's Landlock is too old")
     if command := _NEEDED.get(kind):
         done = await anyio.run_process([*command], check=False) if shutil.which(command[0]) else None
         if done is None or done.returncode != 0:
             pytest.skip(f"{command[0]} is not installed, or not allowed to make namespaces")
-    made = RestrictedSandbox(limits, *_REFUSED[kind], wrapper=shutil.which("bwrap") if kind == "wrapper" else None)
+    made = RestrictedSandbox(SMALL, *_REFUSED[kind], wrapper=shutil.which("bwrap") if kind == "wrapper" else None)
     assert await made.probe() == ""
     assert bool(made.gap) == (kind not in HIDES_NAMES), made.gap
     return made
