@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _NAMES_SHOWN = 3
-"""Maximum number of agents and policies that the line about a model names as its users."""
+"""Maximum number of users of a model (agents and policies) that the check of the model names; further users are only counted."""
 
 
 @click.command()

@@ -82,8 +82,8 @@ def list_skills(tokens: bool, folders: bool, config_path: str | None, as_json: b
 def grant(skill_name: str, script_names: tuple[str, ...], config_path: str | None, as_json: bool) -> None:
     """Print the configuration entry that lets scripts of SKILL run.
 
-    Put it under `skills.scripts.allow`. It is valid until a file of the skill changes. Read the skill first. Without SCRIPT, the entry
-    allows all its scripts.
+    Put the entry under `skills.scripts.allow`. It is valid until a file of the skill changes. Read the skill first. Without SCRIPT, the
+    entry allows all scripts of the skill.
     """
     from gateway.skills.index import build_index
     from gateway.skills.lookup import find_skill
