@@ -330,7 +330,7 @@ class _RunLoop(Generic[PartT]):
         return None
 
     def _follow_conversation(self, answer: ChatResponse) -> None:
-        """If the model's provider stores the conversation and the answer has its id, send only new messages in later model calls."""
+        """If the answer has a conversation id, the model's provider stores the conversation: send only new messages from now on."""
         if answer.continuation_token is None:
             self._options.pop("continuation_token", None)
         if answer.conversation_id is None:

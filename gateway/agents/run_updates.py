@@ -86,7 +86,7 @@ class AgentUpdates:
     agent_name: str | None
     agent_id: str | None
     hides_response_id: bool = False
-    """Whether updates omit the model provider's response id: true if the agent's history, not that response, continues the conversation."""
+    """Whether updates omit the model provider's response id: true if the agent's history stores the conversation instead."""
 
     def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> AgentResponseUpdate:
         """Return the agent's update for `part`, an update of a model's answer. The response id of the model's provider is kept."""

@@ -1,4 +1,4 @@
-"""`FileAccessProvider`: adds tools with which an agent reads and writes files of a store. Names are those of agent-framework 1.9."""
+"""`FileAccessProvider`: adds tools with which an agent reads and writes files of a store. The API is that of agent-framework 1.9."""
 
 from __future__ import annotations
 

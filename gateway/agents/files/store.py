@@ -1,4 +1,4 @@
-"""`AgentFileStore`: interface for storing the files of agents, and an implementation in memory. Names are agent-framework's.
+"""`AgentFileStore`: interface for storing the files of agents, and an implementation in memory. The API is agent-framework's.
 
 A store is one folder of text files, which all agents and sessions that use the store share. Paths are relative, with forward slashes.
 """

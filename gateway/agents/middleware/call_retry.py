@@ -31,7 +31,7 @@ class _Backoff:
         self._max = max_seconds
 
     async def pause(self, attempt: int, wanted: float | None = None) -> None:
-        """Wait between `attempt` and the next attempt: at least `wanted`, the seconds that the peer requested, up to the maximum."""
+        """Wait after attempt number `attempt`: at least the seconds that the peer requested (`wanted`), at most the maximum pause."""
         longest = min(self._max, self._base * 2 ** (attempt - 1))
         await anyio.sleep(max(random.uniform(0, longest), min(wanted or 0.0, self._max)))
 

@@ -3,7 +3,7 @@
 Before a run it adds an index of the topics, and the topics that share words with the input. After a run a model extracts facts to remember,
 and at intervals it consolidates topics (merges and shortens their facts); if that fails, memories are lost, but not the agent's answer.
 Whole conversations are stored, too, and their last `recent_turns` turns are loaded. `SemanticMemoryProvider` finds memories by meaning
-instead and calls no chat model. Names and tools are agent-framework's.
+instead and calls no chat model. The API and the tools are agent-framework's.
 """
 
 from __future__ import annotations

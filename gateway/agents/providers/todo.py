@@ -1,4 +1,4 @@
-"""`TodoProvider`: gives an agent a todo list for each session. Names and tools are agent-framework's."""
+"""`TodoProvider`: gives an agent a todo list for each session. The API and the tools are agent-framework's."""
 
 from __future__ import annotations
 
