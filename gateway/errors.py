@@ -394,7 +394,7 @@ whole process. Ctrl-C still works: the gateway's signal handlers receive it in t
 def without_exit(error: BaseException, wrap: Callable[[str], GatewayError]) -> Exception:
     """Return `error` if it is an `Exception`; for another exception, such as `SystemExit`, return `wrap(text)`, where `text` describes it.
 
-    Of an exception group with a single exception inside, such as `SystemExit`, this exception is used instead of the group.
+    A `BaseExceptionGroup` with a single exception inside is replaced by this exception first.
     """
     cause = error if isinstance(error, Exception) else only_cause(error)
     return cause if isinstance(cause, Exception) else wrap(describe_error(cause))

@@ -25,7 +25,7 @@ class SkillTexts(Protocol):
     """Interface for reading the gateway's skills by name. Both methods raise `SkillError` for an unknown skill."""
 
     def instructions(self, names: Sequence[str]) -> str:
-        """Return the text that describes these skills in an agent's instructions."""
+        """Return the text that describes the skills `names` in an agent's instructions."""
         ...
 
     def allowed_tools(self, names: Sequence[str]) -> Sequence[JsonValue]:

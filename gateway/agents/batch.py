@@ -83,7 +83,7 @@ class ToolBatch:
     session: SessionData | None = None
     kwargs: JsonMapping = field(default_factory=dict[str, JsonValue])
     _numbers: Iterator[int] = field(default_factory=lambda: count(1), init=False)
-    """Numbers the batches, from 1. In a durable task, which survives restarts, the labels of tool calls contain the number."""
+    """Yields the numbers of the run's batches, from 1. In a durable task, which survives restarts, labels of tool calls contain them."""
 
     async def run(self, calls: Sequence[Content], approvals: Sequence[Content | None] = ()) -> BatchResult:
         """Execute the tool calls of one model answer. `approvals` has one entry per call: the response that approved it, or `None`.

@@ -124,7 +124,7 @@ async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_js
 @approvals.command("rules")
 @data_options
 def list_rules(config_path: str | None, as_json: bool) -> None:
-    """List standing approvals. One from an earlier version of Moongate, which does not record who made it, is not applied."""
+    """List standing approvals, which also approve later calls. Those of early versions, which do not say who made them, are not applied."""
     found = with_records(config_path, _rules)
     rows = [[r.id, r.source, r.name, r.to_json()["arguments"], r.principal, r.made_by or "unknown", moment(r.expires_at)] for r in found]
     headers = ("id", "source", "name", "arguments", "caller", "made by", "until")

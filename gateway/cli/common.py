@@ -147,7 +147,9 @@ def load(config_path: str | None, *, fetches: bool = True, acceptance: Acceptanc
     """Load the configuration for a command, and log only errors from now on.
 
     A reference `${cmd:NAME}` in the configuration is replaced by the output of a program. If `fetches` is false, no such program runs.
-    `acceptance` decides which of them may run (default: see `load_quietly`). Raises `ConfigError`.
+    `acceptance` decides which of them may run; by default all except new or changed programs that wait until the user has accepted them.
+
+    Raises `ConfigError`.
     """
     loaded = load_quietly(config_path, fetches=fetches, acceptance=acceptance)
     configure_log(loaded, "error")
@@ -185,7 +187,7 @@ def key_store_of(loaded: LoadedConfig) -> KeyStore:
 
 
 def with_servers(loaded: LoadedConfig, names: Sequence[str], **rules: object) -> LoadedConfig:
-    """Return the configuration with only the servers `names`, which start with the gateway. `rules` replace keys of their policies."""
+    """Return the configuration with only the servers `names`, all of which start at once. `rules` replace keys of their policies."""
     config = loaded.config
     eager = {name: config.policy(name).model_copy(update={"start": "eager", **rules}) for name in names}
     servers, policies = {name: config.mcp_servers[name] for name in names}, {**config.policies, **eager}

@@ -369,7 +369,7 @@ async def _connect(
 
 
 def named_tool(tools: Iterable[HubTool], name: str) -> HubTool | None:
-    """Return the tool with the exposed name `name`, or `SOURCE/NAME`; else the only tool that has this name at its source, or `None`.
+    """Return the tool whose exposed name or `SOURCE/NAME` is `name`; else the only tool whose name at its source is `name`; else `None`.
 
     Raises:
         ToolFailed: Several sources have a tool of that name.

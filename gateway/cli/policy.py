@@ -51,8 +51,8 @@ def policy() -> None:
 def explain(tool: str, pairs: tuple[str, ...], args_json: str | None, config_path: str | None, as_json: bool) -> None:
     """Show whether policies allow a call, and which rule decides.
 
-    Also shows the arguments that would be sent. The tool is not called. TOOL is a published name, a server's own name, or SOURCE/NAME.
-    Arguments are given as for `call`.
+    Also shows the arguments that would be sent. The tool is not called. TOOL is the name under which clients see the
+    tool, its name at its server, or SOURCE/NAME. Arguments are given as for the command `call`.
     """
     loaded = load(config_path)
     found = run_async(lambda: _explain(tool, pairs, args_json, loaded))

@@ -56,7 +56,7 @@ class FileAccessProvider(ContextProvider):
     def written_folders(self) -> Sequence[Path]:
         """The folders on disk to which the model can write: the store's folder, if the store is on disk and `access` permits saving.
 
-        A gateway rejects a folder that contains its code.
+        A gateway rejects a folder that contains its own code.
         """
         return () if self.store.folder is None or self.access == "read" else (self.store.folder,)
 

@@ -325,7 +325,7 @@ def _turn_context(context: AgentContext, turn: Turn) -> MessageTurnContext:
 
 
 def _apply_input(context: AgentContext, hook_context: MessageTurnContext, loaded: Mapping[str, Sequence[Message]]) -> None:
-    """Change the run (`context`) as hooks changed the history and the user's message in `hook_context`."""
+    """Apply to the run (`context`) what hooks changed in the history and the user's message (`hook_context`)."""
     index = _newest_of_user(context.messages)
     newest = [] if index is None else [context.messages[index]]
     if hook_context.user_message != (newest[0].text if newest else ""):
@@ -370,7 +370,7 @@ def _newest_of_user(messages: list[Message]) -> int | None:
 
 
 async def _begin(turn: Turn, context: ChatContext) -> tuple[ModelRequest, ChatResponse | None]:
-    """Call the hooks `before_iteration` before a model call. Return the changed request, and a response if it replaces the call."""
+    """Call the hooks `before_iteration` before a model call. Return the request as hooks changed it, and any response to use instead."""
     hook_context = await turn.begin_iteration(list(context.messages), cast("ChatOptions", dict(context.options)))
     model = hook_context.options.get("model") or getattr(context.client, "model", None)
     request = ModelRequest(

@@ -81,8 +81,8 @@ class MessageTurnContext(HookContext):
     history: list[Message]
     """The conversation before the user's newest message: the messages that history providers load, then the rest of the run's input.
 
-    What a hook changes in this list applies to this run only: stored messages do not change, and added messages are not stored. Except: a
-    message that a hook adds after the run's own input, or without any loaded messages, becomes input of the run and is stored with it.
+    What a hook changes in this list applies to this run only: stored messages do not change, and added messages are not stored. But a
+    message that a hook adds after the run's own input, or if no messages were loaded, becomes input of the run and is stored with it.
     """
     message: Message | None = None
     """The user's newest message with all its contents; hooks must not change it."""

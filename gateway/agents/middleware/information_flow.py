@@ -122,8 +122,8 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
     ) -> None:
         """Create the middleware. With `approval_on_violation`, a person is asked to approve a call that violates the rules.
 
-        Without it, such a call is refused, or if `block_on_violation` is false, only logged. If no person can be asked during the run, the
-        run ends with the approval request, or if `may_end_run` is false, the call is refused.
+        Without `approval_on_violation`, such a call is refused, or if `block_on_violation` is false, only logged. If no person can be asked
+        during the run, the run ends with the approval request, or if `may_end_run` is false, the call is refused.
         """
         given = rules or FlowRules()
         allowed = (*given.accepts_untrusted, *(allow_untrusted_tools or ()))
@@ -190,7 +190,7 @@ class SecureAgentConfig(ContextProvider):
         may_end_run: bool = True,
         source_id: str | None = None,
     ) -> None:
-        """Create two middleware: one labels tool results, the other enforces the labels. `rules` have the labels and the calls they permit.
+        """Create two middleware: one labels tool results by `rules`, the other allows or refuses later calls by the labels and `rules`.
 
         The other arguments say what happens to a call that violates the rules (see `PolicyEnforcementFunctionMiddleware`).
         """

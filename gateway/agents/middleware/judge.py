@@ -86,7 +86,7 @@ def criteria_for_agent(criteria: Sequence[str]) -> str:
 
 
 def next_message_after_verdict(*, feedback: str | None = None) -> str:
-    """Return the agent's next input after the judge found its answer incomplete: the judge's reasons, or `DEFAULT_NEXT_MESSAGE` without."""
+    """Return the agent's next input after the judge found its answer incomplete: the judge's reasons, or a default text."""
     if not feedback:
         return DEFAULT_NEXT_MESSAGE
     return (

@@ -138,7 +138,7 @@ class MemoryContextProvider(HistoryProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The folder to which the store writes, or nothing if it is not on disk. A gateway rejects a folder that contains its code."""
+        """The folder to which the store writes; empty if it is not on disk. A gateway rejects a folder that contains its own code."""
         return () if self.store.folder is None else (self.store.folder,)
 
     # -- the conversation --------------------------------------------------------------------------------------
