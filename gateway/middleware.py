@@ -6,8 +6,8 @@
 - It raises `MiddlewareTermination`: the call ends, and code after `call_next` in outer middleware is skipped.
 - It sets `context.terminate`: the inner middleware and the call do not run.
 
-The context classes are in `tools` (tool calls), `chat` (model calls) and `agents` (runs). Model calls and runs can stream, and use
-`through`.
+The context classes are in `tools` (tool calls), `chat` (model calls) and `agents` (runs). For model calls and runs, which can stream,
+`through` runs the middleware.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ ATTACHMENTS: JsonObject = {
 }
 """JSON Schema of the argument `attachments`.
 
-All five block types share one flat object schema, because models fill it in more reliably than a choice of schemas.
+All five types of content blocks share one flat object schema, because models fill it in more reliably than a choice of schemas.
 """
 
 

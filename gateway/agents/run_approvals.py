@@ -86,7 +86,7 @@ def remember_requests(requests: Sequence[Content], session: SessionData | None) 
 
 
 def has_approvals(messages: Sequence[Message]) -> bool:
-    """Return whether the messages contain an approval request or response; those for tools of the model's provider do not count."""
+    """Return whether the messages have an approval request or response for a tool that the model's provider does not execute itself."""
     return any(content.type in _APPROVALS and not _is_hosted(content) for message in messages for content in message.contents)
 
 

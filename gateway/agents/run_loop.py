@@ -249,7 +249,8 @@ class _RunLoop(Generic[PartT]):
     async def _process(self, answer: ChatResponse, message_id: str, tools_off: bool) -> list[PartT]:
         """Process a model's answer: execute its tool calls and return the updates, or end the run.
 
-        The run ends if the answer has no tool calls, tools are off, a person must approve a call, or the caller must execute a call.
+        The run ends if the answer has no tool calls, the model was called without tools (`tools_off`), a person must approve a call, or
+        the caller must execute a call.
         """
         plan, loop = self._plan, self._plan.loop
         if plan.history is not None:

@@ -48,9 +48,9 @@ class ReplacedAnswer:
 
 
 def with_replaced(updates: Sequence[PartT], replaced: Sequence[ReplacedAnswer], factory: Updates[PartT]) -> list[PartT]:
-    """Return the updates of a run after replacing the updates of each answer in `replaced`, which middleware changed after streaming.
+    """Return the updates of a run with the answers that middleware changed after they had been streamed (`replaced`).
 
-    `factory` creates the new updates.
+    The updates of each such answer are replaced by updates that `factory` creates from the changed answer.
     """
     result = list(updates)
     for one in reversed(replaced):

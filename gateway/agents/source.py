@@ -146,7 +146,7 @@ class AgentSource:
         self._shared = dataclasses.replace(self._shared, roots=roots)
 
     def judge_files(self, refusal: Callable[[RunEntry], str | None]) -> None:
-        """Do not import the Python code of a file for which `refusal` returns a reason. Call this before entering; `refusal` may block."""
+        """Do not import Python code of files for which `refusal`, which may block, returns a reason. Call this before entering the source."""
         self._refusal = refusal
 
     def judge_code(self, rules: FunctionRules) -> None:
@@ -375,7 +375,7 @@ class AgentSource:
         return made
 
     def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
-        """Return a tool that runs agent `name` on the conversation `messages` with the caller's `tools`; `None` for an unknown agent."""
+        """Return a tool that runs agent `name` on a conversation with `tools` that the caller executes; `None` for an unknown agent."""
         agent = self._tools.get(name)
         return ConversationTool(agent, messages, tools) if agent is not None else None
 

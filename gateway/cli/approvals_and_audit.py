@@ -34,9 +34,9 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 @click.group(cls=ListingGroup)
 def approvals() -> None:
-    """Calls and questions that wait for a person outside the client.
+    """Calls and questions that wait for a person who decides them outside the MCP client.
 
-    Also lists and revokes standing approvals.
+    Also lists and revokes standing approvals, which approve later calls.
     """
 
 

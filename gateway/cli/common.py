@@ -82,7 +82,7 @@ class Target:
     standalone: bool = False
 
     def __post_init__(self) -> None:
-        """Check that the options do not exclude each other. Raises `CommandFailed`."""
+        """Raise `CommandFailed` if both `--url` and `--standalone` were given, because they exclude each other."""
         if self.url is not None and self.standalone:
             raise CommandFailed("--url uses a running gateway, and --standalone uses none. Give one of them.", code="usage")
 

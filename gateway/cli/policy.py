@@ -186,7 +186,7 @@ def _compact(value: JsonValue) -> str:
 @policy.command()
 @data_options
 def lint(config_path: str | None, as_json: bool) -> None:
-    """Find rules that are mistakes.
+    """Find policy rules that are mistakes.
 
     These are rules that fail open, refuse everything, contradict each other or do nothing. Notes are not mistakes; any other finding ends
     the command with exit code 1.

@@ -72,7 +72,7 @@ class AgentFileStore(ABC):
         skipped.
 
         Raises:
-            ValueError: The expression is invalid, too much text would be searched or matches, or the time limit has passed.
+            ValueError: The expression is invalid, the searched or the matching text is too large, or the time limit has passed.
         """
 
     @abstractmethod

@@ -65,7 +65,7 @@ def lifecycle_middleware(*hooks: LifecycleHooks, events: HookEvents | None = Non
 
 
 class _AgentLayer(AgentMiddleware):
-    """Agent middleware that calls the hooks of a whole run: `before_message_turn`, `after_message_turn` and `on_error`."""
+    """Agent middleware that calls the lifecycle hooks of a whole run: `before_message_turn`, `after_message_turn` and `on_error`."""
 
     def __init__(self, turns: OpenTurns) -> None:
         self._turns = turns
@@ -171,7 +171,7 @@ async def _run_inner(
 
 
 class _ChatLayer(ChatMiddleware):
-    """Chat middleware that calls the hooks around each iteration (a model call and its tool calls) and around the model call itself."""
+    """Chat middleware that calls the lifecycle hooks around each iteration (a model call and its tool calls) and around each model call."""
 
     def __init__(self, turns: OpenTurns) -> None:
         self._turns = turns
@@ -240,7 +240,7 @@ class _ChatLayer(ChatMiddleware):
 
 
 class _FunctionLayer(FunctionMiddleware):
-    """Function middleware that calls the hooks around each tool call."""
+    """Function middleware that calls the lifecycle hooks around each tool call."""
 
     def __init__(self, turns: OpenTurns) -> None:
         self._turns = turns

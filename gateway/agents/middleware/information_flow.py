@@ -154,7 +154,7 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
         await call_next()
 
     def get_audit_log(self) -> list[JsonObject]:
-        """Return the calls that violated the rules in this process, oldest first, at most `MAX_AUDIT_ENTRIES`."""
+        """Return the tool calls that violated information-flow rules in this process, oldest first, at most `MAX_AUDIT_ENTRIES`."""
         return list(self._audit_log)
 
     async def _violated(self, context: FunctionInvocationContext, verdict: Reject, label: ContentLabel) -> None:
@@ -205,7 +205,7 @@ class SecureAgentConfig(ContextProvider):
         return [self.label_tracker, self.policy_enforcer]
 
     def get_audit_log(self) -> list[JsonObject]:
-        """Return the calls that violated the rules in this process, oldest first, at most `MAX_AUDIT_ENTRIES`."""
+        """Return the tool calls that violated information-flow rules in this process, oldest first, at most `MAX_AUDIT_ENTRIES`."""
         return self.policy_enforcer.get_audit_log()
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
