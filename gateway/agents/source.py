@@ -146,7 +146,7 @@ class AgentSource:
         self._shared = dataclasses.replace(self._shared, roots=roots)
 
     def judge_files(self, refusal: Callable[[RunEntry], str | None]) -> None:
-        """Do not import Python code of files for which `refusal`, which may block, returns a reason. Call this before entering the source."""
+        """Do not import the code of files for which `refusal`, which may block, returns a reason. Call this before entering the source."""
         self._refusal = refusal
 
     def judge_code(self, rules: FunctionRules) -> None:

@@ -52,8 +52,8 @@ def check(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
 def list_skills(tokens: bool, folders: bool, config_path: str | None, as_json: bool) -> None:
     """List the skills that are served.
 
-    These are the skills of folders, of Python objects and of the configured servers, including skills that only
-    the skill tools serve, not the list of resources.
+    These are the skills of folders, of Python objects and of the configured servers, including skills that clients
+    find only with the skill tools, not in the list of resources.
     """
     loaded = load(config_path, fetches=False)
     index = run_async(lambda: read_index(loaded, folders_only=folders))

@@ -100,8 +100,8 @@ class ToolRetryMiddleware(FunctionMiddleware):
     """Function middleware that retries tool calls that raised an exception, if the tool may be called more than once.
 
     A tool may be called again if its name matches one of the globs `tools`, or with `trust_annotations` if it has a `readOnlyHint` or
-    `idempotentHint`. Not retried are exceptions that would recur, such as refusals by policy, and error results, because the
-    model reacts to them.
+    `idempotentHint`. Exceptions that would recur, such as refusals by policy, are not retried. Neither are error results, because
+    the model reacts to them.
     """
 
     def __init__(
