@@ -34,9 +34,10 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 @click.group(cls=ListingGroup)
 def approvals() -> None:
-    """Calls and questions that wait for a person who decides them outside the MCP client.
+    """Calls and questions that wait for a person.
 
-    Also lists and revokes standing approvals, which approve later calls.
+    The person decides them outside the MCP client, for example with these commands. Also lists and revokes standing approvals, which
+    approve later calls.
     """
 
 
@@ -87,7 +88,7 @@ def approve(ask_id: str, always: bool, exactly: bool, config_path: str | None, a
 @click.argument("ask_id", metavar="ID")
 @data_options
 def deny(ask_id: str, config_path: str | None, as_json: bool) -> None:
-    """Deny a tool call that waits for a person, or decline a question of a workflow."""
+    """Deny a waiting tool call, or decline a question of a workflow."""
     _decide(ask_id, "denied", config_path, as_json=as_json)
 
 
@@ -124,7 +125,10 @@ async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_js
 @approvals.command("rules")
 @data_options
 def list_rules(config_path: str | None, as_json: bool) -> None:
-    """List standing approvals, which also approve later calls. Those of early versions, which do not say who made them, are not applied."""
+    """List standing approvals, which approve later calls.
+
+    Those of early versions of Moongate, which do not say who made them, are not applied.
+    """
     found = with_records(config_path, _rules)
     rows = [[r.id, r.source, r.name, r.to_json()["arguments"], r.principal, r.made_by or "unknown", moment(r.expires_at)] for r in found]
     headers = ("id", "source", "name", "arguments", "caller", "made by", "until")

@@ -59,7 +59,7 @@ A column has a header and keys of an entry. It shows the value of the first key 
 @click.option("--tokens", is_flag=True, help="Estimate the tokens that tools take in a model's context, most first.")
 @data_options
 def list_command(kind: ListKind, target: Target, tokens: bool, config_path: str | None, as_json: bool) -> None:
-    """List what the gateway serves: its sources, or the entries of another kind, such as tools.
+    """List what the gateway serves: sources, tools, …
 
     Without an argument, the sources are listed. Uses the running gateway. If none runs, the command reads the files of agents and workflows
     itself, and starts the configured sources for the other kinds.

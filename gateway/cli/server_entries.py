@@ -50,7 +50,9 @@ def add(
     config_path: str | None,
     as_json: bool,
 ) -> None:
-    """Add an MCP server to the configuration: by its URL, or by the command that starts it on this machine.
+    """Add an MCP server to the configuration.
+
+    The server is remote, given by its URL, or is started on this machine by a command.
 
     \b
     moongate add docs https://docs.example.com/mcp --header "Authorization=Bearer ${DOCS_TOKEN}"
