@@ -1,8 +1,8 @@
 """Hosted tools, which the model's provider runs: functions that return their settings, and protocols that show which client has which tool.
 
 `isinstance(client, SupportsWebSearchTool)` is true if a client's provider can search the web; the protocol's static method returns the
-settings to add to the tools of a model call. The names are those of Microsoft's agent framework. Hosted tools do not run on this machine,
-except a shell function that a program passes.
+settings to add to the tools of a model call. The names are those of Microsoft's agent framework. A program may replace the hosted shell by
+a function of its own, which then runs on this machine.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SupportsShellTool(Protocol):
 
     @staticmethod
     def get_shell_tool() -> JsonObject | FunctionTool[..., object]:
-        """Return the settings of the provider's shell tool, or with a function of the program, a tool that runs commands with it."""
+        """Return the settings of the provider's shell tool. If a function is passed, return a tool that runs commands with it."""
         ...
 
 
@@ -176,9 +176,10 @@ class ResponsesTools:
         name: str | None = None,
         description: str | None = None,
     ) -> JsonObject | FunctionTool[..., object]:
-        """Return the settings of a shell in a container of the provider or, with `func`, a tool that runs commands on this machine.
+        """Return the settings of a shell in a container of the provider. If `func` is given, return a tool that calls it instead.
 
-        `func` receives the command as its only argument. Calls of the tool pass the gate, like those of any other function.
+        `func` receives a command as its only argument, and runs it on this machine. Policies apply to these calls, like to calls of any
+        other function tool.
         """
         if func is None:
             return {"type": "shell", "environment": {"type": "container_auto"} if environment == "auto" else dict(environment)}

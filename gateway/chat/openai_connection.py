@@ -112,7 +112,7 @@ class OpenAIConnection:
         model.
 
         Raises:
-            ModelError: The endpoint failed, or the stream broke (`retryable`).
+            ModelError: The endpoint failed, or the stream broke; then `retryable` is true.
         """
         await load_openai()
         from openai import AsyncStream

@@ -59,9 +59,9 @@ class HistoryProvider(ContextProvider):
     ) -> None:
         """Store which messages are loaded before a run and stored after it.
 
-        If `load_messages` is false, the agent skips `before_run`. `store_inputs` stores the input of a run, and `store_outputs` the
-        response. `store_context_messages` also stores messages that other context providers added, or only the providers in
-        `store_context_from`. `store_responses` is an alias of `store_outputs`.
+        If `load_messages` is false, the agent skips `before_run`. `store_inputs` stores the input of a run, and `store_outputs` (or its
+        alias `store_responses`) the response. `store_context_messages` also stores the messages that other context providers added to the
+        run; `store_context_from` restricts this to the providers with these ids.
         """
         super().__init__(source_id)
         self.load_messages = load_messages

@@ -63,7 +63,7 @@ class MessageGroup:
         return included(self.messages)
 
     def exclude(self, reason: str) -> bool:
-        """Mark all messages of the group as excluded, so that the model does not see them; return whether one was not excluded before."""
+        """Mark all messages of the group as excluded, so that the model does not see them. Return false if all were excluded already."""
         left = self.included
         for message in left:
             message.additional_properties[EXCLUDED_KEY] = True
