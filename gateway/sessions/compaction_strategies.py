@@ -234,7 +234,7 @@ class ContextWindowCompactionStrategy:
     """Compaction strategy: keeps a conversation within a model's context window, by two steps.
 
     First, if the conversation exceeds `tool_eviction_threshold`, old tool results are replaced by a line of text. Second, if it still
-    exceeds `truncation_threshold`, the oldest groups of messages are excluded, until it is at the first threshold. Both thresholds are
+    exceeds `truncation_threshold`, the oldest groups of messages are excluded until it fits `tool_eviction_threshold`. Both thresholds are
     fractions of the input budget, which is the context window minus `max_output_tokens`.
     """
 
@@ -278,7 +278,7 @@ class ContextWindowCompactionStrategy:
         self._truncate = TokenBudgetComposedStrategy(token_budget=truncated, tokenizer=counter, strategies=[truncate])
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Shorten old tool results above the first threshold, and exclude the oldest groups above the second.
+        """Shorten old tool results if the conversation exceeds the first threshold, and exclude its oldest groups if it exceeds the second.
 
         Returns whether anything changed.
         """

@@ -77,7 +77,7 @@ class HistoryProvider(ContextProvider):
 
     @property
     def loads_only(self) -> bool:
-        """Whether `before_run` only adds the messages that `get_messages` returns, because the subclass does not override it."""
+        """Whether `before_run` only adds the messages that `get_messages` returns, because the subclass does not override `before_run`."""
         return type(self).before_run is HistoryProvider.before_run
 
     async def load(self, session_id: str | None, state: JsonObject) -> list[Message]:

@@ -84,7 +84,7 @@ class SemanticMemoryProvider(ContextProvider):
         self._database: OpensDatabase = LazyDatabase(url) if url is None or isinstance(url, str | Path) else url
 
     async def remember(self, texts: Sequence[str], *, owner: str | None = None, fields: Mapping[str, object] | None = None) -> None:
-        """Store texts with their embeddings as memories. `fields` are returned with each text by `recall`.
+        """Store texts with their embeddings as memories of `owner` (default: the provider's owner). `recall` returns them with `fields`.
 
         Raises `ModelError`, `StorageError`.
         """

@@ -194,9 +194,9 @@ class AgentExecutor(Executor):
         await ctx.send_message(answer)
 
     def _with_calls(self, response: AgentResponse) -> AgentResponse:
-        """Return the response, preceded by tool calls whose results it contains without the calls.
+        """Return the response with those earlier tool calls in front of it whose results the response contains.
 
-        Such a response follows if the agent made tool calls, asked a person for approval, and continued with the results.
+        Calls are not in the response itself if the agent made them, asked a person for approval, and then continued with the results.
         """
         results = {content.call_id for message in response.messages for content in message.contents if content.type == "function_result"}
         calls: list[Message] = []
@@ -333,9 +333,9 @@ def _request_id(content: Content) -> str:
 
 
 def with_id(content: Content, key: str) -> Content:
-    """Return a copy of a request or response content with the id `key`; the same object if it already has this id.
+    """Return a copy of `content`, a request for a person's answer or the response to it, with the id `key`.
 
-    The id of a tool call inside an approval request does not change.
+    If `content` already has this id, it is returned itself. In an approval request, the id of the tool call to approve does not change.
     """
     if _request_id(content) == key:
         return content

@@ -213,7 +213,7 @@ class SwitchCaseEdgeGroupCase:
     target_id: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the case as JSON-compatible data. The condition is represented by its name."""
+        """Return this case of a switch as JSON-compatible data. The condition is represented by its name."""
         return {"target_id": self.target_id, "type": "Case", "condition_name": getattr(self.condition, "__name__", "")}
 
 
@@ -224,7 +224,7 @@ class SwitchCaseEdgeGroupDefault:
     target_id: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the default case as JSON-compatible data."""
+        """Return this default case of a switch as JSON-compatible data, with the id of its target executor."""
         return {"target_id": self.target_id, "type": "Default"}
 
 

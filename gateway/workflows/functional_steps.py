@@ -250,7 +250,7 @@ class StepWrapper(Generic[ResultT]):
         return result
 
     def _with_context(self, ctx: RunContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[ResultT]:
-        """Call the function. If it has a parameter for the `RunContext` and the arguments contain none, pass the current one."""
+        """Call the function of the step. Pass `ctx` if the function has a `RunContext` parameter and the arguments contain no context."""
         name, position = self._context_name, self._position
         if name is None or any(isinstance(value, RunContext) for value in (*args, *kwargs.values())):
             return self._func(*args, **kwargs)

@@ -55,7 +55,7 @@ _KINDS: dict[Any, JsonObject] = {
 async def run_to_end(
     workflow: Runnable, message: Any, ctx: CallContext, hear: OnEvent, *, person: CallContext | None = None
 ) -> WorkflowRunResult:
-    """Run a workflow with `message`, ask a person its requests, and continue it until it has no open requests. Return the result.
+    """Run a workflow with `message`, have a person answer its requests, and continue it until no request is open. Return the result.
 
     `ctx` is the tool call that the workflow serves, and `hear` receives each event of the run. `person` is the call context through which a
     person is asked; the default is `ctx`. In a durable task (background call that resumes after a restart), the run continues from the
@@ -194,7 +194,7 @@ def _parsed(value: JsonValue) -> JsonValue:
 
 
 async def _ask_question(data: Question, ctx: CallContext, key: str) -> JsonValue:
-    """Ask a person a question from a workflow file. Return an object with the fields that the file declares, otherwise a text."""
+    """Ask a person a question from a workflow file. Return the answer as an object with the file's fields, or as text without fields."""
     fields = data.fields or {_ANSWER: _KINDS[str]}
 
     def read(content: JsonObject) -> JsonValue:

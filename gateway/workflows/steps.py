@@ -255,7 +255,7 @@ class AskPerson(StepExecutor):
 
 
 async def invoke(tool: Tool, arguments: JsonObject, call: CallContext) -> Complete:
-    """Call a tool, answer its requests for input, and return its final result.
+    """Call a tool, have the workflow's caller answer its requests for input, and return its final result.
 
     The result is returned without its `_meta`, which describes this call and not the call of the workflow.
 
@@ -319,7 +319,9 @@ def read_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[JsonOb
 
 
 def task_argument(tool: Tool) -> str:
-    """Return the name of the argument that passes a task to a tool (usually an agent): `task`, `prompt` or the like, or a text argument.
+    """Return the name of the text argument in which a tool, usually an agent, expects its task.
+
+    This is an argument with a usual name such as `task` or `prompt`, else the first required text argument, else the first text argument.
 
     Raises:
         ToolFailed: The tool has no text argument.

@@ -109,17 +109,17 @@ class WorkflowExecutor(Executor):
 
     @handler
     async def handle_response_message(self, response: SubWorkflowResponseMessage, ctx: WorkflowContext[Any, Any]) -> None:
-        """Handle a response of an executor of the parent workflow: pass it to the inner workflow."""
+        """Handle the response of another executor to a request of the inner workflow: pass it to the inner workflow."""
         await self._answered(response.source_event.request_id, response.data, ctx)
 
     @handler
     async def process_workflow(self, input_data: object, ctx: WorkflowContext[Any, Any]) -> None:
-        """Handle a message: run the inner workflow with it."""
+        """Handle a message: run the inner workflow, which this executor contains, with it."""
         await self._run(RunRequest(input_data, run_kwargs=ctx.get_state(RUN_KWARGS_KEY), ctx=ctx.call), ctx)
 
     @response_handler
     async def handle_propagated_response(self, original_request: object, response: object, ctx: WorkflowContext[Any, Any]) -> None:
-        """Handle a response of the parent workflow's caller: pass it to the inner workflow."""
+        """Handle the response of the parent workflow's caller to a request of the inner workflow: pass it to the inner workflow."""
         await self._answered(ctx.request_id or "", response, ctx)
 
     def to_dict(self) -> dict[str, Any]:

@@ -264,9 +264,10 @@ class SuperstepRunner:
                 self._state.messages += ctx.sent
 
     def _labels(self, lanes: list[Lane], number: int) -> list[list[str]]:
-        """Return a name for each delivery of each lane: the executor's id, the number of the superstep, and a running number.
+        """Return a name for each message that a superstep delivers, in one list per lane (executor with its messages).
 
-        When a durable task resumes after a restart and repeats the superstep, the names are the same, so that recorded steps are found.
+        A name consists of the executor's id, the number of the superstep, and a running number. When a durable task resumes after a restart
+        and repeats the superstep, the names are the same, so that recorded steps are found.
         """
         counts: dict[str, int] = {}
         if (durable := self._scope.call.ports.durable) is not None and durable.version == 1:
@@ -324,7 +325,7 @@ class SuperstepRunner:
 
 
 def _joined(lane: list[Delivery]) -> list[Delivery]:
-    """Combine all messages of a lane, except responses to requests, to one delivery of a list. Deliveries of responses follow unchanged."""
+    """Combine the messages to one executor in a superstep to one message with a list. Responses to requests follow it unchanged."""
     standard = [item for item in lane if item.message.type is MessageType.STANDARD]
     responses = [item for item in lane if item.message.type is not MessageType.STANDARD]
     if not standard:

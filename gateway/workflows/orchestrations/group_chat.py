@@ -401,7 +401,7 @@ class GroupChatBuilder(ReviewBuilder, StoredBuilder):
         self._max_rounds = max_rounds
 
     def with_termination_condition(self, termination_condition: TerminationCondition) -> Self:
-        """Set the function, sync or async, of the conversation's messages that returns true to end the conversation."""
+        """Set a sync or async function that gets the conversation's messages and returns whether the conversation ends."""
         self._condition = termination_condition
         return self
 

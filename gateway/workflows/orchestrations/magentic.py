@@ -52,7 +52,7 @@ class MagenticResetSignal:
 
 @dataclass
 class MagenticPlanReviewResponse:
-    """A person's response to the plan of a magentic workflow. If `review` is empty, the plan is approved; otherwise it has the remarks."""
+    """A person's response to the plan of a magentic workflow. `review` has the person's remarks; if it is empty, the plan is approved."""
 
     review: list[Message]
 

@@ -129,7 +129,7 @@ class ParticipantBuilder:
     ) -> WorkflowBuilder:
         """Return a `WorkflowBuilder` with the start executor and the selected outputs, to which the caller adds the edges.
 
-        `default` are ids of executors whose outputs count if the user selected nothing; the outputs of those in `always` always count.
+        Outputs of the executors `always` (ids) are outputs of the workflow, and those of `default` too if the user selected none.
         """
         outputs, intermediates = self._outputs(executors, default=default, always=always)
         return WorkflowBuilder(
