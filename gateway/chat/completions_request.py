@@ -21,7 +21,7 @@ UNSUPPORTED = frozenset({"background", "stream_options"})
 """Options of `ChatOptions` that are not sent, because the Chat Completions API does not support them or the client sets them itself."""
 
 REASONING_DETAILS = "reasoning_details"
-"""Field of a message in which some servers return the model's reasoning. It must be sent back unchanged."""
+"""Field of a message in which some servers return the model's reasoning. It must be sent back unchanged with the message."""
 
 
 def to_request(messages: Sequence[Message], options: ChatOptions, instruction_role: str | None = None) -> JsonObject:

@@ -82,7 +82,7 @@ def _settings(kind: str, **given: object) -> JsonObject:
 
 
 class ResponsesTools:
-    """Mixin class whose methods return the settings of the hosted tools of OpenAI's Responses API."""
+    """Mixin class whose methods return the settings of the hosted tools (run by the provider) of OpenAI's Responses API."""
 
     @staticmethod
     def get_code_interpreter_tool(
@@ -189,7 +189,7 @@ class ResponsesTools:
 
 
 class CompletionsTools:
-    """Mixin class whose method returns the settings of the hosted tool of OpenAI's Chat Completions API."""
+    """Mixin class whose method returns the settings of web search, the only tool that OpenAI itself runs in its Chat Completions API."""
 
     @staticmethod
     def get_web_search_tool(*, web_search_options: JsonMapping | None = None) -> JsonObject:

@@ -94,7 +94,7 @@ DEFAULT_LOOP = LoopOptions()
 _DEFAULTS: JsonMapping = {**dataclasses.asdict(DEFAULT_LOOP), "additional_tools": []}
 """The limits of a client that was created without limits, as a dict.
 
-`loop_options` ignores a level whose limits equal these, so that defaults do not override limits of an earlier level.
+`loop_options` ignores a level (client, agent or run) whose limits equal these, so that defaults do not override an earlier level.
 """
 
 

@@ -174,7 +174,7 @@ def is_strict(schema: JsonValue) -> bool:
 
 
 class OpenAIChatOptions(ChatOptions, total=False):
-    """Options of a call of OpenAI's Responses API, for type checkers. Other options are sent, too."""
+    """Options of a call of OpenAI's Responses API, for type checkers. Options that this class does not declare are sent, too."""
 
     include: list[str]
     max_tool_calls: int
@@ -197,7 +197,7 @@ class OpenAIChatOptions(ChatOptions, total=False):
 
 
 class OpenAIChatCompletionOptions(ChatOptions, total=False):
-    """Options of a call of OpenAI's Chat Completions API, for type checkers. Other options are sent, too."""
+    """Options of a call of OpenAI's Chat Completions API, for type checkers. Options that this class does not declare are sent, too."""
 
     logprobs: bool
     top_logprobs: int

@@ -96,7 +96,7 @@ class CompactionProvider(ContextProvider):
         self.history_source_id = history_source_id
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Apply `before_strategy` to the loaded messages, and remove the messages that it excludes from `context`.
+        """Apply `before_strategy` to the loaded messages in `context`, and remove the messages that the strategy excludes.
 
         A summary takes the place of the messages that it summarises.
         """

@@ -131,7 +131,7 @@ class EdgeGroup:
     def describe(self) -> dict[str, Any]:
         """Return the data of this edge group that goes into the graph's signature.
 
-        The signature is a digest, stored in checkpoints, that shows whether the graph has changed since.
+        Checkpoints contain the signature, a digest of the graph, so that a changed graph does not restore them.
         """
         return {"type": self.type, "edges": [[edge.source_id, edge.target_id, edge.label, edge.max_traversals] for edge in self.edges]}
 
@@ -182,7 +182,7 @@ class FanOutEdgeGroup(EdgeGroup):
     def describe(self) -> dict[str, Any]:
         """Return the data of this fan-out that goes into the graph's signature, including the name of the selection function.
 
-        The signature is a digest, stored in checkpoints, that shows whether the graph has changed since.
+        Checkpoints contain the signature, a digest of the graph, so that a changed graph does not restore them.
         """
         return {**EdgeGroup.describe(self), "selection": self._selection_name}
 
@@ -273,7 +273,7 @@ class SwitchCaseEdgeGroup(FanOutEdgeGroup):
     def describe(self) -> dict[str, Any]:
         """Return the data of this switch that goes into the graph's signature, including the names of the conditions.
 
-        The signature is a digest, stored in checkpoints, that shows whether the graph has changed since.
+        Checkpoints contain the signature, a digest of the graph, so that a changed graph does not restore them.
         """
         names = [None if isinstance(case, SwitchCaseEdgeGroupDefault) else getattr(case.condition, "__name__", "") for case in self.cases]
         return {**EdgeGroup.describe(self), "cases": names}

@@ -85,7 +85,9 @@ async def run_to_end(
 
 
 async def _ask_all(pending: Sequence[WorkflowEvent[Any]], ctx: CallContext) -> dict[str, Any]:
-    """Ask a person all open requests of the workflow concurrently, so that a client may show them together. Return responses by request id.
+    """Ask a person for responses to all open requests of the workflow, and return the responses by request id.
+
+    The requests are sent concurrently, so that a client may show them together.
 
     The responses are sorted by the name of the request (`WorkflowEvent.question`). A task that resumes after a restart therefore delivers
     them in the same order, so that its steps get the same names as before.
@@ -113,7 +115,7 @@ def _failure(error: Exception) -> WorkflowFailed:
 
 
 async def ask(event: WorkflowEvent[Any], ctx: CallContext) -> Any:
-    """Ask a person one request of the workflow (`event`) through the client of the tool call `ctx`, and return the response.
+    """Have a person answer one request of the workflow (`event`) through the client of the tool call `ctx`. Return the response.
 
     Raises:
         ToolFailed: The person declined to answer.

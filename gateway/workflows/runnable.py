@@ -61,7 +61,7 @@ class Runnable(Protocol):
     async def perform(self, request: RunRequest, log: EventLog, *, is_streaming: bool = False, slot: RunSlot | None = None) -> None:
         """Do one run with the input `request`, and add every event to `log`.
 
-        `is_streaming` means that the events are read while the run continues. `slot` is the permission for the run, if the caller already
-        has one. Exceptions of the run are raised.
+        `is_streaming` means that the events are read while the run continues. `slot` is the permission for this run, if the caller already
+        has it; a workflow permits one run at a time. Exceptions of the run are raised.
         """
         ...

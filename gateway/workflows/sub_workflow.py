@@ -28,7 +28,7 @@ from gateway.workflows.workflow_context import WorkflowContext
 
 @dataclass
 class SubWorkflowResponseMessage:
-    """The message with which an executor of a parent workflow responds to a request of its inner workflow."""
+    """The message with which an executor of the parent workflow responds to a request of the inner workflow that runs inside the parent."""
 
     data: Any
     source_event: WorkflowEvent[Any]
@@ -36,7 +36,7 @@ class SubWorkflowResponseMessage:
 
 @dataclass
 class SubWorkflowRequestMessage:
-    """The message with which a request of an inner workflow reaches an executor of its parent workflow."""
+    """The message with which a request of an inner workflow reaches an executor of the parent workflow, inside which it runs."""
 
     source_event: WorkflowEvent[Any]
     executor_id: str

@@ -99,7 +99,7 @@ class SuperstepRunner:
     async def deliver_first(self, message: Any) -> None:
         """Deliver the message of a new run to the start executor, before the first superstep (round).
 
-        Pass this method to `run` in `begin`.
+        Call this method in the function `begin` that is passed to `run`.
         """
         self._state.iteration = 0
         self._state.traversals.clear()
@@ -191,7 +191,7 @@ class SuperstepRunner:
         return CONDITION_FALSE if any(self._accepts(name, message) for name in targets) else WRONG_TYPE
 
     async def _decide(self, index: int, group: EdgeGroup, message: WorkflowMessage) -> list[tuple[str, Delivery]]:
-        """Return the deliveries of one message that one edge group decides on, as pairs of target id and delivery."""
+        """Decide which executors one edge group delivers one message to. Return pairs of an executor's id and the delivery to it."""
         if message.target_id is not None and message.target_id not in group.target_executor_ids:
             return []
         if isinstance(group, FanInEdgeGroup):

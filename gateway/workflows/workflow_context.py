@@ -156,8 +156,9 @@ class WorkflowContext(Generic[OutT, W_OutT]):
     async def pass_request(self, event: WorkflowEvent[Any], *, request_id: str, data: Any) -> None:
         """Forward a request of an inner workflow, which this executor runs, to the caller of this workflow.
 
-        `event` is the event of the inner workflow. `request_id` and `data` are the id and the data of the request in this workflow. In a
-        durable task (background call that resumes after a restart), the name of the question starts with the label of this delivery.
+        `event` is the event of the inner workflow. `request_id` and `data` are the id and the data of the request in this workflow. A
+        durable task (background call that resumes after a restart) records the request under the label of this delivery and the request's
+        name in the inner workflow.
         """
         await self._add_request(request_id, data, event.response_type, f"{self._label}/{event.question}")
 

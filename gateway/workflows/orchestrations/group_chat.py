@@ -45,7 +45,7 @@ from gateway.workflows.workflow import Workflow
 from gateway.workflows.workflow_context import WorkflowContext
 
 TerminationCondition = Callable[[list[Message]], bool | Awaitable[bool]]
-"""Type of a termination condition: a function, sync or async, of the conversation's messages that returns whether to end it."""
+"""Type of a termination condition: a sync or async function that gets the conversation's messages and returns whether it ends."""
 
 
 async def is_met(condition: TerminationCondition | None, conversation: Sequence[Message]) -> bool:
@@ -314,7 +314,7 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
         The agent gets the messages that were added to the conversation since it was last asked.
 
         Raises:
-            WorkflowError: The last allowed answer of the agent cannot be used.
+            WorkflowError: None of the agent's answers could be used, within the allowed number of attempts.
         """
         team = "\n".join(f"- {name}: {description}" for name, description in self.participants.items())
         fresh, self._told = self._conversation[self._told :], len(self._conversation)
