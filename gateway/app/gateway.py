@@ -387,7 +387,7 @@ class Gateway:
     async def _serve_remote(self, remote: RemoteSkills) -> None:
         """Publish changed skills of remote servers in the source `skill`, which contains all skills, local and remote.
 
-        Without local skills this source exists only while a remote server has skills; the catalog is updated when it is added or removed.
+        Without local skills this source exists only while a remote server has skills. If it is added or removed, the catalog is updated.
         """
         async with self._arranging:
             changes = await self._local.share(self.loaded, remote)

@@ -71,7 +71,7 @@ class MessageGroup:
         return bool(left)
 
     def note(self, **marks: object) -> None:
-        """Add values to the annotation `GROUP_ANNOTATION_KEY`, which describes the group, of each message of the group."""
+        """Add values to the annotation `GROUP_ANNOTATION_KEY` of each message of the group; the annotation describes the group."""
         for message in self.messages:
             _annotate(message, marks)
 

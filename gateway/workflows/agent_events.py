@@ -1,6 +1,6 @@
 """Conversions for workflows that run as agents, used by `workflow_agent` and `functional_agent`.
 
-They convert a workflow's events to updates of the agent's response, and the agent's input to responses to the workflow's requests.
+They convert a workflow's events to updates (parts) of the agent's response, and the agent's input to responses to the workflow's requests.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RequestInfoFunctionArgs:
 
 
 def updates_of(event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
-    """Convert an event of a workflow that runs as an agent to updates of the agent's response.
+    """Convert an event of a workflow that runs as an agent to updates (parts) of the agent's response.
 
     Events for outputs, intermediate outputs and requests become updates. For all other types of events the list is empty.
     """
@@ -148,7 +148,7 @@ def _position_of(result: Content, author: str | None, messages: Sequence[Message
 
 
 def whole_response(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-    """Combine the updates of a run to the response that a caller without streaming gets: one message for each update.
+    """Combine the updates (parts) of an agent's response to the whole response for a caller without streaming: one message per update.
 
     The usage is the sum over all updates, and `created_at` is the latest date.
     """

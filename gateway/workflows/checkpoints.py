@@ -121,7 +121,7 @@ def latest(checkpoints: Sequence[WorkflowCheckpoint]) -> WorkflowCheckpoint | No
 class CheckpointStorage(Protocol):
     """Interface of storage for workflow checkpoints, such as memory, files or a database.
 
-    A class that inherits from this one gets `get_latest` and `list_checkpoint_ids`.
+    A subclass inherits implementations of `get_latest` and `list_checkpoint_ids`, and must implement the other methods.
     """
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> CheckpointID:

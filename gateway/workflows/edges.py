@@ -160,7 +160,7 @@ class FanOutEdgeGroup(EdgeGroup):
         self.selection_func = selection_func
 
     async def select(self, message: Any) -> list[Edge]:
-        """Return the edges that carry this message: all edges, or those to the targets that `selection_func` returns, in its order.
+        """Return the edges that carry this message: all, or the edges to the targets that `selection_func` returns, in the returned order.
 
         Raises:
             RuntimeError: `selection_func` returned an id that is not a target.

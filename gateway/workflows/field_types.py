@@ -85,7 +85,7 @@ Names = Annotated[
 ]
 """Type of a field of workflow files that selects executors or participants: a list of names, `all`, or `all_other`.
 
-`all_other` selects those that the field `output-from` does not select."""
+`all_other` selects the executors or participants that the field `output-from` does not select."""
 
 
 def as_selection(names: str | tuple[str, ...] | None) -> Any:

@@ -1,4 +1,4 @@
-"""`Runnable`: the common interface of graph workflows (`workflow`) and functional workflows (`functional`).
+"""`Runnable`: the common interface of graph workflows (`workflow`) and workflows written as async functions (`functional`).
 
 The modules that run a workflow for a tool call (`info_requests`, `tool`, `workflow_schemas`) or as an agent (`workflow_agent`,
 `functional_agent`) use it.

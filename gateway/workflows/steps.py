@@ -45,7 +45,7 @@ StepContext = WorkflowContext[JsonValue, Complete]
 
 
 class StepExecutor(Executor):
-    """Base class of the executors of workflow files, each of which performs one step: an agent, a tool, a function or a question.
+    """Base class of the executors of workflow files, each of which performs one step: ask an agent or person, call a tool or function.
 
     All messages that arrive in one superstep (round of the run) start the step once, because templates read outputs of executors and not
     messages.

@@ -266,8 +266,8 @@ class SuperstepRunner:
     def _labels(self, lanes: list[Lane], number: int) -> list[list[str]]:
         """Return a name for each message that a superstep delivers, in one list per lane (executor with its messages).
 
-        A name consists of the executor's id, the number of the superstep, and a running number. When a durable task resumes after a restart
-        and repeats the superstep, the names are the same, so that recorded steps are found.
+        A name consists of the executor's id, the number of the superstep, and a running number. If the run is part of a durable task
+        (background call that resumes after a restart) and repeats the superstep, the names are the same, so that recorded steps are found.
         """
         counts: dict[str, int] = {}
         if (durable := self._scope.call.ports.durable) is not None and durable.version == 1:

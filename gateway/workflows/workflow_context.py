@@ -56,7 +56,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         """Create the context for one message that is delivered to the executor `executor_id`.
 
         `label` is the name of this delivery within the run. If the run is part of a durable task, which resumes after a restart, the label
-        is the same when the delivery is repeated. `request_id` is the id of the answered request, if the message is a response.
+        is the same when the delivery is repeated. If the message is a response, `request_id` is the id of the request that it answers.
         """
         self._executor_id = executor_id
         self._source_executor_ids = source_executor_ids

@@ -107,7 +107,7 @@ class HandoffProvider(ContextProvider):
         self._tools = list(tools)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add the tools with which the agent hands the conversation over to other agents to the run that begins."""
+        """Add tools to the run that begins, with which the agent can hand the conversation over to other agents."""
         context.extend_tools(self.source_id, cast("list[Tool]", self._tools))
 
 
