@@ -46,7 +46,7 @@ class WorkflowInterrupted(BaseException):  # not an `Exception`, so that `except
 
 
 class RunContext:
-    """The context of a run of a functional workflow (an async function). The function and its steps make requests and store state with it."""
+    """The context of a run of a functional workflow (an async function). The function and its steps use it for requests and state."""
 
     def __init__(
         self, workflow_name: str, emit: OnEvent | None = None, call: CallContext | None = None, *, is_streaming: bool = False
