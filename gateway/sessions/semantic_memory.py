@@ -98,7 +98,7 @@ class SemanticMemoryProvider(ContextProvider):
             await (await self._memories()).add(owner or self.owner or "local", self.collection, items)
 
     async def recall(self, text: str, *, owner: str | None = None) -> list[Memory]:
-        """Return the memories (stored texts) that are most similar to a text, best first. Raises `ModelError`, `StorageError`."""
+        """Return the memories (stored texts) of `owner` most similar to `text`, best first. Raises `ModelError`, `StorageError`."""
         [embedded] = await self.embedding_client.get_embeddings([text[:MAX_TEXT_CHARS]])
         found = await self._memories()
         return await found.search(

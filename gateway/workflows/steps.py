@@ -100,7 +100,9 @@ class AskAgent(StepExecutor):
     """Executor of a workflow file that asks an agent. If the file declares output fields, the answer must be an object with them."""
 
     def __init__(self, id: str, step: AgentStep, tool: Tool, names: Sequence[str]) -> None:
-        """Create the executor for `step`. `tool` is the agent as a tool, whose text argument gets the prompt. `names` are all executor ids.
+        """Create the executor for `step`. `tool` is the agent as a tool, whose text argument gets the prompt.
+
+        `names` are the ids of all executors of the graph, to which templates can refer.
 
         Raises:
             ToolFailed: The tool has no text argument.
@@ -137,7 +139,10 @@ class CallTool(StepExecutor):
     """Executor of a workflow file that calls a tool or another workflow."""
 
     def __init__(self, id: str, step: ToolStep | WorkflowStep, tool: Tool, names: Sequence[str]) -> None:
-        """Create the executor for `step`. `tool` is the tool or workflow that the step names, `names` are all executor ids."""
+        """Create the executor for `step`. `tool` is the tool or workflow that the step names.
+
+        `names` are the ids of all executors of the graph, to which templates can refer.
+        """
         super().__init__(id, names)
         self._step = step
         self._tool = tool
@@ -160,9 +165,10 @@ class CallFunction(StepExecutor):
     """Executor of a workflow file that calls a Python function."""
 
     def __init__(self, id: str, step: PythonStep, function: FunctionTool[..., Any], names: Sequence[str]) -> None:
-        """Create the executor for `step`. `function` is the imported object that `step.python` names, `names` are all executor ids.
+        """Create the executor for `step`. `function` is the imported function that `step.python` names.
 
-        If the step has no `arguments`, the function must have at most one parameter.
+        If the step has no `arguments`, the function must have at most one parameter. `names` are the ids of all executors of the graph, to
+        which templates can refer.
         """
         super().__init__(id, names)
         self._step = step
@@ -238,7 +244,10 @@ class AskPerson(StepExecutor):
     """Executor of a workflow file that asks a person, and publishes the answer as its output."""
 
     def __init__(self, id: str, step: AskStep, names: Sequence[str]) -> None:
-        """Create the executor for `step`. The answer has the fields of `step.output`, or is a text. `names` are all executor ids."""
+        """Create the executor for `step`. The person's answer has the fields of `step.output`, or is a text.
+
+        `names` are the ids of all executors of the graph, to which templates can refer.
+        """
         super().__init__(id, names)
         self._prompt = Template.parse(step.ask)
         self._fields = step.output

@@ -43,7 +43,7 @@ class SubWorkflowRequestMessage:
     """Id of the executor of the parent workflow that runs the inner workflow. The response must be sent to this executor."""
 
     def create_response(self, data: Any) -> SubWorkflowResponseMessage:
-        """Create the response message with the value `data`. Send it to the executor `executor_id`.
+        """Create the response message with the value `data`. The caller must send it to the executor `executor_id`.
 
         Raises:
             TypeError: `data` does not have the response type that the request requires.

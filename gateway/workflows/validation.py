@@ -74,7 +74,7 @@ class GraphConnectivityError(WorkflowValidationError):
 
 
 def check_graph(start_id: str, executors: Mapping[str, Executor], groups: Sequence[EdgeGroup]) -> list[WorkflowValidationError]:
-    """Check the edges of a workflow graph. Return duplicate edges, edges between incompatible types, and unreachable executors."""
+    """Check the edges of a workflow graph. Return a problem per duplicate edge, edge of incompatible types and unreachable executor."""
     groups = [group for group in groups if not isinstance(group, InternalEdgeGroup)]
     pairs = [(edge.source_id, edge.target_id) for group in groups for edge in group.edges]
     problems: list[WorkflowValidationError] = []

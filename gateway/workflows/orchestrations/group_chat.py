@@ -59,7 +59,7 @@ ChatContext = WorkflowContext[Any, Any]
 
 @dataclass
 class GroupChatRequestMessage:
-    """Message of a group chat that tells a participant to answer. For participants that are executors; agents get another message."""
+    """Message of a group chat that asks a participant to answer. Agents get an `AgentExecutorRequest` instead, other executors this one."""
 
     additional_instruction: str | None = None
     metadata: dict[str, Any] | None = None
@@ -89,7 +89,7 @@ class GroupChatRequestSentEvent:
 
 @dataclass
 class GroupChatResponseReceivedEvent:
-    """Data of a `group_chat` event: a participant of a group chat has answered. `round_index` is the number of requested answers."""
+    """Data of a `group_chat` event: a participant of a group chat has answered. `round_index` is the number of answers requested so far."""
 
     round_index: int
     participant_name: str

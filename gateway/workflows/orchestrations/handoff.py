@@ -300,7 +300,7 @@ class HandoffBuilder(StoredBuilder):
         prompts: dict[str, str] | None = None,
         turn_limits: dict[str, int] | None = None,
     ) -> Self:
-        """Have these agents (by default all) continue without the user for some turns before the user is asked.
+        """Have these agents (by default all) continue without the user for some turns (answers) before the user is asked.
 
         `prompts` are the messages that prompt an agent to continue, and `turn_limits` the numbers of turns, both by agent name. The default
         is 50 turns with a fixed prompt.

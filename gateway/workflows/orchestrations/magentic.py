@@ -97,7 +97,7 @@ class MagenticAgentExecutor(AgentExecutor):
 
 
 class MagenticOrchestrator(BaseGroupChatOrchestrator):
-    """The executor that leads a magentic workflow: it gets plans and judgements from the manager, and asks participants to answer."""
+    """The executor that leads a magentic workflow: it lets the manager plan and judge the progress, and asks participants to answer."""
 
     MANAGER_NAME: ClassVar[str] = "magentic_orchestrator"
 

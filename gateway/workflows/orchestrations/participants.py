@@ -67,7 +67,7 @@ class ReviewedAgentExecutor(AgentExecutor):
 
 
 class ParticipantBuilder:
-    """Base class of the builders of orchestrations. It checks the participants, and applies the selection of outputs."""
+    """Base class of the builders of orchestrations. It checks the participants, and selects those whose outputs the workflow yields."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class ParticipantBuilder:
 
 
 class StoredBuilder(ParticipantBuilder):
-    """Base class of builders of orchestrations (agents that work together by a pattern) whose checkpoint storage a method can set."""
+    """Base class of builders of orchestrations (agents that work together by a pattern) with a method that sets the checkpoint storage."""
 
     def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> Self:
         """Set the storage that gets a checkpoint of a run after each superstep (handling of all waiting messages)."""
