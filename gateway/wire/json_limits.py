@@ -1,7 +1,7 @@
 """Limits on the structure of JSON text, enforced before the text is parsed. Used by the server for messages of clients.
 
-Each member of an object and each element of a list costs microseconds on the event loop (in models, copies and rules), so their number is
-limited.
+Each member of an object and each element of a list costs microseconds on the event loop (in the SDK's pydantic models, copies of the
+message, and policy rules), so their number is limited.
 """
 
 from __future__ import annotations

@@ -108,9 +108,10 @@ def decode_lean(parts: list[bytes]) -> JsonValue:
 
 
 def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
-    """Decode a message, and return it without its long text, with the object and key to which the text belongs, and the text in UTF-8.
+    """Decode a message and its long text separately. Return the message, with a marker in place of the text, and three further values.
 
-    Return `None` if the message has no long text.
+    They are the object in the message that contains the marker, the key of the marker in this object, and the text in UTF-8. Return `None`
+    if the message has no long text.
     """
     place = _place([data], len(data)) if len(data) >= LONG_BYTES else None
     if place is None:
@@ -125,7 +126,7 @@ def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
 
 
 def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | None:
-    """Decode a message that has one long text, or two equal long texts, between the positions `start` and `stop`; else return `None`."""
+    """Decode the message in `parts` if it has one long text between `start` and `stop`, or two equal ones; otherwise return `None`."""
     gap = _gap(parts, start, stop)
     between = [] if gap is None else [_cut(parts, *gap)]
     around = [_cut(parts, 0, start), *between, _cut(parts, stop, size)]
@@ -189,9 +190,10 @@ def _boundary(encoded: bytes | memoryview, start: int, near: int) -> int:
 
 
 def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
-    """Return start and end, quotes included, of the JSON string in a message that may be a long text, or `None`.
+    """Return the positions at which a long text of a message probably starts and ends (quotes included); `None` if it has no long text.
 
-    It is the first string that begins near the start of the message and does not end there, up to a quote near the end of the message.
+    The start is the first quote in the first `ENDS_BYTES` whose string does not end within `ENDS_BYTES`. The end is the first quote in the
+    last bytes of the message. Between them may be one string or several; the caller checks this.
     """
     head = _unescaped(_cut(parts, 0, 2 * ENDS_BYTES))
     start = head.find(b'"', 0, ENDS_BYTES)
@@ -207,7 +209,9 @@ def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
 
 
 def _unescaped(data: bytes) -> bytes:
-    """Return JSON text with escaped quotes replaced, so that all its quotes delimit strings. Ten times faster than a regular expression."""
+    """Return JSON text with escaped quotes and backslashes replaced by `__`, so that the remaining quotes start or end strings.
+
+    This is ten times faster than a regular expression."""
     return data.replace(b"\\\\", b"__").replace(b'\\"', b"__") if _BACKSLASH in data else data
 
 
@@ -256,7 +260,7 @@ def _marked(message: JsonValue) -> list[tuple[JsonObject, str]]:
 
 
 def encode_around(value: JsonObject, long_text: LongText) -> Sequence[bytes | memoryview]:
-    """Encode a response in consecutive parts. For each value that is the string object `long_text.text`, use the JSON in `long_text`.
+    """Encode a response in consecutive parts. The string `long_text.text` in it is not encoded: its stored JSON is one of the parts.
 
     Raises:
         ValueError: A string has a lone surrogate.
