@@ -20,7 +20,7 @@ from gateway.tools.context import CallContext
 from gateway.tools.drive import drive_rounds
 
 HEARTBEAT_SECONDS = 5.0
-"""Seconds between progress notifications to a waiting client; less if a quarter of the maximum wait is shorter."""
+"""Seconds between progress notifications to a client that waits for a result, but at most a quarter of the maximum wait for the result."""
 
 Work = Callable[[CallContext], Awaitable[ToolOutcome]]
 """Function that makes the tool call once. If it returns `InputRequired`, it is called again with a context that has the answers."""
@@ -66,10 +66,10 @@ class InlineCall:
         return await drive_rounds(call, ctx, self.task.tool)
 
     async def wait(self, seconds: float, hand_over: Callable[[], Awaitable[bool]]) -> bool:
-        """Wait at most `seconds` for the end of the call, then call `hand_over`, which makes it a task. Return whether it became a task.
+        """Wait for the end of the call. After `seconds`, call `hand_over`, which makes the call a task. Return whether it became a task.
 
         The time is not counted while a question to the client is open, and starts again from zero after each answer. If `hand_over` returns
-        false, the wait continues without a limit.
+        false, which means that the call did not become a task, the wait continues without a limit.
         """
         spent, began = 0.0, anyio.current_time()
         beat = min(HEARTBEAT_SECONDS, seconds / 4)

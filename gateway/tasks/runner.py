@@ -212,7 +212,7 @@ class TaskRunner:
     async def _find_same(self, task_id: str, row: TaskRow) -> Task:
         """Return the task `task_id`, which an earlier call with the same idempotency key created.
 
-        Raises `TaskError` if tool or arguments of that call differ from those of `row`.
+        `row` is that of the new call. Raises `TaskError` if the two calls have different tools or arguments.
         """
         task = await self.find(task_id, row.principal)
         if (task.tool, task.row.call["arguments"]) != (row.tool, row.call["arguments"]):
