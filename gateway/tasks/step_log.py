@@ -281,7 +281,8 @@ class StepPort:
     def __init__(self, log: StepLog, scope: str, prefix: str = "") -> None:
         """Create the port of one part of the task. `scope` is the part's name, with which the keys of its steps begin.
 
-        `prefix` is put before the names of the questions that the part asks."""
+        `prefix` is put before the names of the questions that the part asks.
+        """
         self._log = log
         self._scope = scope
         self._prefix = prefix

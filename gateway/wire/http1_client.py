@@ -46,7 +46,8 @@ LONG_BYTES = 65_536
 
 DRAIN_SECONDS = 1.0
 """Seconds for which a connection stays open after its event stream is no longer read, so that the response can end and the connection be
-reused."""
+reused.
+"""
 
 
 class ConnectionPool:

@@ -52,7 +52,8 @@ class StartedRequest(Protocol):
     def when_settled(self, then: Callable[[], None]) -> None:
         """Register `then`, which is called once: when the response is ready, or when the method `go_on` must produce it.
 
-        The method `answer` may be called from then on."""
+        The method `answer` may be called from then on.
+        """
         ...
 
     def answer(self) -> tuple[Field | None, Sequence[bytes | memoryview]] | None:

@@ -211,7 +211,8 @@ def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
 def _unescaped(data: bytes) -> bytes:
     """Return JSON text with escaped quotes and backslashes replaced by `__`, so that the remaining quotes start or end strings.
 
-    This is ten times faster than a regular expression."""
+    This is ten times faster than a regular expression.
+    """
     return data.replace(b"\\\\", b"__").replace(b'\\"', b"__") if _BACKSLASH in data else data
 
 
