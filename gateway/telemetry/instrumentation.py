@@ -39,14 +39,17 @@ _TRUE = frozenset({"true", "1", "yes", "on"})
 
 
 class ObservabilitySettings:
-    """Whether this process records traces and metrics, and which data. Every call reads `enable_instrumentation`."""
+    """Whether this process records traces and metrics, and whether they contain the content of messages.
+
+    The code of each request, model call and tool call reads `enable_instrumentation`, and records nothing if it is false.
+    """
 
     __slots__ = ("_instruments", "_is_refused", "enable_instrumentation", "enable_sensitive_data")
 
     def __init__(self) -> None:
         """Start with instrumentation off. A program may switch it on, or disable it permanently (`refuse`)."""
         self.enable_instrumentation = False
-        """Whether traces and metrics are recorded. If so, the MCP SDK, which records them, processes every request, also plain ones."""
+        """Whether traces and metrics are recorded. If so, the fast path, which serves plain requests without the MCP SDK, is not used."""
         self.enable_sensitive_data = False
         """Whether messages, tool arguments and results are recorded in traces and metrics."""
         self._is_refused = False
@@ -146,7 +149,10 @@ def get_meter(
 
 
 class Operation:
-    """A span and the measurement of its duration. Do the work inside `running`; or inside `active`, and then call `end` once."""
+    """An OpenTelemetry span, whose duration can also be recorded as a metric.
+
+    Run the measured code inside the context `running`; or inside the context `active`, and then call `end` once.
+    """
 
     __slots__ = ("_attributes", "_metric", "_span", "_start")
 
@@ -182,7 +188,10 @@ class Operation:
 
     @contextmanager
     def running(self, *, labels: Sequence[str] = ()) -> Generator[Span]:
-        """Make this span the active span, and end it when the context exits; an exception marks it as failed. `labels` are as in `end`."""
+        """Make this span the active span, and end it when the context exits; an exception marks it as failed.
+
+        `labels` are the names of the attributes that become labels of the metric of the duration.
+        """
         try:
             with self.active() as span:
                 yield span

@@ -40,7 +40,7 @@ async def measured(
     transport: Transport | None = None,
     code_of: Callable[[BaseException], int | None],
 ) -> ResultT:
-    """Call `work`, which serves a received request, return its result, and record its duration.
+    """Call `work`, which serves a received MCP request. Return its result, and record how long it took as a metric.
 
     `code_of` returns the JSON-RPC code of an exception, or `None`.
     """
