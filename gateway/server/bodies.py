@@ -88,7 +88,7 @@ class BufferedReceive:
 class Utf8Bodies:
     """ASGI middleware that rejects a POST request whose body is malformed (HTTP 400) or too large (413).
 
-    The application receives a body that is not rejected as one ASGI message.
+    The application receives every other body whole, in one ASGI message.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int, *, is_rpc: bool) -> None:
