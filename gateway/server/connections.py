@@ -175,7 +175,7 @@ class Connections:
 
         It counts for its caller, or for the network of its client while the caller is unknown (`admission` is `None`). If the caller or
         network exceeds its quota, its oldest incomplete requests are ended. If all incomplete requests together exceed the total quota, the
-        oldest ones of the caller or network with most bytes are ended. This can include the request itself.
+        oldest ones of the caller or network with most bytes are ended. The request itself may be ended, too.
         """
         held, quotas = self._incomplete, self._quotas
         owner, is_local = peer.address, is_local_network(peer.address)

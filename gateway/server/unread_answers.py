@@ -61,7 +61,7 @@ class HeldBytes(Generic[OwnerT, PeerT]):
         self.total += grown
 
     def drop(self, peer: PeerT) -> OwnerT | None:
-        """Stop counting the bytes of the connection `peer`, and return its owner; `None` if none were counted."""
+        """Stop counting the bytes of the connection `peer`, and return its owner; `None` if no bytes were counted."""
         if peer not in self._owner:
             return None
         owner = self._owner.pop(peer)

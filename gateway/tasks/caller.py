@@ -183,10 +183,9 @@ class TaskCaller:
         return bool(ended)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Store a request for input as an open question of the task, wait for the answer, and return it.
+        """Request input: from the client that waits for the result of the call, or else by an open question of the task. Return the answer.
 
-        If a client waits for the result of the call, the request is sent to this client instead. `key` is the durable key of the question,
-        by which a resumed task finds the answer.
+        The question is stored with the task. `key` is its durable key, by which a resumed task finds the answer.
 
         Raises:
             AskUnavailable: The client did not declare the capability for this request.

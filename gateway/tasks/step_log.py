@@ -104,7 +104,7 @@ class StepLog:
     def port(self) -> StepPort:
         """Return the object (`DurablePort`) through which the outermost code of the task records its steps.
 
-        Parts of the task, such as executors of a workflow, get their own object from it (`StepPort.scoped`).
+        Parts of the task, such as executors (nodes) of a workflow, get their own object from it (`StepPort.scoped`).
         """
         return StepPort(self, "")
 
@@ -169,9 +169,9 @@ class StepLog:
         return any(not _may_repeat(repeatable, key) for key, repeatable in self._in_flight.items())
 
     async def begin(self, key: str, *, repeatable: bool, ctx: CallContext | None = None) -> tuple[bool, JsonValue]:
-        """Return true and the recorded result of the step `key`. If there is no result, record that it begins; return false and `None`.
+        """Return true and the recorded result of the step `key`, or, if it was not recorded yet, record that the step begins.
 
-        In the second case, the caller records the result later with `finish`.
+        In the second case, return false and `None`; the caller records the result later with `finish`.
         """
         is_done, value = self._steps.get(key, (False, None))
         if not is_done:
@@ -276,7 +276,7 @@ def _not_json(error: Exception) -> StorageError:
 
 
 class StepPort:
-    """Implements `DurablePort`: lets one part of a task, such as one executor of a workflow, record its steps in the task's log."""
+    """Implements `DurablePort`: lets one part of a task, such as an executor (node) of a workflow, record its steps in the task's log."""
 
     def __init__(self, log: StepLog, scope: str, prefix: str = "") -> None:
         """Create the port of one part of the task. `scope` is the part's name, with which the keys of its steps begin.

@@ -118,12 +118,12 @@ def enable_instrumentation(*, enable_sensitive_data: bool | None = None, force: 
 
 
 def enable_sensitive_telemetry(*, force: bool = False) -> None:
-    """Record traces and metrics, including the content of messages. After `disable_instrumentation`, `force` is needed."""
+    """Record traces and metrics, including the content of messages. No effect after `disable_instrumentation` without `force`."""
     enable_instrumentation(enable_sensitive_data=True, force=force)
 
 
 def disable_instrumentation() -> None:
-    """Stop recording traces and metrics; enabling them again needs `force`."""
+    """Stop recording traces and metrics. Afterwards, `enable_instrumentation` has no effect without `force`."""
     OBSERVABILITY_SETTINGS.refuse()
 
 
@@ -240,7 +240,7 @@ class Operation:
 async def follow(
     operation: Operation, parts: AsyncGenerator[PartT, None], finish: Callable[[Sequence[PartT]], None]
 ) -> AsyncGenerator[PartT, None]:
-    """Yield the parts of a stream that an operation produces. The span is active only while a part is produced.
+    """Yield the parts of a stream that an operation produces. The operation's span is active only while a part is produced.
 
     `finish` receives all parts and must end the operation; it is called in every case.
     """

@@ -118,7 +118,7 @@ def note_unsent(method: str, params: Mapping[str, object], error: BaseException)
 
 @contextmanager
 def create_mcp_client_span(method_name: str, target: str | None = None, attributes: Attributes | None = None) -> Generator[Span]:
-    """Open a span around a request to an MCP server, for clients that do not use the SDK. The span is active inside.
+    """Context manager: open a span for a request to an MCP server, and make it active. For clients that do not use the SDK.
 
     `target` is the name of the tool or prompt. If instrumentation is off, the span is not recorded. An exception is recorded by its class.
     """

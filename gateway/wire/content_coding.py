@@ -20,7 +20,10 @@ _ZLIB_OR_GZIP = 47
 
 
 class CodingError(ValueError):
-    """Raised if a body's content coding is unsupported or its data are corrupt. The message completes a sentence that begins "the body"."""
+    """Raised if a body's content coding is unsupported or its data are corrupt.
+
+    Its message has no subject, as in "has a corrupt content coding", so that callers can put "the body" before it.
+    """
 
 
 class Decompressor:

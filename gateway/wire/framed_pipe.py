@@ -37,7 +37,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
     """Reads and writes the standard streams of one child process as lines. A subclass implements the methods that receive lines."""
 
     def __init__(self, name: str, max_line_bytes: int, claims: Claims | None = None) -> None:
-        """Limit lines to `max_line_bytes`. `claims` grants the memory for each large line, and counts its bytes for the server `name`.
+        """Limit lines to `max_line_bytes`. `claims` grants the memory for each large line (`LARGE_BYTES` or more) of the server `name`.
 
         Without `claims`, large lines are delivered like short lines.
         """

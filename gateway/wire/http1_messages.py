@@ -93,7 +93,7 @@ class RequestHead:
         return {**self._facts, "headers": self.headers, "state": self._facts["state"].copy()}
 
     def with_values(self, values: Mapping[bytes, bytes], length: int) -> Self:
-        """Return a copy in which the fields in `values` have those values, and the body has `length` bytes. Not for repeated fields."""
+        """Return a copy for a message that has the field values in `values` and a body of `length` bytes. No field may occur twice."""
         other = object.__new__(type(self))
         other._facts, other.method, other.path, other.is_single = self._facts, self.method, self.path, True
         other.fields, other.length = {**self.fields, **values}, length
@@ -109,7 +109,7 @@ class ResponseHead:
     is_single: bool = True
 
     def with_values(self, values: Mapping[bytes, bytes], length: int) -> ResponseHead:
-        """Return a copy in which the fields in `values` have those values, and the body has `length` bytes."""
+        """Return a copy for a message that has the field values in `values` and a body of `length` bytes."""
         return ResponseHead({**self.fields, **values}, length)
 
 
@@ -137,7 +137,7 @@ class ParsedHead(Protocol):
         ...
 
     def with_values(self, values: Mapping[bytes, bytes], length: int) -> Self:
-        """Return a copy in which the fields in `values` have those values, and the body has `length` bytes."""
+        """Return a copy for a message that has the field values in `values` and a body of `length` bytes."""
         ...
 
 

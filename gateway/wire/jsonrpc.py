@@ -28,7 +28,7 @@ _FIRST_ID = re.compile(rb'\{"jsonrpc":"2\.0","id":("[^"\\]*"|-?\d+)[,}]')
 _METHOD = re.compile(rb'"method":"([^"\\]*)"')
 
 _N, _I = b"NI"
-"""First letters of `NaN` and `Infinity`, which Python writes and JSON does not allow."""
+"""First letters of `NaN` and `Infinity`. Python's encoders write these as numbers, although JSON does not have them."""
 
 
 def decode_object(data: bytes, *, is_counted: bool = False) -> JsonObject | None:
@@ -180,7 +180,7 @@ class RequestWriter:
     """Encodes the JSON-RPC requests of one connection. It encodes each method name once, and does not copy the parameters."""
 
     def __init__(self, repeated: str) -> None:
-        """`repeated` is the name of a parameter, such as `_meta`, whose value is often the same object, which is then encoded once."""
+        """`repeated` is the name of a parameter, such as `_meta`. If its value is the object of the last request, its JSON is reused."""
         self._repeated = to_json(repeated)
         self._methods: dict[str, bytes] = {}
         """JSON of each method name."""

@@ -2,7 +2,7 @@
 
 Encoding such a string again would cost more than the rest of the call. The parser checks the string separately from the rest of the
 message. In the rest, a random marker replaces the string, and must be found as a value of the result. So the JSON that is sent to the
-client is the JSON of the string that the gateway has judged. Many servers repeat the text of a content block in the structured content: it
+client is the JSON of the string that the gateway has checked. Many servers repeat the text of a content block in the structured content: it
 is decoded once if both strings have the same JSON.
 """
 
@@ -26,7 +26,7 @@ Encoding a shorter string takes less time than finding its JSON in the received 
 """
 
 ENDS_BYTES = 4096
-"""A long string is found only if it begins in the first bytes of the message, and ends in its last bytes: this many each."""
+"""A long string is found only if it begins within this many bytes of the message's start, and ends within this many bytes of its end."""
 
 SLICE_BYTES = 262_144
 """Maximum bytes of a JSON string that are decoded in one slice. Between two slices, other threads can run."""
@@ -238,9 +238,11 @@ def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
 
 
 def _gap(parts: Sequence[bytes], start: int, stop: int) -> tuple[int, int] | None:
-    """Return where the first of two long texts of equal length ends, and the second begins; `None` if there are not two.
+    """Return the position at which the first of two long texts of equal length ends, and the one at which the second begins.
 
-    A server may repeat the text of a content block in the structured content. `start` and `stop` enclose both texts.
+
+    Return `None` if there are not two texts. A server may repeat the text of a content block in the structured content. `start` and `stop`
+    enclose both texts.
     """
     middle = (start + stop) // 2
     near = _cut(parts, middle - ENDS_BYTES, middle + ENDS_BYTES)
