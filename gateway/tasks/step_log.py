@@ -115,7 +115,7 @@ class StepLog:
         return f"{name}#{count}"
 
     def restart(self, scope: str) -> None:
-        """Let the numbers of all steps whose names start with `<scope>/` begin at 1 again, because that part of the task begins."""
+        """Let the numbers of all steps whose names start with `<scope>/` begin at 1 again, because the part `scope` of the task begins."""
         for name in [name for name in self._counts if name.startswith(f"{scope}/")]:
             del self._counts[name]
 
@@ -335,7 +335,7 @@ class StepPort:
         return await self._log.step(self._log.number(f"{self._scope}/{name}"), work, repeatable=repeatable, ctx=ctx)
 
     async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> StartedStep:
-        """Begin a step of the task whose result the caller records later, through `StartedStep.finish`."""
+        """Begin the next step with this name. The returned object has the result that an earlier attempt recorded, or later records it."""
         key = self._log.number(f"{self._scope}/{name}")
         is_done, value = await self._log.begin(key, repeatable=repeatable, ctx=ctx)
         return StartedStep(is_done, value, partial(self._log.finish, key))

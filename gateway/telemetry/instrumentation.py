@@ -1,9 +1,9 @@
 """Switches traces and metrics on and off, and defines `Operation`, a span whose duration can also be recorded as a metric.
 
-Only OpenTelemetry's API is used, and imported when instrumentation is on.
+Of OpenTelemetry, only the API is used; it is imported when instrumentation is on.
 
-OpenTelemetry's providers belong to the process, so the switch, `OBSERVABILITY_SETTINGS`, is an object at module level. Off is the default;
-a call then costs one attribute read. Names and attributes follow the GenAI conventions
+OpenTelemetry's providers belong to the process, so the switch, `OBSERVABILITY_SETTINGS`, is an object at module level. By default
+instrumentation is off, and costs each call one attribute read. Names and attributes follow the GenAI conventions
 (https://opentelemetry.io/docs/specs/semconv/gen-ai/). Content of messages is recorded only on request.
 """
 

@@ -120,7 +120,7 @@ class Exchange(Generic[HeadT]):
         return self._size <= HIGH_WATER_BYTES
 
     def reject(self) -> None:
-        """Reject the request: drop its body, including parts that have not arrived."""
+        """Mark the request as rejected, and drop its body, including parts that arrive later."""
         self.is_started = self.is_rejected = True
         self._parts, self._size = [], 0
 

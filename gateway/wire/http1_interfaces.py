@@ -30,7 +30,7 @@ class Admission:
     is_local: bool
     """Whether the caller is the local user: one principal for all programs on this machine."""
     waits: bool
-    """Whether to wait for the end of a short body, so that the fast path can answer, instead of starting the ASGI application at once."""
+    """Whether to wait for the end of a short body, so that the fast path (no MCP SDK) can answer; else the ASGI application starts now."""
 
 
 class StartedRequest(Protocol):
