@@ -1,4 +1,4 @@
-"""`Envelopes`: checks what a request of protocol version 2026-07-28 declares about its client, and that the headers repeat its values.
+"""`Envelopes`: checks what a request of protocol version 2026-07-28 declares about its client, and whether its headers repeat its body.
 
 The envelope is the part of `_meta` that the protocol defines: protocol version, client capabilities and client name. Common forms are
 checked here. Unusual forms are checked by the models of the MCP SDK if the SDK is loaded; if not, the SDK handles the whole request (on the

@@ -1,7 +1,7 @@
-"""`InlineCall`: a call for a client without task support, which waits for the result, but which can become a background task.
+"""`InlineCall`: a call whose client has no task support and waits for the result. While it runs, the call can become a background task.
 
-The call runs in a separate asyncio task, so that it can continue after its request has ended. While the client waits, the steps of the call
-are in memory only; they are stored if the call becomes a task. `task_executor` runs the call; this module holds its shared state.
+The call runs in a separate asyncio task, so that it can continue after the client's request has ended. While the client waits, the steps of
+the call are in memory only; they are stored if the call becomes a task. `task_executor` runs the call; this module holds its shared state.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class InlineCall:
             self.done.set()
 
     async def _drive(self, first: InputRequired, work: Work, ctx: CallContext) -> ToolOutcome:
-        """Complete a call that became a task and returned the requests for input `first`.
+        """Complete a call that became a task, and whose first outcome (`first`) was requests for input.
 
-        The requests become questions of the task, and the call is repeated with the answers until it is finished.
+        The requests become questions of the task. The call is repeated with the answers until it returns another outcome.
         """
         outcomes: list[ToolOutcome] = [first]
 

@@ -43,7 +43,7 @@ class Lease:
         """Renew the lease in the database, for longer if renewals are late because the machine is busy.
 
         `known` maps the id of each task that runs in this process to the time of its last known change. Returns the ids of the tasks that
-        this process still owns, and the rows of the tasks that have changed in the database since then.
+        this process still owns, and the rows of the tasks that have changed in the database after these times.
         """
         async with self._renewing:
             began = anyio.current_time()

@@ -106,7 +106,7 @@ async def traced(
 
 
 def note_unsent(method: str, params: Mapping[str, object], error: BaseException) -> None:
-    """Record the span of a request that was not sent because no connection could be opened, if instrumentation is on."""
+    """If instrumentation is on, record a failed span for a request that was not sent because no connection could be opened."""
     if not OBSERVABILITY_SETTINGS.enable_instrumentation:
         return
     labels = {"mcp.method.name": method, **_named(method, params)}

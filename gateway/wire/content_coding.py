@@ -64,8 +64,8 @@ def decompressor_for(content_encoding: str) -> Decompressor | None:
 def decompress(parts: list[bytes], content_encoding: bytes, *, server: str, max_bytes: int) -> list[bytes]:
     """Return the body of a response, decompressed according to its `Content-Encoding` header.
 
-    `parts` is the whole body as it arrived; the result, too, is a list of consecutive parts. `server` is the name of the
-    server for error texts.
+    `parts` is the whole body as it arrived; the result, too, is a list of consecutive parts. `server` is the name of the server for
+    error texts.
 
     Raises:
         Malformed: The coding is unsupported, or the data are corrupt.

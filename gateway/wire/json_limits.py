@@ -9,10 +9,10 @@ from __future__ import annotations
 import codecs
 
 MAX_PARTS = 50_000
-"""Maximum number of parts (object members, objects and lists) of one message. This many members take about 50 ms with the MCP SDK."""
+"""Maximum number of parts (object members, objects and lists) of one message. Processing this many takes about 50 ms with the MCP SDK."""
 
 MAX_VALUES = 100_000
-"""Maximum number of values (object members and list elements) in one message. This many numbers take about 50 ms."""
+"""Maximum number of values (object members and list elements) in one message. Processing this many numbers takes about 50 ms."""
 
 WINDOW_BYTES = 65_536
 """Number of bytes of JSON text that `PartCounter` examines between two checks of the limits, in less than a millisecond."""

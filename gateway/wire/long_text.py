@@ -240,7 +240,6 @@ def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
 def _gap(parts: Sequence[bytes], start: int, stop: int) -> tuple[int, int] | None:
     """Return the position at which the first of two long texts of equal length ends, and the one at which the second begins.
 
-
     Return `None` if there are not two texts. A server may repeat the text of a content block in the structured content. `start` and `stop`
     enclose both texts.
     """

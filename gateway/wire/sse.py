@@ -1,7 +1,7 @@
 """Server-sent events (WHATWG HTML, 9.2): `SseParser` parses the bytes of a stream, `EventStream` queues the messages of a response.
 
-`http1_client` fills an `EventStream` for each response that is an event stream. Connections to servers that
-use another HTTP library only use `SseParser`.
+`http1_client` fills an `EventStream` for each response that is an event stream. Connections to servers
+that use another HTTP library only use `SseParser`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SseParser:
         return self._data_bytes + self._line_bytes
 
     def feed(self, part: bytes) -> list[bytes]:
-        """Parse the next bytes of the stream; return the data of each event that they complete, in time linear in the stream's size."""
+        """Parse the next bytes of the stream; return the data of each event that is complete now. This takes linear time."""
         if self._ended_in_return and part.startswith(b"\n"):
             part = part[1:]
             self._ended_in_return = False
