@@ -56,17 +56,17 @@ INPUT_REQUIRED = "input_required"
 """First word of the progress message that a client receives while its call waits for a person's approval."""
 
 MAX_SHOWN_CHARS = 300
-"""Maximum characters that the progress message of a call which waits for a person's decision shows of the question."""
+"""Maximum characters of the question in the progress message that a client receives while its call waits for a person's decision."""
 
 POLL_SECONDS = 0.25
-"""Seconds between two reads of the question of a waiting call from the database, because another process may store a person's decision."""
+"""Interval in seconds at which a waiting call looks in the database for a person's decision, which another process may have stored."""
 
 _DECISIONS: dict[QuestionState, Decision] = {
     "approved": "approve",
     "approved_always": "approve_always",
     "approved_always_with_arguments": "approve_always_with_arguments",
 }
-"""What a person decided, by the state of the question in the database. Any other state of an answered question denies the call."""
+"""Maps the state of an answered question in the database to the person's decision. Any other state of an answered question is a denial."""
 
 _DAY_SECONDS = 86_400.0
 
@@ -93,7 +93,7 @@ class Question:
     shown: str
     """The text that the person reads."""
     arguments: str = ""
-    """Digest of the call's arguments. If it is empty, the person cannot choose to approve all such calls in the future."""
+    """Digest of the call's arguments. If it is empty, the person can approve only this call, not all future calls of the tool as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,8 @@ class Grant:
 def approved_in_run(ctx: CallContext) -> bool:
     """Whether a person already approved this call of an agent's run.
 
-    The person did so in the agent's conversation, which a tool's `approval_mode` requires, or as policy requires (`note_approved`).
+    A tool's `approval_mode` can require an approval in the agent's conversation, and policy an approval at the gate (`note_approved`).
+    Either of them counts.
     """
     metadata: JsonObject = ctx.run.invocation.metadata if ctx.run.invocation is not None else {}
     return metadata.get(_APPROVED_KEY) is True or getattr(metadata.get("approval_response"), "approved", None) is True
@@ -179,8 +180,8 @@ class Approvals:
     ) -> Grant | Reject:
         """Ask a person to approve one round of a call (one request of the client). Return the approval, or a refusal.
 
-        The person is not asked if an earlier round of the call was approved, or if the person approved all such calls earlier. `by` is who
-        may approve according to the policy of the tool's source.
+        The person is not asked if an earlier round of the call was approved, or if a person approved this and similar calls before with the
+        decision "always". `by` is who may approve according to the policy of the tool's source.
 
         Raises:
             AskUnavailable: The client would have to show a form, but cannot be asked.
@@ -400,11 +401,11 @@ class Approvals:
         return f"{MARK_PREFIX}{nonce}{hmac.digest(key, said, 'sha256').hex()}"
 
     async def _presented(self, source: str, name: str, arguments: JsonObject, ctx: CallContext, key: str) -> str | None:
-        """Return the approval mark in a call's request state if it is valid, and record it as used.
+        """Return the approval mark in the request state of a call if it is valid, and record it as used; `None` without a valid mark.
 
-        Return `None` if there is no valid mark, or if it was used before: a client can send a request state again, so a mark that was valid
-        twice would let one approval run the call any number of times. A resumed durable task may present the mark that it used itself;
-        `key` identifies the question in the task.
+        An approval mark is a code that proves that a person approved the call in an earlier round. Each mark is valid once, because a
+        client could send a request state again, and run the call any number of times with one approval. Only a durable task that is
+        resumed may use its own mark again; `key` identifies the question in the task.
         """
         state = ctx.facts.request_state or ""
         if not state.startswith(MARK_PREFIX):

@@ -156,7 +156,8 @@ class Limiter:
 class Slot:
     """The slot of a `Limiter` that one call occupies while it works. It is released while the call waits for a person's answer.
 
-    As an entry of `CallContext.limits.waits`, it is called around each such wait.
+    Calling the object returns an async context manager that does this. The object is an entry of `CallContext.limits.waits`, so that every
+    wait of the call for an answer enters the context manager.
     """
 
     __slots__ = ("_caller", "_is_held", "_waiting", "limiter")
@@ -169,7 +170,10 @@ class Slot:
         self._waiting = 0
 
     def acquire_now(self) -> bool:
-        """Take a slot of the limiter without waiting, and return true; return false if no slot is free. Call this before other methods."""
+        """Take a slot of the limiter without waiting, and return true; return false if no slot is free.
+
+        Call this only while the call does not have a slot.
+        """
         self._is_held = self.limiter.acquire_now()
         return self._is_held
 

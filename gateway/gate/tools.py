@@ -97,9 +97,10 @@ class GuardedTool:
         return wire if description == self.definition.description else {**wire, "description": description}
 
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        """Return the tool's description for a caller with these scopes, or for the model of an agent whose file names the skills `named`.
+        """Return the tool's description for a caller whose API key has these scopes.
 
-        A description that the operator wrote is the same for every caller.
+        For the model of an agent, `named` lists the skills that the agent's file names, and the description shows only these skills. A
+        description that the operator wrote is the same for every caller.
         """
         tool, published = self.tool, self.definition.description
         if not isinstance(tool, DescribingTool) or published != tool.definition.description:
@@ -232,10 +233,11 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return self._settled(ctx) if ctx.ports.durable is None or self._rules.is_own else self._recorded(ctx)
 
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
-        """Call the tool, and return its outcome. Most exceptions become results with `isError`.
+        """Call the tool, and return its outcome. An exception of the tool becomes a result with `isError`, except in two cases.
 
-        `Rejected`, `AskUnavailable` and `NotFound` for a tool are raised. If an agent or workflow defines the tool itself
+        `Rejected`, `AskUnavailable`, and `NotFound` with the kind `tool` are raised. If an agent or workflow defines the tool itself
         (`gate.own_tools`), every exception is raised unchanged.
+
         """
         rules = self._rules
         try:
