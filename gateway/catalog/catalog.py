@@ -307,8 +307,8 @@ class Catalog:
     def refuse_quarantined(self, exposed_name: str, principal: Principal) -> str | None:
         """Record the refused call of a quarantined tool (a person has not accepted its definition), and return the error for the caller.
 
-        The text has the reason and the command that accepts the tool. Returns `None` if the name is not that of a quarantined tool, or if
-        the caller may not use the tool.
+        The error's text has the reason and the command that accepts the tool. Returns `None` if the name is not that of a quarantined
+        tool, or if the caller may not use the tool.
         """
         for listing in self.listings:
             if (reason := listing.quarantined(principal).get(exposed_name)) is not None:
@@ -326,8 +326,8 @@ class Catalog:
         return sum(1 for tool in self._tools.values() if tool.source == source_id)
 
     def withheld(self, source_id: str | None = None) -> dict[str, Reject]:
-        """Return why entries of one source, or of all, are not served: `<source>/<native name or URI>` → the rule and the reason.
-        Entries that the policy's `allow` and `deny` patterns hide are left out."""
+        """Return the tools and other entries of one source, or of all, that policy refuses: `<source>/<native name or URI>` → the refusal.
+        Entries that are hidden by the patterns `allow` and `deny` are not included."""
         return {
             f"{listing.entry.source.id}/{native}": verdict
             for listing in self.listings
@@ -386,7 +386,10 @@ class Catalog:
         raise NotFound("resource", uri)
 
     def _is_local(self, uri: str) -> bool:
-        """Return whether an unlisted URI is in a skill folder of this gateway, and not at a server that has the folder's name as label."""
+        """Return whether a URI that no source lists is in a skill folder of this gateway.
+
+        The name of a skill folder and the label of a server have the same position in a URI, so the URI could also belong to a server.
+        """
         root = "/".join(uri.split("/")[:3])
         return any(exposed.startswith(f"{root}/") for s in self.listings if s.entry.is_local for exposed in s.natives.get("resources", {}))
 

@@ -32,8 +32,8 @@ class SharedSkills:
     def __init__(self, catalog: Catalog, serve: Callable[[RemoteSkills], Awaitable[None]]) -> None:
         """Store the arguments and subscribe to the catalog's changes.
 
-        `serve` adds the skills to the gateway's skill index. It is called after each listing in which a server has skills, or no longer
-        has.
+        `serve` adds the skills to the gateway's skill index. It is called after each listing that finds skills, and after one that finds
+        none although the listing before did.
         """
         self._catalog = catalog
         self._serve = serve
