@@ -117,7 +117,7 @@ class ChildProcesses:
 
     @asynccontextmanager
     async def place(self, server: str, holder: Holder) -> AsyncGenerator[None, None]:
-        """Count one process of `server` towards the limit inside the context. At the limit, stop an idle process first.
+        """Count one process of `server` towards the limit while this context is entered. At the limit, stop an idle process first.
 
         Raises:
             NotSent: The limit is reached, and all processes are busy.

@@ -123,8 +123,9 @@ class Connection:
     async def session(self, *, probe: bool = False, patient: bool = False) -> Session:
         """Return the live session. If no session is open, wait for the running attempt to open a session, or start an attempt.
 
-        With `probe`, the session is for a call: if the server is failing although its session is open, only one caller gets the session, to
-        try the server, and all other callers get the error. With `patient`, wait for one more attempt after a failed attempt.
+        Pass `probe` if the session is for a call. If the server is failing although its session is open, then only one call at a time gets
+        the session, to try the server; other calls get the error. With `patient`, wait for one more attempt after a failed attempt to
+        connect.
 
         Raises:
             NotSent: No session was opened within `connectTimeoutSeconds`, or the server is failing; the message gives the last failure.
@@ -302,9 +303,9 @@ class Connection:
         self._watch_scope = None
 
     def _end_session(self, started: float) -> None:
-        """Give the session to no further call, before it is closed, which may take some time.
+        """Stop using the session for calls, because it has ended. Closing it, which may take some time, follows later.
 
-        If it was open for at least `STABLE_SECONDS`, let `run` open a new session at once.
+        If the session was open for at least `STABLE_SECONDS`, let `run` open a new session at once.
         """
         self._session = None
         if not self._resting and anyio.current_time() - started >= STABLE_SECONDS:

@@ -223,9 +223,11 @@ class InputGuard:
             raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
 
     async def _count(self, ctx: CallContext) -> int:
-        """Count a sampling request of this server for the caller in the gateway's database, and return their number in the hour before.
+        """Count a sampling request of this server for the caller in the gateway's database.
 
-        Without a quota (`sampling.maxRequests`), return 0 and count nothing.
+        Return the number of the caller's sampling requests from this server in the hour before.
+
+        If the policy sets no quota (`sampling.maxRequests`), count nothing and return 0.
         """
         limit = self._policy.sampling.max_requests
         if not limit:

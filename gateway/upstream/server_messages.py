@@ -29,7 +29,7 @@ MAX_OPEN_REQUESTS = 1_000
 """Maximum number of requests of one server that wait for their responses. Further requests are rejected."""
 
 MAX_PENDING_NOTIFICATIONS = 1_000
-"""Number of notifications of one server that wait for slow callers before further log messages are dropped. Other kinds always wait."""
+"""Number of notifications of one server that may wait for slow callers. Above it, log messages are dropped; other notifications wait."""
 
 
 class SessionHooks(Protocol):
@@ -57,7 +57,7 @@ class ServerMessages:
         self._server = server
         self._hooks = hooks
         self._running: dict[int, CallContext] = {}
-        """The running calls, by key. A message of the server that does not name a call may belong to any of them."""
+        """The running calls, by the key passed to `begin_call`. A message of the server that names no call may belong to any of them."""
         self._open: dict[anyio.CancelScope, set[int]] = {}
         """The server's requests that are being answered: cancel scope of the request → keys of the calls to which it may belong."""
         self._withdrawn: set[anyio.CancelScope] = set()

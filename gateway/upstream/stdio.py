@@ -36,7 +36,10 @@ CHECKS = 100
 """Number of checks after SIGTERM, in `GRACE_SECONDS`, whether the child's process group has ended. No event reports the end of a group."""
 
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "XDG_STATE_HOME")
-"""Environment variables that a child inherits: those of the MCP SDK, and `XDG_STATE_HOME`, with which a Moongate finds its state folder."""
+"""Environment variables that a child process inherits: those that the MCP SDK passes on, and `XDG_STATE_HOME`.
+
+With the latter, a child process that is a Moongate gateway finds its state folder."""
+
 
 
 @asynccontextmanager

@@ -123,16 +123,16 @@ class Carrier(Protocol):
 def rejected(server: str, error: RpcError) -> Rejected:
     """Convert a JSON-RPC error of the server to a `Rejected` failure.
 
-    Text that a person would not see is removed, and so are the keys in the error's data that only this gateway may set.
+    Hidden (invisible) characters are removed, and so are the keys in the error's data that only this gateway may set.
     """
     data = received_data(strip_value(error.data))
     return Rejected(strip_text(error.message), server=server, code=error.code, data=data)
 
 
 def describe(failure: RequestFailure, method: str) -> RequestFailure:
-    """Return a copy of a failed request's `failure` with a message for the caller, which names the server and the method.
+    """Return the failure of a request with a message for the caller, which names the server and the method.
 
-    The text of a failure that a carrier raises is only the cause.
+    It replaces `failure`, which a carrier raised, and whose text is only the cause.
     """
     server = failure.server
     match failure:

@@ -60,7 +60,7 @@ RESUME_ATTEMPTS = 4
 """Maximum number of attempts to resume an event stream that ended before its response (`Last-Event-ID`)."""
 
 RESUME_SECONDS = 1.0
-"""Seconds before an event stream is resumed if the server sent no `retry` field. The SDK's transport waits as long."""
+"""Seconds before an event stream is resumed if the server sent no `retry` field, as in the SDK's transport."""
 
 MIN_RESUME_SECONDS, MAX_RESUME_SECONDS = 0.1, 60.0
 """Shortest and longest wait before an event stream is resumed, if the server sent a `retry` field."""
@@ -159,11 +159,14 @@ class HttpCarrier:
     # -- overridden for 2025 sessions --------------------------------------------------------------------------
 
     def headers_of(self, request: OutgoingRequest) -> Headers:
-        """Return the HTTP headers of a request besides those of the server's configuration entry."""
+        """Return the HTTP headers of a request that are sent in addition to those of the server's configuration entry."""
         return request.headers
 
     def note_response(self, answer: Response) -> None:
-        """Inspect the head of a response for cookies, before its body is read. Does nothing for an MCP 2026 server (no sessions)."""
+        """Called with each response before its body is read, so that a subclass can react to cookies. Does nothing in this class.
+
+        Cookies matter only for MCP 2025 sessions, in which a load balancer may use them; an MCP 2026 server has no sessions.
+        """
 
     def note_cancelled(self, number: int) -> None:
         """Notify the server that the request with the id `number` is cancelled; its connection is closed already.
