@@ -41,7 +41,6 @@ _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "XDG_STATE_HOM
 With the latter, a child process that is a Moongate gateway finds its state folder."""
 
 
-
 @asynccontextmanager
 async def open_stdio(
     server: str,

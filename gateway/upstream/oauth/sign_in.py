@@ -103,7 +103,7 @@ class SignIn:
     async def _probe(self) -> tuple[Resource, str | None]:
         """Send a request without a token to the MCP server, to find out how to sign in.
 
-        Return the server's protected resource metadata, and the scopes that its 401 response requires (`None` if there are none).
+        Return the server's protected resource metadata, and the scopes that its 401 response requires, or `None`.
         """
         headers = {"accept": "text/event-stream, application/json", "content-type": "application/json"}
         ping = encode_message(request(1, "ping", {}))
