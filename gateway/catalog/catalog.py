@@ -125,7 +125,8 @@ class Catalog:
     async def arrange(self, entries: Sequence[CatalogEntry]) -> None:
         """Replace all sources by those of `entries`, in this order, and notify the listeners of each kind of list that changed.
 
-        The lists of an unchanged entry are not rebuilt. In-flight calls of removed sources continue. Must not be called concurrently.
+        The lists of a source whose entry is unchanged are not rebuilt. In-flight calls of removed sources continue. Must not be called
+        concurrently.
         """
         known = {listing.entry.source: listing for listing in self.listings}
         arranged: list[SourceListing] = []
@@ -409,12 +410,12 @@ class Catalog:
         return isinstance(listing.entry.full, AskingSource) and listing.entry.full.may_ask
 
     async def read(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
-        """Read the resource with an exposed URI if policy allows it. First wait for sources that are still starting. Raises `NotFound`."""
+        """Read the resource that clients see as `uri`, if policy allows it. First wait for sources that still start. Raises `NotFound`."""
         await self.ready()
         return await self.read_now(uri, ctx)
 
     async def read_now(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
-        """Read the resource with an exposed URI if policy allows it; do not wait for starting sources. Raises `NotFound`."""
+        """Read the resource that clients see as `uri`, if policy allows it; do not wait for starting sources. Raises `NotFound`."""
         listing, native = self.locate(uri)
         source = cast("Source", listing.entry.full)
 
@@ -434,7 +435,7 @@ class Catalog:
             raise NotFound("resource", uri) from None
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished | InputRequired:
-        """Get the prompt with an exposed name from its source, if policy allows it. Raises `NotFound`."""
+        """Get the prompt that clients see as `name` from its source, if policy allows it. Raises `NotFound`."""
         await self.ready()
         listing, native = self._owner_of_prompt(name)
         source = cast("Source", listing.entry.full)
@@ -448,7 +449,7 @@ class Catalog:
         return await listing.reads.read(Read(method="prompts/get", name=name, subject=("prompts", native)), ctx, work)
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """Return suggestions of the source for an argument of an exposed prompt or resource template. Raises `NotFound`."""
+        """Return the source's suggestions for an argument of a prompt or resource template that clients see. Raises `NotFound`."""
         await self.ready()
         kind: ScopeKind = "prompts" if ref.get("type") == "ref/prompt" else "resources"
         if kind == "prompts":

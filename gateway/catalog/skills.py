@@ -266,7 +266,10 @@ async def _page(listing: SourceListing, params: JsonObject, ctx: CallContext) ->
 
 
 def _shown_files(listing: SourceListing) -> list[str]:
-    """Return the exposed URIs of the files of all skills of a server without the skills extension: its resources below their folders."""
+    """Return the exposed URIs of the files of all skills of a server without the skills extension.
+
+    These are the skills' `SKILL.md` files, and the server's resources in the folders of these files.
+    """
     roots = tuple(uri.removesuffix(MANIFEST) + "/" for uri in listing.shown_skills)
     return list(dict.fromkeys([*listing.shown_skills, *(uri for uri in listing.natives.get("resources", {}) if uri.startswith(roots))]))
 

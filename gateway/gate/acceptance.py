@@ -1,9 +1,9 @@
 """`Acceptance`: prevents new or changed commands of a configuration from running until a person accepts them (`moongate lock --accept`).
 
-`config.executes` lists the entries of a configuration that execute something, `policy.acceptance_rule` decides which entries may run, and
-`storage.acceptance_record` stores which entries were accepted. A gateway uses one `Acceptance` object from start to stop. While the gateway
-starts, every entry may run, because the user started the gateway; after `settle`, only entries that a person has accepted. `moongate add`
-and `moongate lock` use this module to accept entries.
+`config.executes` lists the entries of a configuration that run a command or code. `policy.acceptance_rule` decides which of them may run,
+and `storage.acceptance_record` stores which of them a person has accepted. A gateway uses one `Acceptance` object from start to stop. While
+the gateway starts, every entry may run, because the user started the gateway; after `settle`, only entries that a person has accepted.
+`moongate add` and `moongate lock` use this module to accept entries.
 
 Decided: the record is written to the configured state folder and to the user's default state folder. Because: a configuration that
 changes `storage.dir` would otherwise begin with an empty record, with which everything may run. Revisit when: the configuration file no
@@ -41,9 +41,11 @@ All other commands and modules that a person must accept are named in the config
 
 
 class Acceptance:
-    """Decides which commands of servers, Python modules and scripts that a configuration names may run: those that a person has accepted.
+    """Decides which commands of servers, Python modules and scripts may run, of those that a configuration names.
 
-    Implements `config.executes.Admission`. All methods except `follow` block; use the object from one thread at a time.
+    A command, module or script may run if a person has accepted it, and while the gateway starts. Implements `config.executes.Admission`.
+    All methods except `follow` block; use the object from one thread at a time.
+
     """
 
     def __init__(self, *, is_start: bool = True, records_start: bool = False) -> None:
@@ -275,7 +277,10 @@ class Acceptance:
 
 
 def _homes(state_folder: str | None) -> list[Path]:
-    """Return the state folder `state_folder` (`storage.dir`), and the user's default state folder if it is another folder."""
+    """Return the folders that store which commands a person has accepted.
+
+    These are the configured state folder (`state_folder`, from `storage.dir`), and the user's default state folder if it is another one.
+    """
     homes = [state_dir(state_folder)]
     try:
         own = default_state_dir()

@@ -84,7 +84,7 @@ _APPROVED_KEY = "approved_at_gate"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to a person: whether to approve a tool call or a sampling request, or the form of a workflow."""
+    """A question to a person: whether a tool call or a sampling request may run, or a form that a workflow wants to have filled in."""
 
     kind: Literal["call", "sampling", "question"]
     source: str
@@ -166,10 +166,10 @@ class Approvals:
         self._events = events
 
     def approvers_on_list(self, ctx: CallContext, by: ApprovalBy | None) -> str:
-        """Return a text that describes who must approve a call that waits on the list of pending questions (in the database).
+        """Return a text that says who must approve a call, if people answer on the list of pending questions (a database table).
 
-        The text is empty if the call does not wait there, because its client shows the caller a form (elicitation) to approve it. `by` is
-        who may approve according to the policy of the tool's source.
+        Return an empty text if the caller answers instead, in a form (elicitation) that the client shows. `by` is who may
+        approve according to the policy of the tool's source.
         """
         by, caller = by or self._default_by(), ctx.facts.on_behalf_of
         is_own = may_approve_itself(by, caller.id, is_operator=is_operator(caller))
@@ -214,8 +214,9 @@ class Approvals:
     async def ask(self, question: Question, ctx: CallContext, by: ApprovalBy | None = None, key: str = "") -> Reject | None:
         """Ask a person a question, and wait for the decision. Return a refusal; `None` if approved.
 
-        `by` is who may decide according to the policy of the question's source. Inside a durable task, `key` identifies the question
-        (`CallContext.question`): when the task is resumed, an approval that was given under the same key is used, without asking again.
+        `by` is who may decide according to the policy of the question's source. Inside a durable task (a background call that continues
+        after a restart), `key` identifies the question (`CallContext.question`): when the task is resumed, an approval that was given under
+        the same key is used, without asking again.
 
         Raises:
             PolicyDenied: Too many questions of this caller are pending.
@@ -316,7 +317,8 @@ class Approvals:
         """Put a workflow's form on the list of pending questions (in the database), and return the answer as an elicitation result.
 
         This is for calls whose client cannot show forms: people answer with `moongate approvals` or the tool `review_approvals`.
-        `message` and `form` (a JSON Schema) are those of the elicitation. Inside a durable task, `key` identifies the question.
+        `message` and `form` (a JSON Schema) are those of the elicitation. Inside a durable task (a background call that continues after a
+        restart), `key` identifies the question.
 
         Raises:
             AskExpired: Nobody answered in time.
@@ -338,9 +340,9 @@ class Approvals:
     ) -> PendingQuestion:
         """Put a question on the list of pending questions (in the database), wait until a person decides or it expires, and return it.
 
-        `hint` is the command that answers, with `{id}` in place of the question's id. A resumed durable task waits for the question that it
-        put on the list before, and uses an earlier decision. While the database is not available, the wait continues until the question
-        expires.
+        `hint` is the command that answers, with `{id}` in place of the question's id. A durable task (a background call) that is resumed
+        after a restart puts no second question on the list: it waits for its earlier question, or uses the decision on it. While the
+        database is not available, the wait continues until the question expires.
         """
         if self._records is None:
             raise PolicyDenied("The connected client cannot ask a person.", rule=RULE, subject=question.source)

@@ -210,8 +210,8 @@ class Slot:
 def _slot_for(limiter: Limiter | None, ctx: CallContext) -> Slot | None:
     """Return the slot that a call with the context `ctx` must acquire; `None` if it needs no slot.
 
-    It needs none without a limiter, or if an outer call (agent → workflow → agent) already has a slot of the same limiter: waiting for
-    another slot could then deadlock.
+    It needs none if there is no limiter, or if a call that made this call (agent → workflow → agent) already has a slot of the limiter.
+    In the latter case, waiting for another slot could deadlock.
     """
     if limiter is None:
         return None
@@ -227,7 +227,7 @@ async def run_within(limiter: Limiter | None, seconds: float, ctx: CallContext, 
     Waiting for the slot or for a person's answer is not working time. `work` receives a context that contains the slot and the deadline.
 
     Raises:
-        AskExpired: A question of the work was not answered in time, which ended the work.
+        AskExpired: `work` asked a person a question, and ended because nobody answered in time.
     """
     slot = _slot_for(limiter, ctx)
     if slot is not None and not slot.acquire_now():

@@ -112,7 +112,7 @@ class OwnToolGuard:
     def guarded(self, tools: Sequence[Tool]) -> list[Tool]:
         """Wrap tools of this agent or workflow, so that each call passes its policy. Tools that the policy hides are left out.
 
-        Tools that are wrapped already, and tools that are only declared (`declaration_only`), are returned unchanged.
+        Tools that are wrapped already, and tools that the gateway does not run itself (`declaration_only`), are returned unchanged.
         """
         return [
             tool if is_guarded(tool) or getattr(tool, "declaration_only", False) else self.behind_gate(tool)
@@ -130,7 +130,8 @@ class OwnToolGuard:
     async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:
         """Ask a person to approve an action called `name`, which the text `shown` describes. Return the refusal; `None` if approved.
 
-        `key` identifies the question in a durable task, which is resumed without asking again.
+        `key` identifies the question in a durable task (a background call that continues after a restart), so that the person is not asked
+        again when the task is resumed.
         """
         approvals = self._gate.services.approvals
         if approvals is None:

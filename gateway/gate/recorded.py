@@ -19,7 +19,7 @@ FOLLOWED_TASK = "task"
 With this entry, a resumed task follows the server's task instead of starting another."""
 
 PASSED = "passed"
-"""Key in a recorded outcome of a durable task's step: true if policy judged the outcome before it was recorded.
+"""Key in the recorded outcome of a tool call, which is a step of a durable task: true if policy judged the outcome before recording it.
 
 Outcomes that earlier versions of the gateway recorded do not have this key."""
 

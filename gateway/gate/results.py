@@ -69,7 +69,7 @@ class ResultOrigin:
     owner: str
     """Id of the caller's principal. Only this principal may read the stored result."""
     origin: str
-    """Exposed tool name, resource URI or prompt name."""
+    """Name of the called tool or of the prompt, or URI of the resource, as clients see it."""
     form: Form = "content"
     output_schema: JsonObject | None = None
 
@@ -175,7 +175,10 @@ async def judge_large(result: JsonObject, rules: ResultRules, store: ResultStore
 def _judge(
     result: JsonObject, rules: ResultRules, encoded_bytes: int | None = None, *, is_searched: bool = True
 ) -> tuple[JsonObject, Pass | Shorten | Reject]:
-    """Check a result for hidden characters and size. Return it, without the characters that policy removes, and the verdict."""
+    """Check a result for hidden characters and size, and return the result and a verdict: pass, shorten or refuse.
+
+    The returned result does not have the characters that policy removes.
+    """
     verdict = judge_result_text(result, rules.hidden_text) if is_searched else PASS
     if isinstance(verdict, Reject):
         return result, verdict

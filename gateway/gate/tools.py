@@ -182,7 +182,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         self.needs_approval = rules.needs_approval
         self._grant: Grant | None = None
         self._has_passed = False
-        """Whether policy judged the outcome already, before it was recorded as a step of a durable task."""
+        """Whether policy judged the outcome already, before it was recorded as a step of a durable (resumable) task."""
         self._is_shortened = False
         self.arguments = arguments
         self.dropped: tuple[str, ...] = ()
@@ -229,7 +229,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return None
 
     def run(self, ctx: CallContext) -> CoroutineType[Any, Any, ToolOutcome]:
-        """Call the tool. In a durable task the call is a recorded step: an outcome that was recorded before is returned without a call."""
+        """Call the tool. In a durable (resumable) task, record the outcome, or return the outcome that is already recorded instead."""
         return self._settled(ctx) if ctx.ports.durable is None or self._rules.is_own else self._recorded(ctx)
 
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
@@ -285,7 +285,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
             self.outcome = "task"
 
     async def _recorded(self, ctx: CallContext) -> ToolOutcome:
-        """Call the tool as a recorded step of a durable task, or return the outcome that an earlier attempt recorded.
+        """Call the tool as a step of a durable (resumable) task, and record the outcome; or return the outcome that is already recorded.
 
         The outcome is judged before it is recorded. A large result that passes unchanged keeps its memory reserved until it is recorded.
         """

@@ -181,7 +181,10 @@ class Connection:
         return f"Server {self.server!r} is still starting; try again in a moment."
 
     def try_at_once(self) -> None:
-        """Drop the wait after a failure, so that the next call tries the server at once. For when the cause of the failure was removed."""
+        """Let the next call try the server at once, without the wait after a failure.
+
+        Called when the cause of the failure was removed, for example because a person signed in.
+        """
         self._retry_at = float("-inf")
 
     def note_failure(self, error: NotSent) -> None:

@@ -1,8 +1,9 @@
 """`InputGuard`: decides on each request for input of a remote server, and on the client capabilities that are declared to the server.
 
 Requests for input are sampling, elicitation and roots: requests that an MCP 2025 server sends, and those in `input_required` results of an
-MCP 2026 server. `policy.input_requests` has the rules. An allowed request goes to the caller, except for sampling requests that a model of
-the gateway answers (`sampling.mode` `answer`, and `ask` after approval). `input_rounds` handles the `input_required` results.
+MCP 2026 server. `policy.input_requests` has the rules. An allowed request goes to the caller. A sampling request goes to a model of the
+gateway instead if the policy's `sampling.mode` is `answer`, or if it is `ask` and a model is configured; `ask` first needs a person's
+approval. `input_rounds` handles the `input_required` results.
 """
 
 from __future__ import annotations

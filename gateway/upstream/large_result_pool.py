@@ -73,7 +73,9 @@ class HelperProcess:
         )
 
     def ask(self, fields: JsonObject, parts: Sequence[bytes] = ()) -> tuple[JsonObject, bytes]:
-        """Send an order, `fields` with `parts` as its body, and return the fields and the body of the reply.
+        """Send an order to the process, and return its reply. Order and reply each consist of a JSON object and a body of bytes.
+
+        `fields` is the JSON object of the order, and `parts` its body.
 
         Raises:
             OSError: The process ended.

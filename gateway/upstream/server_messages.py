@@ -129,7 +129,7 @@ class ServerMessages:
     async def receive_notification(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
         """Pass a notification of the server to `SessionHooks`. Drop a log message if `MAX_PENDING_NOTIFICATIONS` notifications wait.
 
-        Progress and cancellation are ignored here, because the carriers process them.
+        Progress and cancellation are ignored here, because the carriers, which receive the messages, process them.
         """
         if method in ("notifications/progress", "notifications/cancelled"):
             return
@@ -145,9 +145,9 @@ class ServerMessages:
             self._notifying -= 1
 
     def _only_caller(self) -> CallContext | None:
-        """Return the call to which a message belongs that names no call: the latest running call, if all are of one client session.
+        """Return the call to which to attribute a message of the server that names no call.
 
-        Return `None` in all other cases.
+        This is the only running call, or the latest one if all running calls belong to one client session; else return `None`.
         """
         calls = list(self._running.values())
         if len(calls) <= 1:

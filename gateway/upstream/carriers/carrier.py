@@ -23,16 +23,18 @@ if TYPE_CHECKING:
     from gateway.tools.context import CallContext
 
 Headers = tuple[tuple[str, str], ...]
-"""HTTP headers of one request, besides those of the server's configuration entry.
+"""HTTP headers of one request that are sent in addition to those of the server's configuration entry.
 
-Pass the same tuple object for equal headers, because `HttpCarrier` caches the encoded headers by it.
+Pass the same tuple object for equal headers, because `HttpCarrier` caches the encoded headers by this object.
 """
 
 Progress = Callable[[float, float | None, str | None], None]
 """Function that receives a progress report of a request: progress, total, message. It must return at once."""
 
 FIRST_REQUEST_ID = 1_000_000_001
-"""First JSON-RPC request id of a carrier that may share an MCP 2025 session with `SdkCarrier`, whose ids begin with 1."""
+"""First JSON-RPC request id of a carrier (an object that sends requests) that may share an MCP 2025 session with `SdkCarrier`.
+
+It is high, so that the ids of the two carriers differ: those of `SdkCarrier` begin with 1."""
 
 ACKNOWLEDGE_SECONDS = 5.0
 """Timeout for a server to accept an HTTP message that has no JSON-RPC response: a notification, a response, the end of a session."""
@@ -43,7 +45,7 @@ CANCELLATION = "notifications/cancelled"
 
 @dataclass(slots=True)  # not frozen: that would triple the cost of creating one, and every call creates one
 class OutgoingRequest:
-    """One request that a session passes to its carrier. Carriers do not change it."""
+    """One request that a session passes to its carrier, which sends it. Carriers do not change the object."""
 
     method: str
     params: JsonMapping
@@ -51,7 +53,7 @@ class OutgoingRequest:
     meta: JsonMapping | None
     """The `_meta` of the parameters. If two requests have the same object here, carriers may reuse its JSON."""
     headers: Headers
-    """HTTP headers of this request, besides those of the configuration; empty if the carrier's `has_headers` is false."""
+    """HTTP headers of this request, in addition to those of the configuration; empty if the carrier's `has_headers` is false."""
     is_modern: bool
     ctx: CallContext | None = None
     """The call for which the request is sent; `None` outside calls."""

@@ -1,8 +1,8 @@
 """Sends requests over streamable HTTP without the MCP SDK: `HttpCarrier` to 2026 servers, `HttpSessionCarrier` in sessions of 2025 servers.
 
-These classes do not follow redirects and do not use a proxy or OAuth: `open_http_carrier` returns `None` for servers that need a proxy or
-OAuth, and `request` raises `NeedsSdk` before the server has processed anything. `HttpOrSdkCarrier` then uses the SDK, which also opens and
-closes MCP 2025 sessions and reads their standalone stream (HTTP GET).
+These classes do not follow redirects and do not use a proxy or OAuth. `open_http_carrier` returns `None` for servers that need a proxy or
+OAuth; `request` raises `NeedsSdk` for a request that was not processed, for example because of a redirect. `HttpOrSdkCarrier` then uses the
+SDK, which also opens and closes MCP 2025 sessions and reads their standalone stream (HTTP GET).
 """
 
 from __future__ import annotations

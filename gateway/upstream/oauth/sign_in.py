@@ -36,7 +36,7 @@ SIGN_IN_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """The page that a person must open to sign in, with the authorization server and the scopes that it is for."""
+    """The page that a person must open to sign in, with its authorization server and the scopes that the sign-in requests."""
 
     issuer: str
     """Issuer of the authorization server on whose page the person signs in."""
