@@ -42,7 +42,7 @@ _RESOURCE_KINDS: Mapping[ChangeKind, tuple[Kind, ...]] = {"tools": (), "resource
 
 
 class Catalog:
-    """Holds the merged lists of all sources' tools, resources, templates and prompts, and forwards reads to the source of an entry.
+    """Holds the merged lists of all sources' tools, resources, templates and prompts, and forwards each read to the right source.
 
     Call `refresh` once after starting the sources, then run `run` in the background.
     """
@@ -265,7 +265,7 @@ class Catalog:
         self._owners[kind] = owners
 
     async def tools(self, patterns: Sequence[str] | None = None) -> Sequence[GuardedTool]:
-        """Return all tools that clients see, or, if `patterns` are given, all listed and unlisted tools that match one of them.
+        """Return all tools that clients see; or, if `patterns` are given, all tools that match a pattern, also those not listed to clients.
 
         A pattern is `<source>/<glob>`; the glob matches a tool's native name in its source. A pattern without `/` is the id of a source
         and matches all of its tools. Implements the protocol `ToolBox`, through which agents and workflows find tools.

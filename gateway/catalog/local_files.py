@@ -94,7 +94,7 @@ class LocalFiles:
         return self._taken
 
     async def follow(self, loaded: Callable[[], LoadedConfig], take_up: Callable[[], Awaitable[None]]) -> None:
-        """Poll the files until cancelled, and call `take_up` after each change, which loads the files again.
+        """Poll the watched files until cancelled. After each change, call `take_up`, which loads the files again.
 
         `loaded` returns the current configuration. Changes are ignored while its `server.reload` is false. If `take_up` fails, the error is
         logged and polling continues.

@@ -130,7 +130,6 @@ class SourceListing:
 
         A tool is quarantined (not served) while its definition differs from the accepted definition. This is the definition that the server
         listed first, or one that a person accepted later.
-
         """
         if not isinstance(self.entry.source, QuarantiningSource) or not (held := self.entry.source.quarantined()):
             return {}

@@ -45,7 +45,6 @@ class Acceptance:
 
     A command, module or script may run if a person has accepted it, and while the gateway starts. Implements `config.executes.Admission`.
     All methods except `follow` block; use the object from one thread at a time.
-
     """
 
     def __init__(self, *, is_start: bool = True, records_start: bool = False) -> None:

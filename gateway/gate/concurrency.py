@@ -210,7 +210,7 @@ class Slot:
 def _slot_for(limiter: Limiter | None, ctx: CallContext) -> Slot | None:
     """Return the slot that a call with the context `ctx` must acquire; `None` if it needs no slot.
 
-    It needs none if there is no limiter, or if a call that made this call (agent → workflow → agent) already has a slot of the limiter.
+    It needs none if `limiter` is `None`, or if a call that made this call (agent → workflow → agent) already has a slot of the limiter.
     In the latter case, waiting for another slot could deadlock.
     """
     if limiter is None:

@@ -237,7 +237,6 @@ class ToolCall(_ToolRequest[ToolOutcome]):
 
         `Rejected`, `AskUnavailable`, and `NotFound` with the kind `tool` are raised. If an agent or workflow defines the tool itself
         (`gate.own_tools`), every exception is raised unchanged.
-
         """
         rules = self._rules
         try:

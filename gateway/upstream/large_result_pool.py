@@ -126,8 +126,9 @@ class HelperPool:
     ) -> tuple[Decoded, Releasable | None]:
         """Parse a message with a helper process. Takes ownership of `parts`.
 
-        If the message answers a `tools/call` (`is_call` of its id) with a complete and plain result, return the message with an empty
-        result, and the `LargeResult` that has the real result. Otherwise return the whole message, parsed in this process, and `claim`.
+        `is_call` returns whether an id belongs to a pending `tools/call`. If the message answers such a call with a complete and plain
+        result, return the message with an empty result, and the `LargeResult` that has the real result. Otherwise return the whole message,
+        parsed in this process, and `claim`.
 
         Raises:
             ValueError: The message is not JSON.

@@ -323,7 +323,6 @@ async def open_session(server: str, carrier: Carrier, hooks: SessionHooks, *, cl
 
     The caller calls `negotiate` next. `carrier` sends and receives the messages; it must be open. `client` is the `clientInfo` that the
     server receives.
-
     """
     async with anyio.create_task_group() as tasks:
         session = Session(server, carrier, hooks, client, tasks)

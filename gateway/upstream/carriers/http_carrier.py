@@ -66,9 +66,9 @@ MIN_RESUME_SECONDS, MAX_RESUME_SECONDS = 0.1, 60.0
 """Shortest and longest wait before an event stream is resumed, if the server sent a `retry` field."""
 
 MAX_UNACKNOWLEDGED = 64
-"""Maximum number of messages without a JSON-RPC response that are sent to one server at once: cancellations, and responses to the server.
+"""Maximum number of messages that are sent to one server at once and have no JSON-RPC response.
 
-Further messages wait.
+These are cancellations, and responses to requests of the server. Further messages wait.
 """
 
 OnSession = Callable[[Mapping[str, str]], None]
