@@ -469,7 +469,7 @@ class Catalog:
         return await listing.reads.fetch(Read(method="completion/complete", name=native, subject=(kind, judged)), ctx, work)
 
     async def watch(self, uri: str, ctx: CallContext) -> None:
-        """Subscribe at the source to updates of the resource with an exposed URI, if policy allows it. Raises `NotFound`.
+        """Subscribe at the source to updates of the resource that clients see as `uri`, if policy allows it. Raises `NotFound`.
         Listeners registered by `subscribe_updates` receive the updates."""
         await self.ready()
         listing, native = self.locate(uri)

@@ -108,7 +108,10 @@ class LocalFiles:
                 logger.error("changed files not in use error=%s", error)
 
     async def changed(self, loaded: LoadedConfig) -> bool:
-        """Return whether the files differ from the snapshot of the last `take`; wait until they are unchanged for `SETTLE_SECONDS`."""
+        """Return whether the watched files differ from the snapshot of the last `take`.
+
+        If they do, first wait until they have been unchanged for `SETTLE_SECONDS`.
+        """
         now = await anyio.to_thread.run_sync(self._look, loaded)
         if self._is_taken(now):
             return False

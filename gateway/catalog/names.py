@@ -65,7 +65,10 @@ def expose_names(prefix: str, natives: list[str], budget: int = NAME_BUDGET) -> 
 
 
 def uri_label(prefix: str) -> str:
-    """Convert a source's prefix to the label in its exposed URIs: lower case, because URL parsers normalize it, and a valid scheme."""
+    """Convert a source's prefix to its label, which is part of the URIs that clients see.
+
+    The label is a valid URI scheme, in lower case, because URL parsers convert schemes to lower case.
+    """
     label = prefix.lower().replace("_", "-")
     return label if label[:1].isalpha() else f"s-{label}"
 

@@ -64,7 +64,7 @@ class SharedSkills:
             self._reading -= 1
 
     async def run(self) -> None:
-        """Until cancelled, list the skills of all servers again when resources change, after `wake`, or when a `ttlMs` has passed."""
+        """Until cancelled, list the skills of all servers again when resources change, when `wake` is called, or after a list's `ttlMs`."""
         while True:
             with anyio.move_on_after(self._remote.refresh_seconds if self._remote is not None else MAX_REST_SECONDS):
                 await self._wanted.wait()

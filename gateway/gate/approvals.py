@@ -1,7 +1,7 @@
 """`Approvals`: asks a person to approve a tool call or a server's sampling request, and waits for the decision.
 
-A caller that may approve its own call gets a form (elicitation) in its client; a 2026 client gets the form as `input_required`. Every other
-question becomes an entry of the pending list, a table in the database, which people answer with `moongate approvals` or the tool
+A caller that may approve its own call gets a form (elicitation) in its client; a client of MCP 2026 gets it as `input_required`. Every
+other question becomes an entry of the pending list, a table in the database, which people answer with `moongate approvals` or the tool
 `review_approvals`. Used by the gate for calls, and by `upstream` for sampling; `policy.approval_policy` decides which calls need an
 approval, and from whom. While a call waits, it uses no working time and no concurrency slot. Any answer that is not a clear approval denies
 the call.

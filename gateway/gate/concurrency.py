@@ -156,8 +156,8 @@ class Limiter:
 class Slot:
     """The slot of a `Limiter` that one call occupies while it works. It is released while the call waits for a person's answer.
 
-    Calling the object returns an async context manager that does this. The object is an entry of `CallContext.limits.waits`, so that every
-    wait of the call for an answer enters the context manager.
+    Calling the object returns an async context manager that releases the slot while it is entered. The object is an entry of
+    `CallContext.limits.waits`, so that every wait of the call for an answer enters the context manager.
     """
 
     __slots__ = ("_caller", "_is_held", "_waiting", "limiter")

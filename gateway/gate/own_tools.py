@@ -53,9 +53,9 @@ class OwnTool(GuardedTool):
 
 
 class OwnToolGates:
-    """Finds or creates the `OwnToolGuard` of each agent and workflow, which applies policy to the tools that it defines itself.
+    """Finds or creates the `OwnToolGuard` of each agent and workflow.
 
-    Implements `ToolGuards`.
+    The guard applies policy to the tools that its agent or workflow defines itself. Implements `ToolGuards`.
     """
 
     def __init__(self, rules: FunctionRules, services: GateServices) -> None:

@@ -16,7 +16,7 @@ RULE_META_KEY = "dev.moongate/rule"
 
 _MAX_NOTED_NAMES = 20
 _MAX_NOTED_LENGTH = 64
-"""Maximum characters of the name of a removed argument in events, logs and results, and (`_MAX_NOTED_NAMES`) maximum number of names.
+"""Maximum characters of the name of a removed argument in events, logs and results; `_MAX_NOTED_NAMES` limits the number of names.
 
 The limits exist because callers choose these names."""
 

@@ -78,7 +78,7 @@ class GuardedTool:
         return self.definition.description or ""
 
     def running(self, tool: Tool) -> GuardedTool:
-        """Return a copy of this object, with the same name, rules and limits, whose calls run `tool` instead."""
+        """Return a `GuardedTool` that wraps `tool` with the name, rules and limits of this object."""
         return GuardedTool(tool, self.rules, self.gate, exposed_name=self.exposed_name)
 
     @property
@@ -160,7 +160,10 @@ class _ToolRequest(GatedCall[OutcomeT]):
         self._rules = tool.rules
 
     def authorize(self) -> Reject | None:
-        """Return a refusal if the caller's scopes or policy forbid the tool, else `None`. Only built-in tools see the scopes afterwards."""
+        """Return a refusal if the caller's scopes or policy forbid the tool, else `None`.
+
+        Unless the tool is built in, the scopes are then removed from the call's context, because they do not limit the tool's own calls.
+        """
         principal = self.ctx.facts.principal
         if principal.scopes is not None:
             verdict = self._tool.admit(principal)
@@ -256,7 +259,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return outcome
 
     def _note(self, error: Exception) -> None:
-        """Record for the call's end event that the tool raised `error`. It is not a failure if it ends an agent's run on purpose."""
+        """Record for the call's end event that the tool raised `error`. It is not a failure if `error` ends an agent's run on purpose."""
         if isinstance(error, PolicyDenied):
             self.kind, self.outcome, self.rule = "call.refused", "refused", error.rule
         self.error = type(error).__name__

@@ -89,7 +89,7 @@ class Connection:
         self.settled = anyio.Event()
         """Set when the first attempt to connect has ended; set at once if only the first call is to start that attempt."""
         self.responded = anyio.Event()
-        """Set when the server has answered the first handshake; at the latest together with `settled`."""
+        """Set when the server has answered the first handshake, or when the first attempt to connect has ended (`settled`)."""
         self._remote = remote
         self._places = remote.children if isinstance(remote.entry, StdioServer) else None
         """Limits the child processes of the gateway, and is notified when this server's process is idle. `None` for a server over HTTP."""

@@ -95,7 +95,6 @@ class Pinning:
     async def write(self) -> bool:
         """Store the definitions that `note` added. If another process stored other definitions of these tools first, those become the pins.
 
-
         Return whether this changed a pin (accepted definition).
         """
         if self._record is None or not self._unwritten:

@@ -51,7 +51,7 @@ class SerialQueue:
         self._owner: str | None = None
         self._running = 0
         self._joined = 0
-        """Number of calls of the client that now uses the server, which began while calls of other clients waited."""
+        """Number of calls that the client which now uses the server has begun while calls of other clients waited."""
         self._waiting: CallerQueues[_Waiter] = CallerQueues()
         self._holders: list[Presence] = []
         """For each running call whose client may disconnect and reconnect: the object that reports whether the client is connected."""

@@ -167,7 +167,6 @@ class ServerLists:
         Does nothing for other methods, or if no call can be refused: the lock file has no accepted definitions of the server, or policy
         only warns. The tools of a session are read before its first call, and again after the server announced a change.
 
-
         Raises:
             PolicyDenied: The tool is not listed, or its definition differs.
             NotSent: The tools cannot be read.

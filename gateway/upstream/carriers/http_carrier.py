@@ -467,7 +467,7 @@ class HttpOrSdkCarrier:
         self._sdk.close()
 
     def _join(self, session: Mapping[str, str]) -> None:
-        """Send further requests of an MCP 2025 session without the SDK, because its handshake is complete."""
+        """From now on, send the requests of an MCP 2025 session without the SDK, because its handshake is complete."""
         if self.direct.receiver is not None and self._tasks is not None:
             self.in_session = HttpSessionCarrier(self.direct, session, self.direct.receiver, self._tasks, self._leave)
 

@@ -22,7 +22,8 @@ MAX_RETRY_SECONDS = 300.0
 """Longest wait in seconds that a server can request with the header `Retry-After`. After the wait, one call tries the server again."""
 
 NEVER_MISSING = frozenset({"initialize", "tools/list", "tools/call", "resources/read", "prompts/get", "subscriptions/listen"})
-"""Methods that are only sent to servers that support them, so that a 404 without a JSON-RPC error does not mean "method not found"."""
+"""Methods that are sent only to servers that support them. HTTP status 404 for one of these requests, without a JSON-RPC error, is
+therefore not read as "method not found"."""
 
 CHECK_URL = "check the URL; MCP endpoints often end in /mcp or /sse"
 
