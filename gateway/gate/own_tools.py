@@ -178,8 +178,8 @@ class OwnToolGuard:
 class _Renamed:
     """A tool under another name: the name by which policies refer to it.
 
-    `needs_approval` replaces what the tool's author set: whether a person must approve each call. It is false if the tool is already
-    wrapped by an object that asks for approvals, so that the person is not asked twice.
+    `needs_approval`, if given, replaces what the tool's author set: whether a person must approve each call. It is false if the tool is
+    already wrapped by an object that asks for approvals, so that the person is not asked twice.
     """
 
     def __init__(self, tool: Tool, name: str, *, needs_approval: bool | None = None) -> None:

@@ -123,9 +123,9 @@ class Connection:
     async def session(self, *, probe: bool = False, patient: bool = False) -> Session:
         """Return the live session. If no session is open, wait for the running attempt to open a session, or start an attempt.
 
-        Pass `probe` if the session is for a call. If the server is failing although its session is open, then only one call at a time gets
-        the session, to try the server; other calls get the error. With `patient`, wait for one more attempt after a failed attempt to
-        connect.
+        Pass `probe` if the session is for a call. If the server is failing although its session is open, then only one call per
+        `PROBE_SECONDS` gets the session, to try the server; other calls get the error. With `patient`, wait for one more attempt after a
+        failed attempt to connect.
 
         Raises:
             NotSent: No session was opened within `connectTimeoutSeconds`, or the server is failing; the message gives the last failure.

@@ -91,7 +91,8 @@ class ServerLists:
     async def _read(self, session: Session, kinds: Sequence[ChangeKind], *, announced: bool) -> None:
         """Read lists of the server on `session`, and call `on_change` for each list that differs from the list that was read before.
 
-        With `announced`, the server has announced a change of the lists: then `on_change` is called even if a list is the same.
+        With `announced`, the server has announced a change of the lists: then `on_change` is called even if a list is the same, unless the
+        server is another gateway.
         """
         for change in kinds:
             differs = False
