@@ -62,7 +62,7 @@ class Holder(Protocol):
     """The owner of one running child process, which can stop it to make room for another process."""
 
     def idle_since(self) -> float | None:
-        """Return the time of the last use, or `None` while the process is in use or starting."""
+        """Return the time at which the process was last used for a call, or `None` while it is in use or starting."""
         ...
 
     def evict(self) -> None:

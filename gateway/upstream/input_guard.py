@@ -88,7 +88,7 @@ class InputGuard:
         self._model = policy.sampling.model or "auto"
         models = services.models if policy.sampling.mode in ("ask", "answer") else None
         self.answers_itself = models is not None and models.can_answer(self._model)
-        """Whether a configured model answers sampling requests of this server."""
+        """Whether a model of the gateway, not the client's model, answers sampling requests of this server."""
         self.approving: list[tuple[CallContext, str]] = []
         """The calls whose request for input waits for an approval: the context of each call, and its approvers."""
 
