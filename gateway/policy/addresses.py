@@ -95,8 +95,8 @@ def is_loopback_host(host: str) -> bool:
 def is_same_origin(ours: str, other: str) -> bool:
     """Return whether requests with the secret headers for the URL `ours` may also be sent to `other`, a URL that a remote party names.
 
-    Both need the same scheme, host and port, and `other` must not contain a user name. `other` may also use https in place of http if
-    both use the default port.
+    The two URLs need the same scheme, host and port, and `other` must not contain a user name. `other` may also use https in place of
+    http if both URLs use the default port.
     """
     mine, theirs = urlsplit(ours), urlsplit(other)
     try:

@@ -114,7 +114,7 @@ def _one_line(key: str, value: JsonValue, depth: int) -> JsonValue:
 
 
 def _visible(line: str) -> str:
-    """Return a line without hidden characters, with single spaces between words and at most `MAX_INDENT` before them."""
+    """Return a line without hidden characters, with single spaces between words and at most `MAX_INDENT` spaces at its beginning."""
     clean = _BLANKS.sub(" ", strip_text(line).expandtabs(4))
     indent = min(MAX_INDENT, len(clean) - len(clean.lstrip()))
     return " " * indent + " ".join(clean.split())

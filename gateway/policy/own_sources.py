@@ -28,9 +28,10 @@ def is_own_source(source: str) -> bool:
 
 
 def own_policy(written: SourcePolicy | None) -> SourcePolicy:
-    """Return the policy of a source `agent/<name>` or `workflow/<name>`.
+    """Return the policy that applies to a source `agent/<name>` or `workflow/<name>`.
 
-    It is the configured policy `written` (`None`: all defaults), without the default limits on time and size of results.
+    `written` is the policy in the configuration, or `None`. The result is a copy in which limits on time and size of results that the
+    configuration does not set are unlimited instead of having the usual defaults.
     """
     policy = written or SourcePolicy()
     return policy.model_copy(update={key: limit for key, limit in _LIMITS.items() if key not in policy.model_fields_set})

@@ -316,5 +316,5 @@ def _cut(text: str, limit: int) -> str:
 
 
 def sentence(parts: Iterator[str] | Sequence[str]) -> str:
-    """Return the parts as sentences, each with a capital and a full stop, joined and cut to `MAX_REASON_LENGTH` characters."""
+    """Return the parts of a rejection's reason as sentences with capitals and full stops, cut to `MAX_REASON_LENGTH` characters."""
     return _cut(" ".join(f"{part[:1].upper()}{part[1:]}." for part in parts if part), MAX_REASON_LENGTH)

@@ -1,8 +1,8 @@
 """Decides whether a text of an elicitation form asks the user for a secret or only mentions a secret. Used by `form_judging`.
 
-"Enter your password" and "PIN?" ask for one. "Password policy", "we never ask for your password" and "reset the password of Alice?" only
-mention one. The words before and after the name of the secret decide, by the same rules in every language. Each text was split into words
-by `form_reading`, which also found the clauses (parts of sentences), the names of secrets (`Hit`) and the roles of other words
+"Enter your password" and "PIN?" ask for a secret. "Password policy", "we never ask for your password" and "reset the password of Alice?"
+only mention it. The words before and after the name of the secret decide, by the same rules in every language. Each text was split into
+words by `form_reading`, which also found the clauses (parts of sentences), the names of secrets (`Hit`) and the roles of other words
 (`request_words.WordRole`).
 """
 
@@ -298,7 +298,10 @@ def _is_quotation(reading: Reading, hit: Hit) -> bool:
 
 
 def _is_spoken_of(reading: Reading, hit: Hit) -> bool:
-    """Return whether a clause mentions the reader's own secret without an action on it ("Your password"), or several numbers of a card."""
+    """Return whether a clause mentions the reader's own secret without an action on it ("Your password"), so that it may ask for it.
+
+    Also true for a clause that names several numbers of a payment card ("card number, CVV").
+    """
     clause = reading.clause_of(hit.start)
     if _is_quotation(reading, hit) or _has_beside(reading, hit, "not", "elsewhere", "others"):
         return False
