@@ -107,7 +107,8 @@ def _read_frontmatter(header: str) -> tuple[JsonObject, list[Diagnostic]]:
     """Parse frontmatter as YAML; if it is not valid YAML, parse it line by line. Return the fields and diagnostics.
 
     Raises:
-        DocumentError: Neither works, or the frontmatter uses a refused feature of YAML (aliases, anchors, tags, repeated keys, depth).
+        DocumentError: Neither way of parsing works, or the frontmatter uses a refused feature of YAML (aliases, anchors, tags, repeated
+            keys, deep nesting).
     """
     try:
         value = load_yaml(header)

@@ -162,9 +162,10 @@ class LoadSkill:
         )
 
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        """Return the tool's description for one caller. It lists the skills `named`, or without names those that `scopes` include.
+        """Return the tool's description for one caller, with a list of skills.
 
-        `scopes` are those of the caller's API key; `None` means all skills.
+        These are the skills in `named` or, if `named` is empty, the skills that the caller may read: `scopes` are the scopes of the
+        caller's API key, and `None` allows all skills.
         """
         if named:
             skills = skills_named(self._index, named)

@@ -123,9 +123,9 @@ class FileSelection:
     def __init__(
         self, extensions: Sequence[str], depth: int, folders: Container[str] | None = None, chosen: FileFilter | None = None
     ) -> None:
-        """Store the rule. Files are offered from `depth` levels of folders, or if `folders` is given only from directly in these folders.
+        """Store the rule. A file is offered if it has one of `extensions` and is in the uppermost `depth` levels of the skill's folders.
 
-        `chosen` is a filter that must also accept the file.
+        With `folders`, the file must also be directly in one of these folders. With `chosen`, this filter must also accept the file.
         """
         self._extensions = frozenset(extension.lower() for extension in extensions)
         self._depth = depth

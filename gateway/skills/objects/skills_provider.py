@@ -188,11 +188,11 @@ class SkillsProvider(ContextProvider):
 
 _READING_TOOLS = frozenset({SkillsProvider.LOAD_SKILL_TOOL_NAME, SkillsProvider.READ_SKILL_RESOURCE_TOOL_NAME})
 _SKILL_TOOLS = _READING_TOOLS | {SkillsProvider.RUN_SKILL_SCRIPT_TOOL_NAME}
-"""Names of the three skill tools, which stay available when a loaded skill limits the tools of a run."""
+"""Names of the three skill tools (load, read, run), which stay available when a loaded skill limits the tools of an agent run."""
 
 
 class _SkillCalls:
-    """The functions of the three skill tools, for one agent run.
+    """The functions of the three skill tools (load a skill, read its files, run its scripts), for one agent run.
 
     They return an error text for an unknown name, and raise `ToolFailed` if code of a skill fails.
     """

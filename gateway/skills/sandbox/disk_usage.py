@@ -158,9 +158,9 @@ class _Nameless:
         return status.st_mode
 
     def _add_maps(self, path: str) -> bool:
-        """Add the deleted files that a thread has mapped, with their largest possible size. Return false if the thread has no memory left.
+        """Add the deleted files that a thread has mapped, with their largest possible size.
 
-        `path` is the thread's `maps` file in /proc.
+        `path` is the thread's `maps` file in /proc. Returns whether it lists any memory; an ended thread has none.
         """
         with open(path, "rb") as file:
             lines = file.readlines()

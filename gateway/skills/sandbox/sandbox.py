@@ -111,7 +111,7 @@ class Job:
     files: Mapping[str, bytes]
     """Content of the working folder, by relative path. The program gets a copy, which is deleted afterwards."""
     shown_at: str = ""
-    """Path of the folder that was copied. The program's copy is also available at this path, if the machine allows it."""
+    """Path of the folder with the original `files`. The program finds its copy at this path, too, if the machine allows it."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict[str, str]())
     read_paths: Sequence[str] = ()
     network: bool = False
@@ -136,7 +136,7 @@ class FinishedJob:
     stopped: str
     """The limit for which the run was ended, `disk` or `processes`; else empty. Other limits make calls of the program fail instead."""
     gap: str
-    """Reason why the program could see names and attributes of files outside its copy; empty if it could not."""
+    """Reason why the program could see names and attributes of files outside the copy of its job's files; empty if it could not."""
 
     @property
     def is_over_disk(self) -> bool:
@@ -160,14 +160,14 @@ class Sandbox:
         self._limiter = Limiter(concurrency)
         self._wrapper = ""
         self.gap = ""
-        """Reason why programs can see names and attributes of files outside their copy; empty if they cannot."""
+        """Reason why programs can see names and attributes of files outside the copy of their job's files; empty if they cannot."""
         self._may_fall_back = True
 
     async def probe(self) -> str:
-        """Test with a real program which kind of sandbox works here. Return why no program can run; empty if programs can run.
+        """Run test programs to select a kind of sandbox that works here. Return the reason if no kind works; empty if programs can run.
 
         The kinds are, in order of preference, namespaces that the launcher creates, namespaces that bubblewrap creates, and Landlock.
-        Later runs need the same protection: if names of files outside can be hidden now, a later run that cannot hide them is refused.
+        If the selected kind hides the names of files outside the sandbox, `run` refuses a program from which it cannot hide them.
         """
         self._may_fall_back = True
         reason = await self._choose()

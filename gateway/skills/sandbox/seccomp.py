@@ -111,12 +111,13 @@ _SUCCESS, _EPERM, _ENOSYS = _ERRNO, _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
 
 
 def install(*, is_apart: bool, has_network: bool) -> int | None:
-    """Install the filter for this thread and its children. With network access, return the descriptor that receives `bind` and `connect`.
+    """Install the filter for this thread and its children.
 
+    With `has_network`, return the descriptor from which the launcher receives the script's `bind` and `connect` calls; otherwise `None`.
     `is_apart` is whether the script is in a process namespace of its own, which hides other processes.
 
     Raises:
-        Unfit: The kernel cannot pass these calls to the launcher.
+        Unfit: The kernel cannot pass the `bind` and `connect` calls to the launcher.
         OSError: The kernel does not accept a filter.
     """
     code = program(is_apart=is_apart, has_network=has_network)

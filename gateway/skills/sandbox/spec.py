@@ -36,8 +36,8 @@ class Spec:
     nobody: bool
     """Whether the launcher must change to the user `nobody` first. Requires that the launcher runs as root."""
     nobody_inside: bool
-    """Whether only the script's process changes to the user `nobody`, in its namespaces and if it has its own root file system. The
-    launcher stays root."""
+    """Whether the script's process changes to the user `nobody` after it entered its namespaces, while the launcher stays root. The
+    process becomes root again if it cannot get a root file system of its own."""
     may_fall_back: bool
     """Whether the script may run even if names and attributes of files outside the sandbox cannot be hidden from it."""
     wrapped: bool
