@@ -53,7 +53,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, and return the response, whose body is checked while it is read.
 
-        The request's read timeout is the deadline of the whole response, except for an event stream.
+        The request's read timeout is the deadline of the whole response; for an event stream, only of its headers.
 
         Raises:
             ResponseUnreadable: The body cannot be decompressed. Raised here, or while the body is read.
@@ -82,7 +82,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         return response
 
     async def _head(self, request: httpx2.Request, until: float | None) -> httpx2.Response:
-        """Send a request, and return the response before its body is read. The deadline `until` ends a server that sends headers slowly."""
+        """Send a request, and return the response before its body is read. `until` is the deadline for the headers (`None`: none)."""
         if until is None:
             return await self._inner.handle_async_request(request)
         connecting: float | None = request.extensions.get("timeout", {}).get("connect")

@@ -49,10 +49,10 @@ _NOT_PUBLIC_IPV6 = (
 by the embedded IPv4 address."""
 
 _NAT64 = IPv6Network("64:ff9b::/96")
-"""NAT64 prefix, through which an IPv6-only network reaches all IPv4 addresses (RFC 6052); judged by the embedded IPv4 address."""
+"""NAT64 prefix, with which an IPv6-only network reaches all IPv4 addresses (RFC 6052). They are judged by the IPv4 address in them."""
 
 _6TO4 = IPv6Network("2002::/16")
-"""6to4 prefix, whose addresses embed an IPv4 address after the first 16 bits (RFC 3056); judged by the embedded IPv4 address."""
+"""6to4 prefix, whose addresses contain an IPv4 address after the first 16 bits (RFC 3056). They are judged by this IPv4 address."""
 
 
 def judge_address(text: str, *, loopback_allowed: bool) -> str | None:

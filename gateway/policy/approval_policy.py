@@ -50,10 +50,10 @@ _STANDING: tuple[Decision, ...] = ("approve", "approve_always_with_arguments", "
 
 
 def judge_approval(name: str, approval: Literal["never", "always"] | ApprovalLists, *, by_author: bool = False) -> bool:
-    """Return whether every call of a tool needs approval by the key `approval` of its source's policy.
+    """Return whether a person must approve every call of a tool. `approval` is the value of this key in the policy of the tool's source.
 
-    `name` is the tool's name at its server. The lists `always` and `never` contain globs; `never` takes precedence. `by_author`: the
-    tool's own definition requires approval, which only a matching glob in `never` overrides.
+    `name` is the tool's name at its server. The lists `always` and `never` contain globs over such names; `never` takes precedence.
+    `by_author`: the tool's own definition requires approval, which only a matching glob in `never` overrides.
     """
     if isinstance(approval, str):
         return by_author or approval == "always"

@@ -227,7 +227,7 @@ def _escaped(pattern: str) -> str:
 
 
 def judge_result_text(result: JsonObject, mode: HiddenText) -> Pass | Rewrite | Reject:
-    """Judge hidden text in the result of a tool or of a read, by the setting `mode` (`hiddenText` in the policy).
+    """Judge hidden text in the result of a tool call or of `resources/read`. `mode` is the setting `hiddenText` of the source's policy.
 
     Returns `Pass` to accept the result unchanged, `Rewrite` with a copy without hidden text, or `Reject`.
     """

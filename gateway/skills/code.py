@@ -306,7 +306,9 @@ def _to_bytes(value: object) -> bytes:
 
 
 def _skills_in(value: object) -> list[Skill | SkillsSource]:
-    """Return the skills and skill sources in a Python value: the value itself, an instance of a skill class, or those in a list.
+    """Return the skills and skill sources to which a Python value leads. It may be one, a class of skills, or a list of such values.
+
+    A class is instantiated. The result is empty for any other value.
 
     Raises:
         ConfigError: Creating an instance of the skill class fails.

@@ -38,7 +38,7 @@ _READ_ONLY_ATTRIBUTES = 0x1 | 0x2 | 0x4
 """`MOUNT_ATTR_RDONLY | NOSUID | NODEV` (linux/mount.h): a read-only mount without set-user-id programs and devices."""
 
 _SPARE_ENTRIES = 512
-"""Number of files and folders that the new root may have besides those of the script, for the mount points that the launcher creates."""
+"""Number of files and folders that a script's root file system may have besides those of the script: the mount points in it."""
 
 _KEEP_CAPABILITIES = 0b100
 """`SECBIT_NO_SETUID_FIXUP`: a process keeps its capabilities when it changes its user (linux/securebits.h)."""

@@ -1,4 +1,6 @@
-"""The seccomp filter of a sandboxed script: which system calls fail, which only pretend to succeed, and which the launcher answers.
+"""The seccomp filter of a sandboxed script. It says which system calls fail, and which only pretend to succeed.
+
+The calls `connect` and `bind` of a script with network access are answered by the launcher, the program that confines the script.
 
 Decided: a list of refused system calls; calls that are newer than the list are refused, too. Because interpreters need several hundred
 calls, which differ between versions, so that a list of allowed calls would break scripts at every upgrade.
