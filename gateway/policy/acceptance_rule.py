@@ -30,9 +30,9 @@ def may_run(records: Sequence[Recorded], *, is_running: bool, is_start: bool) ->
     """Return whether an entry of the configuration may run now. `records` say which state folders list the entry as accepted or waiting.
 
     An entry that this process already runs unchanged (`is_running`) may run. Any other entry may not run if it waits for a person's
-    acceptance in one of the records. An entry that does not wait may run if the user is starting the gateway (`is_start`). In a gateway
-    that was started before, every record with which a gateway was ever started must also accept the entry, so that a configuration
-    cannot accept itself by naming another state folder.
+    acceptance in one of the records. An entry that does not wait may run if the user is starting the gateway (`is_start`). Later, all
+    records with which a gateway was ever started must accept the entry, so that a configuration cannot accept itself by naming another
+    state folder. If there are no such records, one record that accepts the entry is enough.
     """
     if is_running:
         return True

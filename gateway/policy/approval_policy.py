@@ -112,12 +112,12 @@ def judge_sampling(source: str, by: ApprovalBy | None, *, has_forms: bool) -> Re
 
 
 def approvers(by: ApprovalBy) -> str:
-    """Return words for the people who may approve, for a message to any reader: for example `the caller or an operator`."""
+    """Return words for the people who may approve a call, for a message to any reader: for example `the caller or an operator`."""
     return "the caller or an operator" if by == "caller" else waits_for(by)
 
 
 def waits_for(by: ApprovalBy) -> str:
-    """Return words for the people who may approve, for a message to the caller whose call waits: for example `you or an operator`."""
+    """Return words for the people who may approve a call, for a message to the caller who waits: for example `you or an operator`."""
     return _APPROVERS[by][0].lower() + _APPROVERS[by][1:]
 
 
@@ -140,7 +140,7 @@ def with_script_approval(policy: SourcePolicy, scripts: ScriptSettings) -> Sourc
 
 
 def may_need_approval(config: GatewayConfig) -> bool:
-    """Return whether any rule of the configuration can require approval."""
+    """Return whether any rule of the configuration can require that a person approves a call."""
     return bool(_policies_with_approval(config))
 
 
@@ -216,7 +216,7 @@ def read_decision(answer: JsonMapping, *, standing: bool = False) -> Decision:
 
 
 def is_approved(answer: JsonMapping) -> bool:
-    """Return whether a person's answer to an approval form approves the call. For forms that did not offer permanent approvals."""
+    """Return whether a person's answer to an approval form that did not offer permanent approvals approves the call."""
     return read_decision(answer) == "approve"
 
 

@@ -29,7 +29,7 @@ MAX_MARKS = 4
 """Maximum number of combining marks that are kept on one letter, because more would cover the lines above."""
 
 MIN_COLUMNS = 20
-"""Minimum number of terminal columns to which `fit` wraps lines."""
+"""Minimum number of columns of text to which `fit` wraps the lines of a prompt, even in a narrower terminal."""
 
 _MARKS = re.compile("(?:│ ?){0,20}")
 

@@ -43,7 +43,7 @@ class Finding:
     text: str
 
 def lint_names(names: Iterable[str], servers: Iterable[str], own: Iterable[str] = ()) -> dict[str, tuple[Finding, ...]]:
-    """Return findings about policies whose name is not the name of a source, by name of the policy.
+    """Find policies whose name is not the name of a source. Returns the policy's name → findings about it.
 
     `names` are the keys of `policies` in the configuration, `servers` the keys of `mcpServers`, and `own` the sources `agent/<name>` and
     `workflow/<name>` of all agents and workflows.
@@ -224,10 +224,10 @@ def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozen
 
 
 def _unjudged(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str], place: str) -> Iterator[Finding]:
-    """Yield a finding for each tool that can read files without a path in its arguments, which is where rules restrict paths.
+    """Yield a finding for each tool that can read files in a call without a path argument, which no rule about paths restricts.
 
-    `place` is the path in the policy of a rule that restricts paths of some tool. `denied` are argument names that are never sent to the
-    source.
+    Used if the policy has such a rule for another tool; `place` is the path of that rule in the policy. `denied` are argument names that
+    are never sent to the source.
     """
     for tool, schema in _served(policy, schemas):
         accepted = _callers_arguments(tool, schema, policy, denied)

@@ -49,7 +49,7 @@ class FunctionNames:
     name: str
     """The name that policies use: the name of the tool if the function is served as a tool, otherwise the name of the function."""
     aliases: Sequence[str] = ()
-    """Other names of the function: the attribute's name in the file, and further names under which the function is served."""
+    """Other names of the function: the attribute's name in the agent or workflow file, and further names under which it is served."""
 
 
 def judge_function(function: FunctionNames, policy: SourcePolicy, source: str) -> Reject | None:

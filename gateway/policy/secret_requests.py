@@ -14,10 +14,10 @@ REACH = 9
 """Maximum distance, in words, between a word that requests ("enter") and the name of the secret."""
 
 MAX_BEFORE, MAX_BEHIND = 1, 3
-"""Maximum number of other words before and after the name of a secret in a clause that counts as the name alone ("GitHub PIN of alice")."""
+"""A clause counts as the name of a secret alone ("GitHub PIN of alice") if at most this many other words are before and after the name."""
 
 MAX_ADJECTIVES = 2
-"""Maximum number of words before the name of a secret with which a description still begins ("PEM encoded private key")."""
+"""A description begins with the name of a secret if at most this many words are before the name ("PEM encoded private key")."""
 
 _USED_BY_NAME = ("password", "key", "token", "code", "private key", "recovery phrase", "identity number")
 """Kinds of secrets that are requested by "which" before their name ("which password"). "Which pin" and "which card" mean something else."""

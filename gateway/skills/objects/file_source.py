@@ -64,8 +64,8 @@ class FileSkillsSource(SkillsSource):
         """Store the settings. Each of `skill_paths` is the folder of a skill, or has skills one or two levels below it.
 
         `resource_extensions` and `script_extensions` are the file extensions to offer: `None` means the default extensions, an empty
-        sequence offers no files. `resource_directories` and `script_directories` are arguments of agent-framework before 1.10: they
-        restrict the offer to files directly in these sub-folders; `.` is the skill's own folder.
+        sequence offers no files. `resource_directories` and `script_directories`, with the meaning of agent-framework before 1.10, restrict
+        the offer to files directly in these sub-folders; `.` is the skill's own folder.
 
         Raises:
             ValueError: `search_depth` is below 1, or the name of a directory is blank.
