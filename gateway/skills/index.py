@@ -69,7 +69,7 @@ class SkillIndex:
         return any(skill.is_listed for skill in self.skills)
 
     def named(self, name: str) -> list[Skill]:
-        """Return the skills in `for_models` that `name`, written by a model or a user, can refer to.
+        """Return the skills to which `name`, written by a model or a user, can refer, among those that models may see (`for_models`).
 
         An id or a `skill://` URI refers to one skill, a name without slash to every skill with that name. Upper and lower case are treated
         as equal, unless a skill is spelled exactly like `name`: then skills that differ in case are left out.

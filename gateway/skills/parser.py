@@ -42,7 +42,7 @@ EXECUTABLE_KEYS = frozenset({"hooks", "model", "context", "agent", "shell", "all
 """Frontmatter fields with which some hosts run commands or widen permissions. The gateway treats them as data."""
 
 TOOLS_ONLY = " Served by tools only"
-"""Start of the last sentence in messages of diagnostics about problems because of which `skills/list` leaves a skill out.
+"""Start of the last sentence in a diagnostic's message, if `skills/list` leaves out the skill because of the reported problem.
 
 The tools for skills still serve the skill. `SkillFrontmatter` removes the sentence, because it does not apply to skills in programs."""
 

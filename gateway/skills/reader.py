@@ -74,7 +74,7 @@ class SkillFolder:
         return self.is_settled and list_files(self.key[0], self.segments) == self.listing
 
     def overlaps(self, other: SkillFolder) -> bool:
-        """Return whether one of the two skill folders contains the other, so that both skills publish the same files."""
+        """Return whether this skill folder contains `other` or is inside it, so that both skills publish the same files."""
         shorter = min(len(self.segments), len(other.segments))
         return self.key[0] == other.key[0] and self.segments[:shorter] == other.segments[:shorter]
 

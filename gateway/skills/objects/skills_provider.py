@@ -149,12 +149,18 @@ class SkillsProvider(ContextProvider):
 
     @staticmethod
     def read_only_tools_auto_approval_rule(function_call: object) -> bool:
-        """Return whether a tool call loads a skill or reads one of its files. The approval middleware of agents accepts this as a rule."""
+        """Return whether a tool call loads a skill or reads one of its files.
+
+        The approval middleware of agents accepts this function as a rule: calls for which it returns true need no approval.
+        """
         return _is_call_of(_READING_TOOLS, function_call)
 
     @staticmethod
     def all_tools_auto_approval_rule(function_call: object) -> bool:
-        """Return whether a tool call is to one of the three skill tools. The approval middleware of agents accepts this as a rule."""
+        """Return whether a tool call is to one of the three skill tools (load a skill, read its files, run its scripts).
+
+        The approval middleware of agents accepts this function as a rule: calls for which it returns true need no approval.
+        """
         return _is_call_of(_SKILL_TOOLS, function_call)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:

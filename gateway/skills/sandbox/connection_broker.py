@@ -74,7 +74,7 @@ class Judge:
         return address[2:4] != bytes(2) if is_bind else ours.type != socket.SOCK_DGRAM and self.refuses(address)
 
     def refuses(self, address: bytes) -> bool:
-        """Return whether to refuse a stream connection to a packed socket address. A malformed address is refused."""
+        """Return whether to refuse a script's stream connection to the packed socket address. A malformed address is refused."""
         family = int.from_bytes(address[:2], "little") if len(address) >= 2 else -1
         if family == socket.AF_UNSPEC:
             return False  # disconnects the socket

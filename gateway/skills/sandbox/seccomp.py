@@ -54,8 +54,8 @@ OTHERS = (
 filter."""
 
 LANDLOCK = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self")
-"""System calls of Landlock, refused as by a kernel without Landlock, because a Landlock rule keeps a deleted file on the disk where
-`disk_usage` cannot see it."""
+"""System calls of Landlock. For a script, they fail as on a kernel without Landlock, because a Landlock rule keeps a deleted file on the
+disk where `disk_usage` cannot see it."""
 
 GROUPS = ("setpgid", "setsid")
 """System calls that leave the process group. Refused without a process namespace, because a run is then ended by killing its process
