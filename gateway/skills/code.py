@@ -306,9 +306,9 @@ def _to_bytes(value: object) -> bytes:
 
 
 def _skills_in(value: object) -> list[Skill | SkillsSource]:
-    """Return the skills and skill sources to which a Python value leads. It may be one, a class of skills, or a list of such values.
+    """Return the skills and skill sources in a Python value; empty if it has none.
 
-    A class is instantiated. The result is empty for any other value.
+    A skill or skill source is returned itself. For a skill class, a new instance is returned; for a list, what its items yield.
 
     Raises:
         ConfigError: Creating an instance of the skill class fails.

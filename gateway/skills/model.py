@@ -82,7 +82,7 @@ class SkillReport:
 
 
 def rejected_skills(reports: Iterable[SkillReport]) -> list[JsonObject]:
-    """Return the rejected skills as objects with `source`, `where` (path) and `message`, as a gateway reports files that it cannot load."""
+    """Return the rejected skills in the form in which a gateway reports files that it cannot load: `source`, `where` (path), `message`."""
     return [
         {"source": "skill", "where": report.path, "message": "; ".join(d.message for d in report.diagnostics if d.level == "error")}
         for report in reports

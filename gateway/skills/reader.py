@@ -94,7 +94,7 @@ class FolderReader:
         """One report per root folder (a folder searched for skills) that cannot be used, or that was not searched completely."""
 
     def read_roots(self, roots: Sequence[str], max_depth: int = MAX_SEARCH_DEPTH) -> Iterable[SkillFolder]:
-        """Read every skill up to `max_depth` levels below the folders `roots`. Yields the skill folders by root folder and path.
+        """Read every skill up to `max_depth` levels below the folders `roots`. Yields the skill folders in the order of `roots` and paths.
 
         Each skill is followed by the skills inside its folder. Problems of root folders are added to `trouble`.
         """

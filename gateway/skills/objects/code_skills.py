@@ -126,7 +126,8 @@ class InlineSkillScript(SkillScript):
     async def run(self, skill: Skill, args: ScriptArguments = None, **kwargs: object) -> object:
         """Call the function with the members of `args` as named arguments, and return its result.
 
-        `kwargs` are values of the host program. They are added to the arguments if the function accepts `**kwargs`.
+        `kwargs` are values of the host program (the program that runs the agent). They are added to the arguments if the function accepts
+        `**kwargs`.
 
         Raises:
             TypeError: `args` is not an object, does not fit the signature, or has a name that the host program sets.
