@@ -27,7 +27,7 @@ from gateway.tools.ports import Caller, LogLevel, NoCaller, Presence
 ToolT = TypeVar("ToolT")
 
 Wait = Callable[[], contextlib.AbstractAsyncContextManager[None]]
-"""A function that returns a context manager, which a call enters while it waits for a person (it releases a concurrency slot meanwhile)."""
+"""Returns a context manager that releases a concurrency slot of a call, and which the call enters while it waits for a person."""
 
 
 class CallClock:
@@ -98,7 +98,7 @@ class LateClock:
     __slots__ = ("_is_closed", "_seconds", "clock")
 
     def __init__(self, seconds: float) -> None:
-        """Create it without a clock. After `seconds`, the server begins to enforce the deadline of the call.
+        """Create a holder without a deadline. After `seconds`, the server begins to enforce the deadline that the holder then contains.
 
         The gate, which runs the call, enforces shorter deadlines from the start.
         """
@@ -108,9 +108,9 @@ class LateClock:
         """The clock whose deadline the server enforces; `None` if the gate, which runs the call, enforces all deadlines."""
 
     def takes(self, clock: CallClock, seconds: float) -> bool:
-        """Let the server enforce the deadline of `clock`, which is in `seconds`; return false if the gate must enforce it itself.
+        """Let the server enforce the deadline of `clock`, `seconds` from now; return false if the gate must enforce this deadline itself.
 
-        The gate runs the call and calls this. The server enforces only the first clock of a call, and only if its deadline is late enough.
+        Only the gate, which runs the call, uses this. The server enforces only the first deadline of a call, and only if it is late enough.
         """
         if self._is_closed or self.clock is not None or seconds <= self._seconds:
             return False
@@ -128,9 +128,9 @@ class StartedStep:
 
     is_done: bool
     value: JsonValue
-    """The recorded result; `None` if the step has no recorded result."""
+    """The result of the step, as JSON, that an earlier attempt of the task recorded; `None` if `is_done` is false."""
     finish: Callable[[JsonValue], Awaitable[None]]
-    """Function that records the result of the step. The caller of `begin` calls it when the step has ended."""
+    """Function that records the result of the step. The code that began the step calls it when the step has ended."""
 
 
 class DurablePort(Protocol):
@@ -159,8 +159,8 @@ class DurablePort(Protocol):
     def question(self, name: str) -> str:
         """Return the key of the next question (request for input) with this name; a resumed task finds the stored answer by the key.
 
-        Call it only in code that runs again when the task is resumed, or on the step log of the step that contains the question. Otherwise
-        the numbers in the keys shift when a recorded step is skipped.
+        The keys are numbered. Code inside a step does not run again when the step is recorded, so it must use the step log of that step
+        (`scoped`): otherwise later questions of a resumed task would get other numbers.
         """
         ...
 
@@ -174,8 +174,8 @@ class DurablePort(Protocol):
     async def judged(self, key: str, problem: str = "") -> bool:
         """Report that the answer to the question with this key was used, or, with `problem`, why it cannot be used.
 
-        A refused answer is removed, and the client that sent it receives the problem as an error. Returns whether the question stays open:
-        if the code then repeats the same request with the same key, clients see it under the same name.
+        A refused answer is removed, and the client that sent it receives the problem as an error. Returns true if the question stays open,
+        so that the code can send the same request with the same key again; clients see it under the same name.
         """
         ...
 
@@ -199,11 +199,11 @@ class DurablePort(Protocol):
         ...
 
     async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> StartedStep:
-        """Begin a step whose result the caller records later with `StartedStep.finish`. Other parameters and errors are those of `step`."""
+        """Begin a step of the task, whose result the caller of `begin` records later with `StartedStep.finish`. Else like `step`."""
         ...
 
     def shows(self, message: str) -> contextlib.AbstractContextManager[None]:
-        """Show `message` as the task's status message inside the context, even if other parts of the task report progress."""
+        """Return a context manager inside which `message` is the task's status message, even if other parts of the task report progress."""
         ...
 
     async def keep(self, name: str, value: JsonValue) -> None:
@@ -217,7 +217,7 @@ class DurablePort(Protocol):
     async def goes_on(self) -> bool:
         """Return whether the task will be resumed, by another process or at the next start, although its code is being cancelled here.
 
-        If so, its calls that are in flight on servers must not be cancelled there, because the resumed task waits for their results.
+        If so, in-flight calls of the task must not be cancelled on their servers, because the resumed task waits for their results.
         """
         ...
 
@@ -246,9 +246,10 @@ class ToolGuard(Protocol[ToolT]):
         ...
 
     def lent(self, tools: Sequence[ToolT]) -> list[ToolT]:
-        """Return tools of other sources, which an agent has by its key `skills`, wrapped so that these policy checks apply to them too.
+        """Return tools of other sources that the agent has by the key `skills` of its file, wrapped so that the agent's policy applies too.
 
-        A call passes these checks, and then those of the tool's source. Tools that policy hides are left out. Rules use native names.
+        A call passes the checks of the agent's policy, and then those of the tool's source. Tools that the agent's policy hides are left
+        out. Rules of the policy contain the tools' names at their source.
         """
         ...
 
@@ -265,8 +266,8 @@ class ToolGuard(Protocol[ToolT]):
     def function(self, reference: str, found: object, tool: ToolT) -> ToolT:
         """Return a tool that runs a Python function (`found`), wrapped so that its calls pass the policy checks (the gate).
 
-        `reference` is the name of the function in the file. The gate refuses each call if the policy of `function` or of the agent or
-        workflow denies the function.
+        `reference` is the name of the function in the agent's or workflow's file. The gate refuses each call if the policy of the source
+        `function`, or the policy of the agent or workflow, denies the function.
         """
         ...
 
@@ -335,7 +336,7 @@ class CallContext:
         return self.with_facts(dataclasses.replace(self.facts, meta=meta))
 
     def with_answers(self, answers: JsonMapping | None, state: str | None) -> CallContext:
-        """Return a copy with the client's answers to requests for input, and the `requestState` of these; both `None` for a new call."""
+        """Return a copy with the client's answers to requests for input, and the requests' `requestState`; both `None` for a new call."""
         return self.with_facts(dataclasses.replace(self.facts, input_responses=answers, request_state=state))
 
     def with_state(self, state: str | None) -> CallContext:
@@ -351,7 +352,7 @@ class CallContext:
         return CallContext(self.facts, dataclasses.replace(self.ports, durable=durable), self.limits, self.run)
 
     def with_wait(self, wait: Wait) -> CallContext:
-        """Return a copy with one more concurrency slot to release during waits for a person: `wait` returns the context manager for it."""
+        """Return a copy with one more concurrency slot, which the context manager from `wait` releases during waits for a person."""
         return dataclasses.replace(self, limits=dataclasses.replace(self.limits, waits=(*self.limits.waits, wait)))
 
     def for_invocation(self, invocation: Invocation) -> CallContext:
@@ -379,7 +380,7 @@ class CallContext:
         return CallContext(facts, self.ports, self.limits, AgentScope(invocation=invocation, tool_guard=self.run.tool_guard))
 
     def limited(self, clock: CallClock, wait: Wait | None) -> CallContext:
-        """Return a copy of the context with one more deadline and, if `wait` is given, one more concurrency slot."""
+        """Return a copy with one more deadline (`clock`) and, if `wait` is given, one more concurrency slot to release during waits."""
         held = self.limits
         waits = held.waits if wait is None else (*held.waits, wait)
         limits = CallLimits(clocks=(*held.clocks, clock), waits=waits, late_clock=held.late_clock)
@@ -465,7 +466,7 @@ class CallContext:
             yield
 
     async def here(self) -> None:
-        """Wait until the client has an open stream for messages. Call it inside `waiting`, so that the call ends if the client is lost."""
+        """Wait until the client has an open stream for messages. Use it inside `waiting`, so that a lost client ends the call."""
         if self.ports.presence is not None:
             await self.ports.presence.here()
 

@@ -75,7 +75,10 @@ class FunctionInvocationContext:
 
     @classmethod
     def for_call(cls, function: Tool, arguments: JsonMapping, ctx: CallContext) -> FunctionInvocationContext:
-        """Return the object to pass to a function's parameter annotated with this class: that of the agent's run, or a new one outside."""
+        """Return the object to pass to a function's parameter annotated with this class.
+
+        It is the object for the current tool call of an agent's run, or a new object outside an agent's run.
+        """
         current = ctx.run.invocation
         return current if isinstance(current, cls) else cls(function, arguments, ctx=ctx)
 

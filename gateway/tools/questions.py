@@ -28,8 +28,10 @@ async def ask_until_usable(
     """Send a request for input to the caller, pass the answer to `use`, and return the result of `use`.
 
     If `use` refuses the answer to a form or link (by `AnswerRefused`), the request is sent again with the reason. `key` identifies the
-    request in a durable task; each repetition has a new key, so that a resumed task finds the stored answers. Set `judges` if `use` may
-    refuse answers that match the schema of the request: a task may then repeat the request with the same key.
+    request in a durable task, so that a resumed task finds the stored answers; each repetition has a new key.
+
+    Set `judges` if `use` may refuse answers that match the schema of the request. In a durable task, the client that answered then receives
+    the reason, and the request is repeated unchanged with the same key.
 
     Raises:
         AnswerRefused: Too many answers were refused, or the refused answer was not given by a person (sampling, roots).
