@@ -66,7 +66,7 @@ class LineFile:
     async def _held(self, flags: int) -> AsyncGenerator[int | None]:
         """Context manager: open the file, wait for its lock, and yield the descriptor.
 
-        Yields `None` if the file does not exist and `flags` do not create it.
+        Yields `None` if the file does not exist and `flags`, which are those of `os.open`, do not create it.
         """
         descriptor = await anyio.to_thread.run_sync(self._open, flags)
         if descriptor is None:

@@ -14,9 +14,9 @@ def _table(name: str, *columns: str) -> sa.TableClause:
 
 
 locks = _table("locks", "name")
-"""Locks for transactions that count rows of a table or chain them by digests: one row per such table, or group of tables.
+"""Locks, of which a transaction takes one before it counts the rows of another table and adds a row, or adds to the audit log.
 
-A transaction that adds rows to the table first locks this row (`SELECT … FOR UPDATE`).
+There is one row per table, or group of tables, that needs a lock. The transaction locks this row (`SELECT … FOR UPDATE`).
 """
 
 audit = _table("audit", "id", "at", "kind", "source", "name", "principal", "fields", "digest")

@@ -71,7 +71,7 @@ class Presence(Protocol):
         ...
 
     def release(self) -> None:
-        """Take back one call of `need`. After the last one, the request no longer waits for the client, and continues without it."""
+        """Take back one call of `need`. When all calls of `need` are taken back, a lost client no longer ends the request."""
         ...
 
     def waiting(self) -> contextlib.AbstractAsyncContextManager[None]:
