@@ -47,7 +47,7 @@ class FlowSecurity(Model):
 
 
 MiddlewareEntry = str | dict[str, dict[str, JsonValue]]
-"""Reference to middleware, a Python object: `module:name`, or an object `{module:name: {argument: value}}` with constructor arguments."""
+"""Reference to middleware (a Python object): `module:name`, or `{module:name: {argument: value}}` with arguments for its constructor."""
 
 
 class AgentSettings(Model):

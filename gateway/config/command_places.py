@@ -117,7 +117,7 @@ def _work_folders(pairs: Iterable[tuple[str, str]], folder: Path) -> list[Path]:
 def _pairs(command: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield `(previous word, word)` for each word of a command.
 
-    The words are the arguments, and the parts of each argument: around `=`, as a shell would split it, and at separators.
+    The words are the arguments, and the parts into which each argument can be split: at its first `=`, as by a shell, and at separators.
     """
     for words in (command, *(pieces for argument in command for pieces in _pieces(argument))):
         for before, word in pairwise(("", *words)):

@@ -55,7 +55,7 @@ class Expander:
     """Expands the `${…}` references of one configuration, and collects the secret values that must be masked in output."""
 
     environ: Mapping[str, str]
-    """Environment variables that references name."""
+    """Environment variables whose values replace references such as `${VAR}`."""
     references: References
     secrets: set[str] = field(default_factory=lambda: cast("set[str]", set()))
     """Secret values to mask in all output. The expansion of a reference to a secret adds its value."""

@@ -222,7 +222,7 @@ def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequ
     """Validate the document `root` of a configuration file and return it as a `GatewayConfig`.
 
     Raises:
-        ConfigError: The document is invalid, or earlier steps found `mistakes`. The message has all mistakes, one per line.
+        ConfigError: The document is invalid, or `mistakes` is not empty. The message has all mistakes, one per line.
     """
     found = {error.path: str(error) for error in mistakes}
     config = None

@@ -226,7 +226,7 @@ class SourcePolicy(Model):
     tools: ToolFilter = Field(default_factory=ToolFilter)
     """Which tools of the source are served."""
     skills: SkillFilter = Field(default_factory=SkillFilter)
-    """Which skills of the source are served, for a server or for `skill`."""
+    """Which skills of the source are served. The source is a server or `skill`."""
     overrides: dict[str, ToolOverride] = Field(default_factory=dict)
     """Changes of single tools, by the tool's name at the source."""
     arguments: dict[str, dict[str, ArgumentRule]] = Field(default_factory=dict)
@@ -242,8 +242,8 @@ class SourcePolicy(Model):
     the result; `allow`: accept them.
     """
     pins: Literal["quarantine", "warn", "off"] = "quarantine"
-    """What to do with a tool whose definition differs from its first listing or the lock file. `quarantine`: hide the tool until a person
-    accepts the definition; `warn`: serve the tool and warn; `off`: do not compare.
+    """What to do with a tool whose definition has changed since the server first listed it, or differs from the lock file. `quarantine`:
+    hide the tool until a person accepts the definition; `warn`: serve the tool and warn; `off`: do not compare.
     """
     sampling: SamplingPolicy = Field(default_factory=SamplingPolicy)
     """How sampling requests of the server are handled."""

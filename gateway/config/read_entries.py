@@ -94,9 +94,10 @@ def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> E
 
 
 def _joined(mistakes: Sequence[ConfigError], path: str) -> ConfigError:
-    """Combine all mistakes of a server entry into one error with the path of the first mistake and the text `text; key: text`.
+    """Combine all mistakes of a server entry into one error, with the JSON path of the first mistake.
 
-    `path` is the JSON path of the entry.
+    The text of the error is the text of the first mistake, followed by `; key: text` for each other mistake. `path` is the JSON path of the
+    entry.
     """
     first, *others = mistakes
     if not others:

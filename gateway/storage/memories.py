@@ -30,7 +30,7 @@ MAX_MEMORIES = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A stored text that a search has found, with its similarity to the query."""
+    """A stored text that a search has found, and the fields that were stored with the text."""
 
     text: str
     fields: JsonObject

@@ -14,9 +14,10 @@ def _table(name: str, *columns: str) -> sa.TableClause:
 
 
 locks = _table("locks", "name")
-"""Locks, of which a transaction takes one before it counts the rows of another table and adds a row, or adds to the audit log.
+"""Rows that transactions lock (`SELECT … FOR UPDATE`), so that only one transaction at a time counts the rows of a table and adds to it.
 
-There is one row per table, or group of tables, that needs a lock. The transaction locks this row (`SELECT … FOR UPDATE`).
+There is one row per table, or group of tables. Some tables are locked because their number of rows is limited, the audit log because each
+entry contains the digest of the previous entry.
 """
 
 audit = _table("audit", "id", "at", "kind", "source", "name", "principal", "fields", "digest")

@@ -41,7 +41,7 @@ class NewTask:
     """A new task that waits to be stored, and the result of storing it."""
 
     def __init__(self, row: TaskRow, steps: Steps, choose: Choose | None, *, max_open: int, max_kept: int) -> None:
-        """Encode the task and its finished steps. The arguments are those of `TaskRows.add`.
+        """Encode a task and its finished steps for the database. The arguments are those of `TaskRows.add`.
 
         Raises `TypeError` or `ValueError` if a part of the task is not JSON.
         """

@@ -227,7 +227,7 @@ class Tool(Protocol):
         ...
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run the tool once. Its caller, the gate, has checked the arguments against the policy and the input schema.
+        """Run the tool once. The gate, which calls this, has checked the arguments against the policy and the input schema.
 
         A failure on which a model can act is returned as a `Complete` with `isError`, or raised as a `GatewayError`, which the gate
         converts to such a result.

@@ -93,5 +93,5 @@ class CallFacts:
 
     @property
     def skills_in_files(self) -> frozenset[str]:
-        """The names of skills in the surrounding agent and workflow files, which the call may use regardless of the caller's scopes."""
+        """The skills in the surrounding agent and workflow files, by name. The call may use them whatever the caller's API key permits."""
         return frozenset(value for name, value in self.provenance.named_in_files if name == SKILL_ARGUMENT)

@@ -124,7 +124,7 @@ class LateClock:
 
 @dataclass(frozen=True, slots=True)
 class StartedStep:
-    """A step of a durable task, as `DurablePort.begin` returns it: newly started, or with the result that an earlier attempt recorded."""
+    """A step of a durable task (a background call that continues after a restart), newly started or with an already recorded result."""
 
     is_done: bool
     value: JsonValue
@@ -280,7 +280,7 @@ class CallPorts:
     presence: Presence | None = None
     """Tracks whether the client is connected, for a request in a 2025 session over HTTP. Other requests end with their connection."""
     durable: DurablePort | None = None
-    """The step log of the durable task that contains the call; `None` outside a task."""
+    """Records the steps of the durable task (a background call that continues after a restart) that contains the call; `None` outside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +348,7 @@ class CallContext:
         return CallContext(self.facts, dataclasses.replace(self.ports, caller=caller), self.limits, self.run)
 
     def with_durable(self, durable: DurablePort | None) -> CallContext:
-        """Return a copy of the context with another step log of the durable task, or without one."""
+        """Return a copy of the context with another recorder for steps of the durable task that contains the call, or without one."""
         return CallContext(self.facts, dataclasses.replace(self.ports, durable=durable), self.limits, self.run)
 
     def with_wait(self, wait: Wait) -> CallContext:
@@ -408,7 +408,7 @@ class CallContext:
     def inside_agent(self, skills: Sequence[str] = (), *, shows_errors: bool = False) -> CallContext:
         """Return the context for the run of an agent whose file names `skills`, which it may use regardless of the caller's scopes.
 
-        Constants in the file of a surrounding workflow are no longer exempt from these scopes.
+        Inside the run, constants in the file of a surrounding workflow are no longer exempt from these scopes.
         """
         named = frozenset((SKILL_ARGUMENT, skill) for skill in skills)
         came = self.facts.provenance
@@ -425,7 +425,7 @@ class CallContext:
         return self._with_provenance(dataclasses.replace(came, named_in_files=came.named_in_files | constants))
 
     def as_step(self, durable: DurablePort | None, key: str) -> CallContext:
-        """Return the context of a step of a durable task. Servers receive the step's `key` as an idempotency key."""
+        """Return the context of a call that is a step of a durable task. Servers receive the step's `key` as an idempotency key."""
         step = self._with_provenance(dataclasses.replace(self.facts.provenance, step_key=key)).with_durable(durable)
         return step.with_meta({**self.facts.meta, IDEMPOTENCY_KEY: key})
 

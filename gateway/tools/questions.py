@@ -19,7 +19,10 @@ MAX_WRONG_ANSWERS = 5
 """Maximum number of unusable answers to one question. More raise an error, because a program rather than a person sends so many."""
 
 MAX_WRONG_TASK_ANSWERS = 100
-"""Maximum number of unusable answers to one question of a durable task. It is high, because an error would end a task of many days."""
+"""Maximum number of unusable answers to one question of a durable task (a background call that continues after a restart).
+
+It is high, because more unusable answers end the task, which may have run for days.
+"""
 
 
 async def ask_until_usable(
