@@ -54,7 +54,7 @@ class AgentSettings(Model):
     """Settings of every agent that runs in this gateway."""
 
     middleware: list[MiddlewareEntry] = Field(default_factory=list[MiddlewareEntry])
-    """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`. They wrap the middleware of an agent's file."""
+    """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`. They run around the middleware of an agent's file."""
     files: FileAccess | None = None
     """A folder whose files every agent can use, unless the agent's file has the key `files`."""
     security: FlowSecurity | None = None

@@ -20,9 +20,10 @@ _CODE_SUFFIXES = frozenset(
 
 _PROGRAM_STEMS = frozenset(("__main__", "__init__", "index", "main", "server"))
 _PROGRAM_FILES = frozenset(("package.json", "pyproject.toml", "setup.py", "deno.json", "deno.jsonc", "Cargo.toml", "go.mod", "main.go"))
-"""Names of files that make their folder count as a program. Folders without such a file count as data.
+"""Names of files by which a folder is recognized as a program.
 
-A code file whose name without suffix is in `_PROGRAM_STEMS` also makes its folder a program.
+A folder also counts as a program if it contains a code file whose name without suffix is in `_PROGRAM_STEMS`. All other folders count as
+data.
 """
 
 _FOLDER_WORDS = frozenset(("-C", "--chdir", "--directory", "--cwd", "--project", "--prefix", "--dir", "cd", "pushd"))

@@ -141,7 +141,7 @@ def load_text(
 
 
 def read_runs(text: str, path: Path) -> tuple[tuple[RunEntry, ...], str | None]:
-    """Return the entries of a configuration that make the gateway execute something, and the absolute path of its `storage.dir`.
+    """Return the entries of a configuration that make the gateway execute a command or module, and the absolute path of its `storage.dir`.
 
     `text` is the content of the file `path`. Nothing is executed, and references are not expanded.
 
@@ -241,7 +241,7 @@ def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequ
 
 
 def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
-    """Return the decoded configuration with the references in `storage.url` expanded, because this URL may contain a password."""
+    """Return the decoded configuration with the references in `storage.url` expanded. Only this setting contains a password."""
     storage = members_of(root.get("storage"))
     if not isinstance(url := storage.get("url"), str):
         return root

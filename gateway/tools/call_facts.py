@@ -18,9 +18,9 @@ class Provenance:
     """The origin of a call: which agents, workflows or task the call is part of. The gateway sets these fields, never a request."""
 
     caller: Principal | None = None
-    """The principal of the original caller with the scopes of its API key, if `CallFacts.principal` has no scopes any more.
+    """The principal of the original caller with the scopes of its API key. `None` until the gate has authorized the call, or without scopes.
 
-    The gate sets it when it has authorized the call and removes the scopes from `CallFacts.principal`. Before that it is `None`.
+    When the gate authorizes the call, it removes the scopes from `CallFacts.principal`, so they are stored in this field.
     """
     agent_depth: int = 0
     """Number of nested agent runs that this call is part of; 0 outside an agent."""
@@ -93,5 +93,5 @@ class CallFacts:
 
     @property
     def skills_in_files(self) -> frozenset[str]:
-        """The skills in the surrounding agent and workflow files, by name. The call may use them whatever the caller's API key permits."""
+        """The names of the skills in the surrounding agent and workflow files. The scopes of the caller's API key do not apply to them."""
         return frozenset(value for name, value in self.provenance.named_in_files if name == SKILL_ARGUMENT)

@@ -27,7 +27,7 @@ from gateway.tools.ports import Caller, LogLevel, NoCaller, Presence
 ToolT = TypeVar("ToolT")
 
 Wait = Callable[[], contextlib.AbstractAsyncContextManager[None]]
-"""Returns a context manager that releases a concurrency slot of a call, and which the call enters while it waits for a person."""
+"""Function that returns a context manager, which releases a concurrency slot of a call while the call waits for a person."""
 
 
 class CallClock:
@@ -189,9 +189,9 @@ class DurablePort(Protocol):
     ) -> JsonValue:
         """Run `work` once, and record its JSON result. `work` receives an idempotency key of the step, the same at every attempt.
 
-        Steps of the same name are numbered in their order. A step that was running when the process died runs again if it is `repeatable`
-        (a function receives the key without the task's id and decides); otherwise a person decides. Deadlines of `ctx`, the call that
-        contains the step, stop while a person decides.
+        Steps of the same name are numbered in their order. A step that was running when the process died runs again if `repeatable` is
+        true, or is a function that returns true for the step's key without the task's id. Otherwise a person decides; meanwhile the
+        deadlines of `ctx`, the call that contains the step, stop.
 
         Raises:
             ToolFailed: The outcome of an earlier attempt is unknown, and the step must not be repeated.
@@ -199,7 +199,7 @@ class DurablePort(Protocol):
         ...
 
     async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> StartedStep:
-        """Begin a step of the task, whose result the caller of `begin` records later with `StartedStep.finish`. Else like `step`."""
+        """Begin a step of the task; its result is recorded later with `StartedStep.finish`. Parameters and errors are those of `step`."""
         ...
 
     def shows(self, message: str) -> contextlib.AbstractContextManager[None]:
@@ -254,7 +254,7 @@ class ToolGuard(Protocol[ToolT]):
         ...
 
     async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:
-        """Ask a person to approve the call of `name`, which the text `shown` describes; return `None` if approved.
+        """Ask a person to approve the call of `name`, which the text `shown` describes. Return the refusal, or `None` if approved.
 
         `key` identifies the question in a durable task (`CallContext.question`).
 
@@ -387,9 +387,9 @@ class CallContext:
         return CallContext(self.facts, self.ports, limits, self.run)
 
     def authorized(self) -> CallContext:
-        """Return the context for an authorized call: its principal has no scopes, because an agent or workflow may use what its file names.
+        """Return the context for a call that the gate has authorized: its principal no longer has the scopes of the caller's API key.
 
-        `on_behalf_of` still returns the principal with its scopes.
+        So the scopes do not apply to nested calls, by which an agent or workflow uses what its file names. `on_behalf_of` has them still.
         """
         return self._from(self.facts.principal.unscoped(), caller=self.facts.on_behalf_of)
 
@@ -400,15 +400,15 @@ class CallContext:
     def for_argument(self, name: str, value: str) -> CallContext:
         """Return the context with which to check whether this call may use `value`, the value of its argument `name` (such as a URI).
 
-        A value that a workflow's or agent's file contains may be used regardless of the caller's scopes; for other values, the scopes
-        apply. Values that an agent's model chooses count as the caller's, because the caller's prompt controls the model.
+        The scopes of the caller's API key apply to the value, unless a workflow's or agent's file contains it. Values that an agent's model
+        chooses count as the caller's, because the caller's prompt controls the model.
         """
         return self if (name, value) in self.facts.provenance.named_in_files else self.as_caller()
 
     def inside_agent(self, skills: Sequence[str] = (), *, shows_errors: bool = False) -> CallContext:
-        """Return the context for the run of an agent whose file names `skills`, which it may use regardless of the caller's scopes.
+        """Return the context for the run of an agent whose file names `skills`. The scopes of the caller's API key do not apply to these.
 
-        Inside the run, constants in the file of a surrounding workflow are no longer exempt from these scopes.
+        Inside the run, the scopes apply to constants in the file of a surrounding workflow, which were exempt outside.
         """
         named = frozenset((SKILL_ARGUMENT, skill) for skill in skills)
         came = self.facts.provenance
@@ -417,7 +417,7 @@ class CallContext:
         )
 
     def named_in_file(self, constants: frozenset[tuple[str, str]]) -> CallContext:
-        """Return the context of a call that may use `constants` regardless of the caller's scopes, because a workflow's file has them.
+        """Return the context of a call to whose `constants`, from a workflow's file, the scopes of the caller's API key do not apply.
 
         Each constant is a pair of argument name and value.
         """
