@@ -18,9 +18,10 @@ class Provenance:
     """The origin of a call: which agents, workflows or task the call is part of. The gateway sets these fields, never a request."""
 
     caller: Principal | None = None
-    """The principal of the original caller with the scopes of its API key. `None` until the gate has authorized the call, or without scopes.
+    """The principal of the original caller with the scopes of its API key. `None` before the gate has authorized the call.
 
-    When the gate authorizes the call, it removes the scopes from `CallFacts.principal`, so they are stored in this field.
+    When the gate authorizes the call, it removes the scopes from `CallFacts.principal`, so they are stored in this field. `None` also if
+    the key has no scopes.
     """
     agent_depth: int = 0
     """Number of nested agent runs that this call is part of; 0 outside an agent."""

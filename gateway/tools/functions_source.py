@@ -44,7 +44,7 @@ STAYS = "The earlier version stays in use."
 
 
 def still_served(problem: str) -> str:
-    """Return the message about a changed file that cannot be loaded, with a last sentence that its earlier version stays in use."""
+    """Return `problem`, a message about a changed file that cannot be loaded, and the sentence that its earlier version stays in use."""
     return f"{problem}{'' if problem.endswith(('.', '?', '!')) else '.'} {STAYS}"
 
 

@@ -53,10 +53,10 @@ class FunctionInvocationContext:
         self.function: NamedTool = named(function)
         """The tool that is called. Middleware may replace it."""
         self.arguments: JsonObject = _as_dict(arguments)
-        """The arguments of the call. For a Python function, they are validated, converted to the annotated types, and have defaults.
+        """The arguments of the call. Valid arguments of a Python function are converted to the annotated types, and have defaults.
 
-        Invalid arguments stay as the model wrote them, with the reason in `metadata["argument_error"]`. Middleware may correct them,
-        because the call validates them again.
+        If the arguments are invalid, they stay as the model wrote them, and `metadata["argument_error"]` has the reason. Middleware may
+        correct them, because the call validates them again.
         """
         self.session = session
         self.metadata: JsonObject = dict(metadata) if metadata else {}

@@ -16,12 +16,12 @@ from gateway.tools.context import CallContext
 T = TypeVar("T")
 
 MAX_WRONG_ANSWERS = 5
-"""Maximum number of unusable answers to one question. More raise an error, because a program rather than a person sends so many."""
+"""Number of unusable answers to one question after which an error is raised, because not a person but a program sends so many."""
 
 MAX_WRONG_TASK_ANSWERS = 100
-"""Maximum number of unusable answers to one question of a durable task (a background call that continues after a restart).
+"""Number of unusable answers to one question of a durable task (a background call that continues after a restart) that raise an error.
 
-It is high, because more unusable answers end the task, which may have run for days.
+It is high, because the error ends the task, which may have run for days.
 """
 
 
