@@ -97,7 +97,7 @@ class ApprovalLists(Model):
 
 
 class SamplingPolicy(Model):
-    """How the gateway handles a server's sampling requests, by which the server requests an answer of a model."""
+    """How the gateway handles a server's sampling requests, by which the server requests the response of a model."""
 
     mode: Literal["deny", "ask", "relay", "answer"] = "deny"
     """`deny`: reject the server's sampling requests; `relay`: use the connected client's model; `answer`: use `model`; `ask`: first ask the
@@ -132,7 +132,7 @@ class RootsPolicy(Model):
 
 
 class TaskPolicy(Model):
-    """How long-running calls of one source run in the background as tasks."""
+    """Rules for long-running calls of one source, which run in the background as tasks."""
 
     ttl_seconds: float | None = Field(default=None, gt=0)
     """Seconds for which the gateway requests that the server stores a finished task. Left out: the server decides."""
@@ -226,7 +226,7 @@ class SourcePolicy(Model):
     tools: ToolFilter = Field(default_factory=ToolFilter)
     """Which tools of the source are served."""
     skills: SkillFilter = Field(default_factory=SkillFilter)
-    """Which skills of the source are served. The source is a server or `skill`."""
+    """Which skills are served, if the source is a server or `skill`."""
     overrides: dict[str, ToolOverride] = Field(default_factory=dict)
     """Changes of single tools, by the tool's name at the source."""
     arguments: dict[str, dict[str, ArgumentRule]] = Field(default_factory=dict)
@@ -242,8 +242,8 @@ class SourcePolicy(Model):
     the result; `allow`: accept them.
     """
     pins: Literal["quarantine", "warn", "off"] = "quarantine"
-    """What to do with a tool whose definition has changed since the server first listed it, or differs from the lock file. `quarantine`:
-    hide the tool until a person accepts the definition; `warn`: serve the tool and warn; `off`: do not compare.
+    """Treatment of tools whose definition has changed since the server first listed it, or differs from the lock file. `quarantine`: hide
+    the tool until a person accepts the definition; `warn`: serve the tool and warn; `off`: do not compare.
     """
     sampling: SamplingPolicy = Field(default_factory=SamplingPolicy)
     """How sampling requests of the server are handled."""
@@ -252,7 +252,7 @@ class SourcePolicy(Model):
     roots: RootsPolicy = Field(default_factory=RootsPolicy)
     """How requests of the server for workspace folders are handled."""
     tasks: TaskPolicy = Field(default_factory=TaskPolicy)
-    """How long-running calls run in the background as tasks."""
+    """Rules for long-running calls, which run in the background as tasks."""
     auth: OutboundAuth | None = Field(default=None, discriminator="type")
     """OAuth settings for this server. Left out: the gateway sends only the `headers` of the server's entry."""
     callers: Literal["auto", "shared", "serial", "separate"] = "auto"

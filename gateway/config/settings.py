@@ -1,6 +1,6 @@
 """`load_settings` and `SecretString`: read the settings of a program that uses Moongate as a library.
 
-Values come from the program itself, a `.env` file and environment variables. The names are the same as in agent-framework.
+Values come from the program itself, a `.env` file and environment variables. Class, function and parameters have agent-framework's names.
 """
 
 from __future__ import annotations
