@@ -254,7 +254,7 @@ TaskMethod = Literal["tasks/get", "tasks/update", "tasks/cancel"]
 
 @runtime_checkable
 class TaskTool(Protocol):
-    """Protocol of a remote server's tool whose calls may become MCP tasks on the server. It forwards requests about these tasks."""
+    """Protocol of a remote server's tool that also forwards requests about MCP tasks: those as which the server runs the tool's calls."""
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
         """Send a task request to the server, and return its result in the form of MCP 2026-07-28. `taskId` in `params` is the server's id.
