@@ -83,11 +83,11 @@ class ConfigError(GatewayError):
 
 
 class SettingNotFoundError(ConfigError):
-    """A required setting of a client or library class has no value, or several settings that exclude each other have a value."""
+    """A required setting of a chat client or other library class has no value, or several settings that exclude each other have values."""
 
 
 class PolicyDenied(GatewayError):
-    """The gateway's policy refused a call or access to `subject`; `rule` is a stable id such as `arguments.read_text.path`."""
+    """The gateway's policy refused access to a tool or object (`subject`). `rule` is a stable id such as `arguments.read_text.path`."""
 
     def __init__(self, message: str, *, rule: str, subject: str) -> None:
         super().__init__(message)
@@ -280,7 +280,7 @@ class ChatClientContentFilterException(ModelError):
 
 
 OpenAIContentFilterException = ChatClientContentFilterException
-"""Agent-framework's name for the exception of its OpenAI clients."""
+"""Agent-framework's name of `ChatClientContentFilterException` if an OpenAI chat client raises it (a content filter blocked the call)."""
 
 
 class AgentError(GatewayError):
@@ -392,9 +392,9 @@ whole process. Ctrl-C still works: the gateway's signal handlers receive it in t
 
 
 def without_exit(error: BaseException, wrap: Callable[[str], GatewayError]) -> Exception:
-    """Return `error` if it is an `Exception`; else, for example for `SystemExit`, return `wrap(message)`.
+    """Return `error` if it is an `Exception`; for another exception, such as `SystemExit`, return `wrap(text)`, where `text` describes it.
 
-    If `error` is an exception group with a single exception inside, this exception is used instead of the group.
+    A `BaseExceptionGroup` with a single exception inside is replaced by this exception first.
     """
     cause = error if isinstance(error, Exception) else only_cause(error)
     return cause if isinstance(cause, Exception) else wrap(describe_error(cause))
@@ -423,9 +423,9 @@ def only_cause(error: Exception) -> Exception: ...
 @overload
 def only_cause(error: BaseException) -> BaseException: ...
 def only_cause(error: BaseException) -> BaseException:
-    """Return the only exception inside nested exception groups, as task groups raise them.
+    """Return the only exception inside the exception group `error`, which may be nested. Task groups raise their errors in such groups.
 
-    A group with several exceptions is returned as it is, and so is an `error` that is not a group.
+    A group with several exceptions, or an `error` that is not a group, is returned unchanged.
     """
     cause = error
     while isinstance(cause, BaseExceptionGroup):
@@ -454,20 +454,20 @@ IntegrationInvalidRequestException = Rejected
 
 
 class AgentInvalidAuthException(AgentError):
-    """An agent rejected the credentials."""
+    """A service that runs an agent rejected the credentials. Moongate never raises this exception; programs can."""
 
 
 class AgentInvalidResponseException(AgentError):
-    """The response of an agent is invalid."""
+    """The response of an agent is invalid. Moongate never raises this exception; programs can."""
 
 
 class AgentContentFilterException(AgentError):
-    """A content filter blocked a request to an agent, or the agent's response."""
+    """A content filter blocked a request to an agent, or the agent's response. Moongate never raises this exception; programs can."""
 
 
 class IntegrationInvalidResponseException(UpstreamError):
-    """The response of a service is invalid."""
+    """The response of an external service, such as a search service, is invalid. Moongate never raises this exception; programs can."""
 
 
 class IntegrationContentFilterException(UpstreamError):
-    """The content filter of a service blocked a request or its response."""
+    """The content filter of an external service blocked a request or response. Moongate never raises this exception; programs can."""

@@ -117,7 +117,7 @@ MISSING: dict[str, tuple[str, ...]] = {
         "with_namespaced_value",
     ),
 }  # fmt: skip
-"""Maps a reason to the names that agent-framework has and Moongate, for that reason, does not have. `docs/library.md` lists them."""
+"""Names of agent-framework that Moongate does not have: maps the reason to the names. `docs/library.md` lists them."""
 
 HINTS: dict[str, str] = {
     **{former: f"use {name}" for former, name in FORMER.items()},

@@ -141,9 +141,9 @@ class _Window:
     def compaction(
         self, history: HistoryProvider, before: CompactionStrategy | None, after: CompactionStrategy | None
     ) -> CompactionProvider | None:
-        """Return a provider that compacts the conversation by the given strategies, or by strategies for the token limits.
+        """Return a context provider that shortens the conversation before a run (`before`) and the stored messages after it (`after`).
 
-        Return `None` if no strategy is given and a token limit is missing.
+        If both token limits are set, missing strategies have defaults. Return `None` without any strategy.
         """
         if self._window_tokens is not None and self._output_tokens is not None:
             before = before or ContextWindowCompactionStrategy(

@@ -46,7 +46,7 @@ def children_of(value: JsonValue) -> Iterable[JsonValue]:
 
 
 def mapped(items: list[JsonValue], change: Callable[[JsonValue], JsonValue]) -> list[JsonValue]:
-    """Return a list with `change` applied to each item; to save a copy, return `items` itself if `change` returns each item unchanged."""
+    """Return a list with `change` applied to each item, or `items` itself, not a copy, if `change` returns every item unchanged."""
     after = [change(item) for item in items]
     return items if all(one is other for one, other in zip(items, after, strict=True)) else after
 

@@ -16,8 +16,8 @@ from types import ModuleType
 def lazy_names(module: str, *, hints: Mapping[str, str] | None = None) -> Callable[[str], object]:
     """Return a `__getattr__` for `module` that imports each name of the module's stub file on first use.
 
-    `__all__` and `dir(module)` list the names of the stub. `hints` maps names that agent-framework has, and this package does not have, to
-    a text; the error for such a name contains it.
+    `__all__` and `dir(module)` list the names of the stub. `hints` maps a name that only agent-framework has to a text, such as the name to
+    use instead, for the error that importing the name raises.
     """
     namespace = vars(sys.modules[module])
     origins: dict[str, tuple[str, str]] = {}
@@ -41,7 +41,7 @@ def lazy_names(module: str, *, hints: Mapping[str, str] | None = None) -> Callab
 def declared_names(stub: Path) -> dict[str, tuple[str, str]]:
     """Return the names that a stub file imports with `as`, each with its defining module and its name in that module.
 
-    `from gateway.openai import *` adds the names of the stub `openai.pyi` in the same folder.
+    A line such as `from gateway.openai import *` in the stub adds the names of the stub `openai.pyi` in the same folder.
     """
     import ast
 

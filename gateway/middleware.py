@@ -6,8 +6,8 @@
 - It raises `MiddlewareTermination`: the call ends, and code after `call_next` in outer middleware is skipped.
 - It sets `context.terminate`: the inner middleware and the call do not run.
 
-The context classes are in `tools` (tool calls), `chat` (model calls) and `agents` (runs). Model calls and runs can stream, and use
-`through`.
+The context classes are in `tools` (tool calls), `chat` (model calls) and `agents` (runs). For model calls and runs, which can stream,
+`through` runs the middleware.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class MiddlewareType(StrEnum):
     """The kind of call that a middleware wraps."""
 
     AGENT = "agent"
-    """Middleware that wraps a run of an agent."""
+    """Kind of a middleware that wraps a run of an agent."""
     FUNCTION = "function"
-    """Middleware that wraps a tool call."""
+    """Kind of a middleware that wraps a tool call."""
     CHAT = "chat"
-    """Middleware that wraps a call of a chat model."""
+    """Kind of a middleware that wraps a call of a chat model."""
 
 
 class Middleware(Protocol[ContextT_contra]):
@@ -54,7 +54,7 @@ class Middleware(Protocol[ContextT_contra]):
 
 
 async def compose(middleware: Sequence[Middleware[ContextT]], context: ContextT, inner: CallNext) -> None:
-    """Run the call `inner` inside `middleware`; the first item is the outermost."""
+    """Run the call `inner` (a tool call, model call or agent run) inside `middleware`; the first middleware is the outermost."""
     call: CallNext = inner
     if middleware:
         call = _next_of(context, inner)
@@ -99,8 +99,8 @@ async def through(
 ) -> AsyncGenerator[UpdateT, None]:
     """Run the streaming call `send` inside `middleware` and yield its updates. At the end, `context.result` is the complete response.
 
-    `fold` joins updates to a response, an instance of the class `whole`. If `said` is given, it joins the updates that `send` yields, and
-    `fold` only updates that middleware set as the result.
+    Two functions join updates to a response of the class `whole`: `said` those that `send` yields, and `fold` those that middleware set as
+    the result. Without `said`, `fold` joins both.
 
     Raises:
         MiddlewareException: Middleware set a result that is not a response.
@@ -239,10 +239,10 @@ def listed(middleware: object) -> list[Any]:
 
 
 def check_layer(layer: type, instance: object, args: Sequence[object]) -> None:
-    """Check that the class after a mixin in the method resolution order accepts the mixin's positional arguments.
+    """Check that the mixin `layer` has a class to pass its positional arguments to: the next class in the method resolution order.
 
     Raises:
-        TypeError: The class after the mixin is `object`: the mixin was called as if it wrapped an agent or a client object.
+        TypeError: The next class is `object`. The program called the mixin with an agent or client object instead of subclassing it.
     """
     behind = cast("Any", super(layer, instance)).__init__
     if args and getattr(behind, "__objclass__", None) is object:
@@ -259,10 +259,10 @@ def mark(function: FunctionT, kind: MiddlewareType) -> FunctionT:
 
 
 def around_models(middleware: SortedMiddleware) -> SortedMiddleware:
-    """Check that the middleware of a chat client contains no agent middleware, and return it unchanged.
+    """Check that no item of a chat client's middleware is agent middleware, and return the middleware unchanged.
 
     Raises:
-        MiddlewareException: It contains agent middleware.
+        MiddlewareException: An item is agent middleware.
     """
     if middleware.agent:
         names = ", ".join(repr(_name_of(layer)) for layer in middleware.agent)

@@ -1,4 +1,4 @@
-"""`Agent`: calls a model through a chat client, with instructions and tools. Its names are those of the package agent-framework.
+"""`Agent`: calls a model through a chat client, with instructions and tools. Methods and parameters have the names of agent-framework.
 
 An agent stores no conversation and can run many at once. The data of a conversation is in an `AgentSession`.
 """
@@ -183,8 +183,8 @@ class Agent(BaseAgent, Generic[OptionsT]):
 
         `session` continues a stored conversation. `middleware` and `tools` are added to the agent's own for this run only.
         Tools and function middleware receive `function_invocation_kwargs`; the model never does. `ctx` is the context of the gateway call
-        that the run serves: tools are called with that call's caller and rights. A run without `ctx` inside another run inherits the
-        caller of the outer run and the policy checks of its tool calls. Raises the errors of `run_stream`, such as `ModelError`.
+        that the run serves: tools are called with that call's caller and rights. A run without `ctx` inside another run has the outer
+        run's caller and policy checks. Raises `ModelError`, `UnknownTool` or `MiddlewareFailure` if the run fails.
         """
         if thread is not None:
             raise TypeError("run() takes no thread: a conversation is an AgentSession; pass session=agent.create_session().")
@@ -283,7 +283,7 @@ class _AgentRun:
         return response
 
     async def whole(self, current: AgentRunContext) -> AgentResponse:
-        """Run without streaming and return the response."""
+        """Run the agent without streaming and return the response."""
         with as_current_run(current):
             return self.folded([update async for update in self.updates()])
 
@@ -439,8 +439,8 @@ class _AgentRun:
     def _providers(self) -> list[ContextProvider]:
         """Return the agent's context providers.
 
-        An agent without context providers gets an in-memory history provider at its first run with a session whose conversation the model's
-        provider does not store.
+        If the agent has none, an in-memory history provider is added at its first run with a session, so that the session's conversation
+        is stored, unless the model's provider stores it.
         """
         agent, context = self._agent, self._context
         if not agent.context_providers and context.session is not None and not self._is_kept_elsewhere(context.session):

@@ -50,7 +50,7 @@ class AgentRuns:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Run the agent on the task in `arguments`: as a new conversation, or as the next turn of a session (`session_id`).
 
-        Raises the errors of `AgentTool.call`, such as `ModelError` and `AgentError`.
+        Raises `ModelError`, `AgentError`, `NotFound`, `PolicyDenied` or `StorageError`, each as `AgentTool.call` describes.
         """
         # An agent file permits tools, not resources: an agent must not read resources by writing links into the arguments of another agent.
         resources = None if ctx.facts.provenance.agent_depth else self._shared.resources
@@ -76,7 +76,7 @@ class AgentRuns:
     async def converse(
         self, messages: Sequence[Message], tools: Sequence[Tool], ctx: CallContext, options: ChatOptions | None = None
     ) -> ToolOutcome:
-        """Run the agent on a whole conversation, with the caller's `tools` added to the agent's own.
+        """Run the agent on the conversation `messages`. `tools`, which the caller executes itself, are added to the agent's own.
 
         Raises:
             ModelError: No model is available, or a model call failed; the text names the fix.
@@ -90,7 +90,7 @@ class AgentRuns:
         return self._to_complete(model_of(agent), await _reported(run, ctx, progress), ctx)
 
     def _inside(self, ctx: CallContext) -> tuple[RunProgress, CallContext]:
-        """Return, for a run that serves the call `ctx`, the object that reports progress, and the context of calls inside the run.
+        """Return two objects for the run that serves the call `ctx`: one that reports its progress, and the context of its tool calls.
 
         Raises:
             AgentError: Agents call each other too deeply.

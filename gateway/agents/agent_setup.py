@@ -25,7 +25,7 @@ class SkillTexts(Protocol):
     """Interface for reading the gateway's skills by name. Both methods raise `SkillError` for an unknown skill."""
 
     def instructions(self, names: Sequence[str]) -> str:
-        """Return the text that describes these skills in an agent's instructions."""
+        """Return the text that describes the skills `names` in an agent's instructions."""
         ...
 
     def allowed_tools(self, names: Sequence[str]) -> Sequence[JsonValue]:
@@ -72,9 +72,9 @@ class AgentSetup:
 
 
 def files_of(agent: AgentDefinition, shared: AgentServices) -> tuple[FileAccess, Path] | None:
-    """Return the key `files` of an agent and the folder to which `files.root` is relative; `None` if the agent has no access to files.
+    """Return an agent's settings for file access and the folder to which their `root` is relative; `None` if it has no access to files.
 
-    The default is `files` in the settings of all agents.
+    The settings are the key `files` of the agent file, or by default of the settings for all agents.
     """
     if agent.file.files is not None:
         return agent.file.files, agent.path.parent

@@ -1,7 +1,7 @@
 """The argument `attachments` of an agent's tool: MCP content blocks that are sent to the agent with its task.
 
-A linked resource of the gateway is read through the gate (authorization, approvals, limits), with the caller's rights. If a workflow file
-contains the link, it is read with the file's rights. Nothing else is fetched: a web address is sent to the model as an address.
+A linked resource of the gateway is read through the gate (authorization, approvals, limits), with the caller's rights. If the link
+is written in a workflow file, the resource is read with that file's rights. Web addresses are not fetched, but sent to the model.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ ATTACHMENTS: JsonObject = {
 }
 """JSON Schema of the argument `attachments`.
 
-All five block types share one flat object schema, because models fill it in more reliably than a choice of schemas.
+All five types of content blocks share one flat object schema, because models fill it in more reliably than a choice of schemas.
 """
 
 

@@ -72,8 +72,8 @@ class BaseAgent(FormerMethods):
     ) -> FunctionTool[..., Any]:
         """Return a tool with one string argument that runs this agent, for use by another agent. Each call starts a new conversation.
 
-        `stream_callback` receives the updates of each run. With `propagate_session` a call shares the id and the state of the
-        caller's session, but not the conversation that the caller's model provider stores.
+        `stream_callback` receives the updates of each run. With `propagate_session` a run shares the id and the state of the
+        calling agent's session, but not the conversation that the calling agent's model provider stores.
 
         Raises:
             TypeError: The agent has no `run`.

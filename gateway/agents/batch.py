@@ -83,7 +83,7 @@ class ToolBatch:
     session: SessionData | None = None
     kwargs: JsonMapping = field(default_factory=dict[str, JsonValue])
     _numbers: Iterator[int] = field(default_factory=lambda: count(1), init=False)
-    """Source of the batch's number, from 1, which is part of the label of each of its calls in a durable task."""
+    """Yields the numbers of the run's batches, from 1. In a durable task, which survives restarts, labels of tool calls contain them."""
 
     async def run(self, calls: Sequence[Content], approvals: Sequence[Content | None] = ()) -> BatchResult:
         """Execute the tool calls of one model answer. `approvals` has one entry per call: the response that approved it, or `None`.
@@ -160,7 +160,7 @@ class ToolBatch:
         return _result(call, context.result)
 
     def _read(self, tool: Tool, call: Content) -> tuple[JsonObject, ValueError | None, ArgumentsRefused | None]:
-        """Return a call's arguments; the error if they cannot be parsed; and the error if they do not match the tool's parameters.
+        """Return three values: the call's arguments, the error if they cannot be parsed, and the error if they do not fit the parameters.
 
         Arguments of a Python function are converted to the types of its parameters, for function middleware and for functions that take
         the call's context. Other arguments are returned as the model wrote them; the gate receives them in this form.

@@ -57,7 +57,7 @@ class CallHistory:
 
     @property
     def hides_response_ids(self) -> bool:
-        """Whether updates omit the model provider's response id: true unless the provider stores the conversation that the id continues."""
+        """Whether updates omit the model provider's response id: true unless the provider stores the conversation."""
         return not self._is_kept_elsewhere
 
     def loaded(self, history: ContextProvider) -> None:

@@ -91,7 +91,7 @@ class FunctionInvocationLayer(Generic[OptionsT]):
 
 @dataclass(frozen=True, slots=True)
 class _NextClient:
-    """Chat client for single model calls, with which the run loop calls the class that `FunctionInvocationLayer` wraps."""
+    """Chat client that the run loop calls for each model call; `get_response` is that of the class that `FunctionInvocationLayer` wraps."""
 
     get_response: Callable[..., Any]
     model: str

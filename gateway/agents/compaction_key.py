@@ -22,7 +22,7 @@ KeepSummary = Callable[[str, int], None]
 
 
 class KeptSummaries:
-    """Compaction strategy that wraps another and stores its summaries, so that the next turn loads them and pays for no new summary."""
+    """Compaction strategy that stores the summaries of the strategy it wraps, so that the next turn need not summarize again."""
 
     def __init__(self, strategy: CompactionStrategy, keep: KeepSummary) -> None:
         self._strategy = strategy
@@ -46,9 +46,9 @@ class KeptSummaries:
 def to_strategy(
     written: Compaction | None, client: SupportsChatGetResponse, keep: KeepSummary | None = None
 ) -> CompactionStrategy | None:
-    """Return the compaction strategy for the value of the key `compaction` (`written`), or `None` without the key.
+    """Return the compaction strategy that an agent file selects by its key `compaction`; `None` without the key.
 
-    `client` calls the model that writes summaries. `keep`, if given, stores the summaries in a session.
+    `written` is the key's value. `client` calls the model that writes summaries. `keep`, if given, stores the summaries in a session.
     """
     match written:
         case None:

@@ -41,16 +41,16 @@ SUMMARY_KEY = "summary"
 """Key in a session's state: the summary of its first messages, if they were summarized."""
 
 TURN_KEY = "turn"
-"""Key in a session's state: the key of the step that stored the last turn, if a durable task (which survives restarts) did so.
+"""Key in a session's state: the id of the step of a durable task (which survives restarts) that stored the session's last turn, if any.
 
-After a restart, the key shows whether a step's turn is already stored.
+After a restart, the repeated step finds its own id there if its turn is already stored.
 """
 
 _KEPT_ID = "session"
 _KEPT_ANSWER = "answer"
-"""Names of two values that a durable task (which continues after a restart of the gateway) stores in its record.
+"""Name under which a durable task (which continues after a restart) stores the agent's answer, before the session stores the turn.
 
-`_KEPT_ID`: the id of the session that the task created. `_KEPT_ANSWER`: the agent's answer, stored before the session stores the turn.
+Under the name `_KEPT_ID` the task stores the id of the session that it created.
 """
 
 RENEW_SECONDS = 2.0
@@ -99,7 +99,7 @@ class TurnHistory(HistoryProvider):
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Collect messages of this turn. They are stored in the database when the turn is complete (`Conversation.keep`)."""
+        """Collect the new messages of this call's turn. `Conversation.keep` stores them in the database when the turn is complete."""
         self.added += messages
 
 
@@ -131,10 +131,10 @@ class Conversation:
         self.session.state[SUMMARY_KEY] = {"text": text, "count": count}
 
     async def resuming(self, ctx: CallContext) -> Complete | None:
-        """Return the stored answer if this call is a step of a durable task that stored its turn before a restart; otherwise `None`.
+        """Return the stored answer if the call `ctx` already stored its turn before a restart of the gateway; otherwise `None`.
 
-        A durable task continues after a restart of the gateway. In such a task, also record the step to which the turn belongs, and the
-        id of a new session.
+        Only a call in a durable task is repeated after a restart. For such a call, also record the step of the task to which the turn
+        belongs, and the id of a new session, so that the repeated call finds them.
         """
         turn = ctx.facts.provenance.step_key
         if ctx.ports.durable is None or not turn:
@@ -234,7 +234,7 @@ async def _stored(store: Sessions, session_id: str, principal: str) -> str:
 
 
 async def in_session(conversation: Conversation, answer: Complete) -> Complete:
-    """Store a turn of a session, and return its answer with the session id added: as text for the model, and in `_meta` for programs.
+    """Store a turn of a session (`conversation`), and return the agent's `answer` with the session id added, as text and in `_meta`.
 
     A failed turn is not stored. If a successful turn cannot be stored, the result contains the answer and the error.
     """

@@ -297,7 +297,7 @@ class AgentDefinition:
 
     @property
     def run_entry(self) -> RunEntry | None:
-        """The entry that a person must accept before the file's Python references are imported; `None` if the file has no references."""
+        """The entry that a person must accept (`moongate lock --accept`) before the file's Python code is imported; `None` without code."""
         names = self.file.python_references
         content: JsonObject = {"file": self.file.model_dump(mode="json", exclude_defaults=True), "instructions": self.instructions}
         return file_entry(f"agent/{self.file.name}", self.path, content, names) if names else None

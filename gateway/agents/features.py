@@ -40,7 +40,7 @@ class RootJudge(Protocol):
         ...
 
     def remark(self, root: Path) -> str | None:
-        """Return a note for the operator about a folder that a model may read, or `None`."""
+        """Return a warning for the operator if the folder `root`, which a model may read, contains the configuration; else `None`."""
         ...
 
 
@@ -69,9 +69,9 @@ async def root_refusal(root: Path, access: Access, roots: RootJudge | None) -> s
 
 
 def security_provider(security: FlowSecurity) -> ContextProvider:
-    """Return the context provider that restricts tool calls after a run has read untrusted content.
+    """Return the context provider that restricts tool calls after a run has read untrusted content, by the key `security` of an agent.
 
-    A call that violates the rules is refused if no person can approve it during the run, because a run in the gateway cannot end with an
+    If no person can approve a restricted call during the run, the call is refused, because a run in the gateway cannot end with an
     approval request and continue later.
     """
     from gateway.agents.middleware.information_flow import SecureAgentConfig

@@ -51,7 +51,7 @@ class AgentMiddlewareLayer:
     """Mixin for agent classes that wraps agent middleware around each run."""
 
     def __init__(self, *args: Any, middleware: Any = None, **kwargs: Any) -> None:
-        """Store the agent middleware. All arguments also go to the class that this mixin wraps; it uses the chat and function middleware.
+        """Store the agent middleware in `middleware`. All arguments are passed on to the wrapped class, which uses the other middleware.
 
         Raises:
             MiddlewareException: An item of `middleware` is not middleware.
@@ -64,7 +64,7 @@ class AgentMiddlewareLayer:
     def run(
         self, messages: Any = None, *, stream: bool = False, session: AgentSession | None = None, middleware: Any = None, **kwargs: Any
     ) -> Any:
-        """Call `run` of the wrapped class inside the agent's middleware, and inside that the agent middleware passed to this run."""
+        """Call `run` of the wrapped class inside middleware: first (outermost) the agent's, then the agent middleware of this run."""
         inner: Callable[..., Any] = cast("Any", super()).run
         own = listed(middleware)
         if isinstance(self, Agent):

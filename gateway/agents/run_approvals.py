@@ -54,11 +54,10 @@ def needs_approval(tool: Tool | None) -> bool:
 def request_approvals(
     calls: Sequence[Content], tools: Sequence[Tool], caller_tools: frozenset[str], session: SessionData | None
 ) -> list[Content]:
-    """Return the approval requests for the tool calls of one model answer.
+    """Return the approval requests for the tool calls of one model answer, of which at least one needs an approval.
 
-    A call that needs no approval is stored in the session, and executed when a request of the same answer is answered. Without a session,
-    it becomes a request, too.
-    Calls of `caller_tools`, which the caller executes, always become requests.
+    The calls that need none are stored in the session, and executed once a person has answered a request of this answer. Without a
+    session, they become requests, too. Calls of `caller_tools`, which the caller executes, always become requests.
     """
     by_name = {tool.definition.name: tool for tool in tools}
     shown: list[Content] = []
@@ -87,7 +86,7 @@ def remember_requests(requests: Sequence[Content], session: SessionData | None) 
 
 
 def has_approvals(messages: Sequence[Message]) -> bool:
-    """Return whether the messages contain an approval request or response; those for tools of the model's provider do not count."""
+    """Return whether the messages have an approval request or response for a tool that the model's provider does not execute itself."""
     return any(content.type in _APPROVALS and not _is_hosted(content) for message in messages for content in message.contents)
 
 
@@ -174,9 +173,10 @@ def close_open_calls(messages: list[Message]) -> None:
 
 
 def _has_call(messages: Sequence[Message], index: int, call_id: str | None) -> bool:
-    """Return whether the conversation contains the tool call for which the message at `index` requests approval.
+    """Return whether the conversation contains the tool call `call_id`, whose approval the message at `index` requests.
 
-    The search goes backwards, then forwards, and stops at a result with the same call id, because some models reuse call ids.
+    It is searched backwards from that message, then forwards. Each search stops at a result with this call id, because some models reuse
+    call ids, so that a call beyond it is another call.
     """
     for part in (messages[: index + 1][::-1], messages[index + 1 :]):
         for message in part:

@@ -90,7 +90,7 @@ AgentMiddlewareTypes = AgentMiddleware | Callable[[AgentContext, CallNext], Awai
 """Agent middleware, which wraps the runs of an agent: an object or an async function."""
 
 MiddlewareTypes = AgentMiddlewareTypes | ChatAndFunctionMiddlewareTypes
-"""Everything that an agent's `middleware` accepts."""
+"""Agent, chat or function middleware: the types of the items of the argument `middleware` of an agent."""
 
 
 def agent_middleware(func: FunctionT) -> FunctionT:

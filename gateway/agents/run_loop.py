@@ -249,7 +249,8 @@ class _RunLoop(Generic[PartT]):
     async def _process(self, answer: ChatResponse, message_id: str, tools_off: bool) -> list[PartT]:
         """Process a model's answer: execute its tool calls and return the updates, or end the run.
 
-        The run ends if the answer has no tool calls, tools are off, a person must approve a call, or the caller must execute a call.
+        The run ends if the answer has no tool calls, the model was called without tools (`tools_off`), a person must approve a call, or
+        the caller must execute a call.
         """
         plan, loop = self._plan, self._plan.loop
         if plan.history is not None:
@@ -330,7 +331,7 @@ class _RunLoop(Generic[PartT]):
         return None
 
     def _follow_conversation(self, answer: ChatResponse) -> None:
-        """If the model's provider stores the conversation and the answer has its id, send only new messages in later model calls."""
+        """If the answer has a conversation id, the model's provider stores the conversation: send only new messages from now on."""
         if answer.continuation_token is None:
             self._options.pop("continuation_token", None)
         if answer.conversation_id is None:

@@ -48,6 +48,6 @@ class RunProgress(PassingCaller):
             await self.report(text)
 
     async def report(self, message: str) -> None:
-        """Send a progress notification with this message; if the message repeats the previous one, without text."""
+        """Send a progress notification with this message, or without text if the message is equal to the previous one."""
         self._step += 1
         await self._caller.progress(self._step, None, self._lines.take(message))

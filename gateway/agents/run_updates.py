@@ -48,9 +48,9 @@ class ReplacedAnswer:
 
 
 def with_replaced(updates: Sequence[PartT], replaced: Sequence[ReplacedAnswer], factory: Updates[PartT]) -> list[PartT]:
-    """Return the updates of a run after replacing the updates of each answer in `replaced`, which middleware changed after streaming.
+    """Return the updates of a run with the answers that middleware changed after they had been streamed (`replaced`).
 
-    `factory` creates the new updates.
+    The updates of each such answer are replaced by updates that `factory` creates from the changed answer.
     """
     result = list(updates)
     for one in reversed(replaced):
@@ -86,7 +86,7 @@ class AgentUpdates:
     agent_name: str | None
     agent_id: str | None
     hides_response_id: bool = False
-    """Whether updates omit the model provider's response id: true if the agent's history, not that response, continues the conversation."""
+    """Whether updates omit the model provider's response id: true if the agent's history stores the conversation instead."""
 
     def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> AgentResponseUpdate:
         """Return the agent's update for `part`, an update of a model's answer. The response id of the model's provider is kept."""

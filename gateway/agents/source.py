@@ -100,9 +100,8 @@ class AgentSource:
         """Configure the source; entering it reads the files. The caller closes `models`.
 
         `environ` resolves secrets of remote agents. Python modules are imported from `base_dir` first. `settings` apply to every
-        agent. `toolbox` contains the tools that agents may name; if it can also read resources (`ResourceBox`), attachments may link
-        them, and if it can wrap tools (`ToolGuards`), policy checks calls of tools that agents add themselves. Without `conversations`
-        no agent has sessions.
+        agent. `toolbox` contains the tools that agents may name. If it is also a `ResourceBox`, attachments may link resources; if it is
+        a `ToolGuards`, policy checks the calls of tools that agents add themselves. Without `conversations` no agent has sessions.
         """
         self._paths = list(paths)
         self._base_dir = base_dir or Path.cwd()
@@ -138,16 +137,16 @@ class AgentSource:
         self.is_waiting = False
         """Whether a file is not loaded because a person has not yet accepted the Python code that it names."""
         self.judged: dict[tuple[Path, Access], str | None] = {}
-        """For each folder and kind of access, why models may not access it, or `None`; `catalog` compares it with later decisions."""
+        """Decisions about access to folders: the reason for a refusal, or `None`. The catalog reloads agents if a decision changes."""
         self.remarks: list[SourceProblem] = []
         """Notes for the operator about the folders of agents that loaded."""
 
     def judge_folders(self, roots: RootJudge) -> None:
-        """Restrict models to folders that `roots` allows; otherwise they may access every folder. Call this before entering the source."""
+        """Restrict models to folders that `roots` allows (default: all folders). Call this before entering the source."""
         self._shared = dataclasses.replace(self._shared, roots=roots)
 
     def judge_files(self, refusal: Callable[[RunEntry], str | None]) -> None:
-        """Do not import the Python code of a file for which `refusal` returns a reason. Call this before entering; `refusal` may block."""
+        """Do not import the code of files for which `refusal`, which may block, returns a reason. Call this before entering the source."""
         self._refusal = refusal
 
     def judge_code(self, rules: FunctionRules) -> None:
@@ -160,7 +159,7 @@ class AgentSource:
         return "agent"
 
     def go_on_from(self, previous: AgentSource) -> None:
-        """Reuse the agents that `previous`, a source with the same configuration, loaded: of unchanged files and of files that now fail."""
+        """Reuse agents that `previous`, a source with this configuration, loaded, if their file is unchanged or does not load any more."""
         self._previous = previous
 
     async def __aenter__(self) -> AgentSource:
@@ -213,7 +212,7 @@ class AgentSource:
             return None
 
     async def _around(self, before: Mapping[Path, LoadedAgent]) -> list[object]:
-        """Return the middleware of `agents.middleware`; reuse the previous source's if it is unchanged. Raises `AgentError`."""
+        """Return the middleware that `agents.middleware` names; if unchanged, that of the previous source. Raises `AgentError`."""
         written, known = self._shared.settings.middleware, self._previous
         if known is not None and known.generation == self.generation and known.around is not None:
             self.around = known.around
@@ -227,7 +226,7 @@ class AgentSource:
         return around
 
     async def _load(self, path: Path, known: LoadedAgent | None, around: Sequence[object]) -> LoadedAgent:
-        """Return `known` if the file is unchanged; otherwise read the file and create the objects that it names. Raises `AgentError`."""
+        """Return the loaded agent `known` if its file is unchanged; else read the file and create its objects. Raises `AgentError`."""
         signature = await anyio.to_thread.run_sync(signature_of, path)
         if known is not None and known.is_current(signature, self.generation, around):
             return known
@@ -294,7 +293,7 @@ class AgentSource:
             logger.warning("agent not loaded reason=%s", text)
 
     def file_schemas(self) -> dict[str, dict[str, JsonValue]]:
-        """Return the input schemas of the agents' file tools, to check policies: by policy key (`agent/<name>`) and tool name."""
+        """Return the input schemas of the agents' file tools, for checks of policies, by policy key (`agent/<name>`) and tool name."""
         found: dict[str, dict[str, JsonValue]] = {}
         for definition in self.definitions:
             if (files := files_of(definition, self._shared)) is not None:
@@ -376,7 +375,7 @@ class AgentSource:
         return made
 
     def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
-        """Return a tool that runs agent `name` on the conversation `messages` with the caller's `tools`; `None` for an unknown agent."""
+        """Return a tool that runs agent `name` on a conversation with `tools` that the caller executes; `None` for an unknown agent."""
         agent = self._tools.get(name)
         return ConversationTool(agent, messages, tools) if agent is not None else None
 

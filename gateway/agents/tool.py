@@ -96,7 +96,7 @@ class AgentTool:
     async def converse(
         self, messages: Sequence[Message], tools: Sequence[Tool], ctx: CallContext, options: ChatOptions | None = None
     ) -> ToolOutcome:
-        """Run the agent on a conversation, with the caller's `tools` added to the agent's own.
+        """Run the agent on the conversation `messages`. `tools`, which the caller executes itself, are added to the agent's own.
 
         If the caller in `ctx` is a `RunFollower`, it receives each update of the run.
 

@@ -1,7 +1,7 @@
 """The composition root: builds a running gateway from a configuration, and applies changes of the configuration.
 
-`gateway` creates and connects the objects, and `local_builder` builds the sources of skills, functions, agents and workflows. Only the
-command line imports this package. `Gateway` is imported on first use.
+`gateway` builds and connects the parts of the gateway; `local_builder` builds the sources of skills, functions, agents and workflows. Only
+the command line imports this package. `Gateway` is imported on first use.
 """
 
 from __future__ import annotations

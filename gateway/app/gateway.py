@@ -1,4 +1,4 @@
-"""`Gateway`: creates and connects the objects that a configuration needs, and applies a changed configuration while it runs.
+"""`Gateway`: builds the parts of a running gateway, such as its catalog of tools, and applies a changed configuration while it runs.
 
 Packages that the configuration does not need are not imported. One exit stack enters all resources in the order of their dependencies, and
 closes them in reverse order.
@@ -117,10 +117,10 @@ class Gateway:
     ) -> Gateway:
         """Return a gateway for the configuration `loaded`. It has no side effects before it is entered.
 
-        `acceptance` decides which commands of the configuration may run. By default all may run. The exception are commands that a running
-        gateway of this configuration refused as new or changed: they wait until a person accepts them (`moongate lock --accept`). By
-        default, no command is recorded as accepted. `endpoint` is the port or `STDIO` at which the gateway will be served; it is a part of
-        the id by which a chain of gateways detects loops (`hop_id`).
+        `acceptance` decides which commands of the configuration may run, and whether it records those that run at the start as accepted by
+        a person. By default, it records nothing. At the start every command may run, except one that a running gateway of this
+        configuration refused as new or changed: it waits until a person accepts it (`moongate lock --accept`). `endpoint`, the port or
+        `STDIO` at which the gateway will be served, is a part of the gateway's id (`hop_id`), by which chained gateways detect loops.
         """
         return cls(loaded, events or EventStream(), acceptance, endpoint)
 
@@ -128,7 +128,7 @@ class Gateway:
         """Start the gateway. Remote servers are connected in the background; `ready` waits for them.
 
         Raises:
-            Collision: Two local sources claim one tool name.
+            Collision: Two local sources would publish a tool under the same name.
             StorageError: The state folder cannot be used.
         """
         try:
@@ -216,7 +216,7 @@ class Gateway:
         await self._stack.enter_async_context(self._server)
 
     def _asking(self, records: Records) -> InputRequestServices:
-        """Build the services for requests that remote servers send to clients: a person's approval, and models that answer sampling.
+        """Build the services that decide on requests of remote servers to a client (elicitation, sampling) and on calls that need approval.
 
         This also begins the audit log: until the gateway exits, audit events are stored with `records`, in the gateway's database.
         """
@@ -269,18 +269,19 @@ class Gateway:
     # -- another configuration ---------------------------------------------------------------------------------
 
     def follow(self, read: Callable[[], LoadedConfig], watch: FileWatch | None) -> None:
-        """From now on, read the configuration with `read` and apply it, at each SIGHUP and when the file that `watch` watches changes.
+        """Until the gateway exits, read and apply its configuration again at each SIGHUP and when the file that `watch` watches changes.
 
-        This ends when the gateway exits. `read` runs in a worker thread; it may block, and may raise `ConfigError`, which changes nothing.
+        `read` reads the configuration. It runs in a worker thread, so it may block. If it raises `ConfigError`, the gateway is not changed.
         """
         self._reloader = Reloader(read, self.reload, watch, follows=self.loaded.config.server.reload)
         self._tasks.start_soon(self._reloader.run)
         self._tasks.start_soon(self._acceptance.follow, self._reloader.read_again)
 
     async def reload(self, written: LoadedConfig) -> bool:
-        """Apply the configuration `written` to the running gateway. Return its `server.reload`: whether to react to changes of its file.
+        """Apply `written`, a new version of the configuration, to the running gateway.
 
-        Servers whose entry and policy did not change keep their connection. In-flight calls of other servers may finish.
+        Servers whose entry and policy did not change keep their connection. Removed and changed servers finish their in-flight calls.
+        Returns the setting `server.reload` of `written`: whether the gateway reacts to further changes of the configuration file.
 
         Raises:
             ConfigError: The configuration cannot be used; nothing was changed.
@@ -320,7 +321,7 @@ class Gateway:
         return loaded.config.server.reload
 
     async def _apply_files(self) -> None:
-        """Load agents, workflows and functions again whose files have changed, and update the catalog."""
+        """Reload the agents, workflows and Python functions whose files have changed, and update the catalog of tools."""
         async with self._arranging:
             local = await self._local.prepare(self.loaded, self._shared.remote)
             self._emit_acceptance_events()
@@ -378,7 +379,7 @@ class Gateway:
         return await self.catalog.read(uri, ctx)
 
     async def ready(self, timeout_seconds: float) -> None:
-        """Wait until every remote server has connected or failed, for at most `timeout_seconds`; then update the catalog."""
+        """Wait at most `timeout_seconds` until every remote server has connected or failed; then update the catalog of tools."""
         with anyio.move_on_after(timeout_seconds):
             await self._readiness.settled()
         await self.catalog.catch_up()
@@ -386,7 +387,7 @@ class Gateway:
     async def _serve_remote(self, remote: RemoteSkills) -> None:
         """Publish changed skills of remote servers in the source `skill`, which contains all skills, local and remote.
 
-        Without local skills this source exists only while a remote server has skills; the catalog is updated when it is added or removed.
+        Without local skills this source exists only while a remote server has skills. If it is added or removed, the catalog is updated.
         """
         async with self._arranging:
             changes = await self._local.share(self.loaded, remote)
@@ -447,9 +448,9 @@ class Gateway:
         await serve_stdio(self._server, first, partial(self.keep_answers, first))
 
     async def keep_answers(self, first: StartupAnswers | None) -> None:
-        """Wait until every remote server has connected or failed, then store results of listings for the next start over stdio.
+        """Wait until every remote server has connected or failed, then store the results of `initialize` and of listings in a cache file.
 
-        `first` has the cache file. If it is `None`, nothing is stored.
+        The next gateway over stdio sends them to its client while it loads. `first` names the file; if it is `None`, nothing is stored.
         """
         if first is not None:
             await self.ready(math.inf)

@@ -42,16 +42,17 @@ class LocalBuilder:
     records: Records
     """Stores the sessions of agents, and the questions of workflows that people have not answered yet."""
     state_folder: Path
-    """The gateway's state folder."""
+    """The folder in which the gateway stores its data. The index of skills is cached in its subfolder `skills`."""
     events: EventStream
-    """Receives the events that these sources emit."""
+    """Receives events of these sources, such as a run of a skill's script or a person's approval, and passes them to the audit log."""
     acceptance: Acceptance
     """Decides which files of agents and workflows may make the gateway import Python modules: those that a person has accepted."""
 
     def build(self, kind: LocalKind, loaded: LoadedConfig, roots: RootRules, local: LocalSources) -> LocalToolSource:
         """Build a new source of the given kind from the configuration `loaded`. Implements `LocalSourceBuilder`.
 
-        `roots` decides which folders agents may use. `local` has the current local sources.
+        `roots` decides which folders agents may use. `local` has the gateway's current local sources, which the new source may use: agents
+        load skills from the source of skills, for example.
         """
         match kind:
             case "skill":

@@ -46,7 +46,7 @@ class KeyInfo:
     scopes: tuple[str, ...] | None = None
     """Scopes of the key, which limit what its caller may do (`policy.scopes`); `None` allows everything."""
     principal: Principal = field(init=False, repr=False, compare=False)
-    """The caller that this key identifies; always the same object."""
+    """The caller that this key identifies, with the scopes of the key."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "principal", Principal(f"key:{self.id}", self.name, self.scopes))

@@ -28,11 +28,15 @@ MAX_PATHS = 2
 class Identity:
     """Creates and checks proofs that a running gateway serves the configuration file `configuration` with the state folder `state`.
 
-    A command requests a proof from the gateway before it sends an API key or a call, because another program may listen on the port.
+    The gateway creates a proof with `prove`, and a command on the same machine checks it with `accepts`. The command requests the proof
+    before it sends an API key or a call, because another program may listen on the port.
     """
 
     def __init__(self, state: StateFolder, configuration: Path) -> None:
-        """Read the secret key for proofs from the state folder, or create it there.
+        """Derive the secret keys of the proofs from a random key in the state folder, which is created there if it is missing.
+
+        There is a secret key for each path by which `configuration` may be known: the path as written, and the path with the symbolic
+        links of its folder resolved.
 
         Raises:
             StorageError: The state folder is unusable.
@@ -50,9 +54,10 @@ class Identity:
         return cls(StateFolder(state_dir(loaded.config.storage.dir)), loaded.path or loaded.base_dir)
 
     def prove(self, challenge: str, port: int) -> str:
-        """Return the proofs for the `challenge` of a command, separated by spaces: one HMAC for each path of the configuration file.
+        """Return the gateway's answer to the random `challenge` of a command: HMACs of the challenge and `port`, separated by spaces.
 
-        The paths are the one as written and the one with its folder's links resolved. A proof is valid only for the gateway on `port`.
+        There is one HMAC for each path of the configuration file: the path as written, and, if it differs, the path with the symbolic
+        links of its folder resolved. `port` is the port on which the gateway listens.
         """
         return " ".join(hmac.digest(key, f"{challenge} {port}".encode(), "sha256").hex() for key in self._keys)
 

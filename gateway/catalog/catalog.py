@@ -42,7 +42,7 @@ _RESOURCE_KINDS: Mapping[ChangeKind, tuple[Kind, ...]] = {"tools": (), "resource
 
 
 class Catalog:
-    """Holds the merged lists of all sources' tools, resources, templates and prompts, and forwards reads to the source of an entry.
+    """Holds the merged lists of all sources' tools, resources, templates and prompts, and forwards each read to the right source.
 
     Call `refresh` once after starting the sources, then run `run` in the background.
     """
@@ -125,7 +125,8 @@ class Catalog:
     async def arrange(self, entries: Sequence[CatalogEntry]) -> None:
         """Replace all sources by those of `entries`, in this order, and notify the listeners of each kind of list that changed.
 
-        The lists of an unchanged entry are not rebuilt. In-flight calls of removed sources continue. Must not be called concurrently.
+        The lists of a source whose entry is unchanged are not rebuilt. In-flight calls of removed sources continue. Must not be called
+        concurrently.
         """
         known = {listing.entry.source: listing for listing in self.listings}
         arranged: list[SourceListing] = []
@@ -264,7 +265,7 @@ class Catalog:
         self._owners[kind] = owners
 
     async def tools(self, patterns: Sequence[str] | None = None) -> Sequence[GuardedTool]:
-        """Return all tools that clients see, or, if `patterns` are given, all listed and unlisted tools that match one of them.
+        """Return all tools that clients see; or, if `patterns` are given, all tools that match a pattern, also those not listed to clients.
 
         A pattern is `<source>/<glob>`; the glob matches a tool's native name in its source. A pattern without `/` is the id of a source
         and matches all of its tools. Implements the protocol `ToolBox`, through which agents and workflows find tools.
@@ -307,8 +308,8 @@ class Catalog:
     def refuse_quarantined(self, exposed_name: str, principal: Principal) -> str | None:
         """Record the refused call of a quarantined tool (a person has not accepted its definition), and return the error for the caller.
 
-        The text has the reason and the command that accepts the tool. Returns `None` if the name is not that of a quarantined tool, or if
-        the caller may not use the tool.
+        The error's text has the reason and the command that accepts the tool. Returns `None` if the name is not that of a quarantined
+        tool, or if the caller may not use the tool.
         """
         for listing in self.listings:
             if (reason := listing.quarantined(principal).get(exposed_name)) is not None:
@@ -326,8 +327,8 @@ class Catalog:
         return sum(1 for tool in self._tools.values() if tool.source == source_id)
 
     def withheld(self, source_id: str | None = None) -> dict[str, Reject]:
-        """Return why entries of one source, or of all, are not served: `<source>/<native name or URI>` → the rule and the reason.
-        Entries that the policy's `allow` and `deny` patterns hide are left out."""
+        """Return the tools and other entries of one source, or of all, that policy refuses: `<source>/<native name or URI>` → the refusal.
+        Entries that are hidden by the patterns `allow` and `deny` are not included."""
         return {
             f"{listing.entry.source.id}/{native}": verdict
             for listing in self.listings
@@ -386,7 +387,10 @@ class Catalog:
         raise NotFound("resource", uri)
 
     def _is_local(self, uri: str) -> bool:
-        """Return whether an unlisted URI is in a skill folder of this gateway, and not at a server that has the folder's name as label."""
+        """Return whether a URI that no source lists is in a skill folder of this gateway.
+
+        The name of a skill folder and the label of a server have the same position in a URI, so the URI could also belong to a server.
+        """
         root = "/".join(uri.split("/")[:3])
         return any(exposed.startswith(f"{root}/") for s in self.listings if s.entry.is_local for exposed in s.natives.get("resources", {}))
 
@@ -406,12 +410,12 @@ class Catalog:
         return isinstance(listing.entry.full, AskingSource) and listing.entry.full.may_ask
 
     async def read(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
-        """Read the resource with an exposed URI if policy allows it. First wait for sources that are still starting. Raises `NotFound`."""
+        """Read the resource that clients see as `uri`, if policy allows it. First wait for sources that still start. Raises `NotFound`."""
         await self.ready()
         return await self.read_now(uri, ctx)
 
     async def read_now(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
-        """Read the resource with an exposed URI if policy allows it; do not wait for starting sources. Raises `NotFound`."""
+        """Read the resource that clients see as `uri`, if policy allows it; do not wait for starting sources. Raises `NotFound`."""
         listing, native = self.locate(uri)
         source = cast("Source", listing.entry.full)
 
@@ -431,7 +435,7 @@ class Catalog:
             raise NotFound("resource", uri) from None
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished | InputRequired:
-        """Get the prompt with an exposed name from its source, if policy allows it. Raises `NotFound`."""
+        """Get the prompt that clients see as `name` from its source, if policy allows it. Raises `NotFound`."""
         await self.ready()
         listing, native = self._owner_of_prompt(name)
         source = cast("Source", listing.entry.full)
@@ -445,7 +449,7 @@ class Catalog:
         return await listing.reads.read(Read(method="prompts/get", name=name, subject=("prompts", native)), ctx, work)
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """Return suggestions of the source for an argument of an exposed prompt or resource template. Raises `NotFound`."""
+        """Return the source's suggestions for an argument of a prompt or resource template that clients see. Raises `NotFound`."""
         await self.ready()
         kind: ScopeKind = "prompts" if ref.get("type") == "ref/prompt" else "resources"
         if kind == "prompts":
@@ -465,7 +469,7 @@ class Catalog:
         return await listing.reads.fetch(Read(method="completion/complete", name=native, subject=(kind, judged)), ctx, work)
 
     async def watch(self, uri: str, ctx: CallContext) -> None:
-        """Subscribe at the source to updates of the resource with an exposed URI, if policy allows it. Raises `NotFound`.
+        """Subscribe at the source to updates of the resource that clients see as `uri`, if policy allows it. Raises `NotFound`.
         Listeners registered by `subscribe_updates` receive the updates."""
         await self.ready()
         listing, native = self.locate(uri)

@@ -56,9 +56,9 @@ class Disclosure:
         """The tools `list_tools`, `load_tools` and `unload_tools`, by which a model finds, adds and removes on-demand tools."""
 
     def subscribe(self, listener: Callable[[str], None]) -> None:
-        """Register the callback for changes of the tools that a client has loaded, and that are therefore listed to it.
+        """Register a callback that is called after a client's model has loaded or unloaded on-demand tools, so that its tool list changed.
 
-        It receives the key of the client that `scope_of` returns. It must not block or raise, and replaces an earlier callback.
+        The callback receives the client's key, as `scope_of` returns it. It must not block or raise, and replaces an earlier callback.
         """
         self._listener = listener
 
@@ -75,7 +75,7 @@ class Disclosure:
     def visible(self, entries: Sequence[JsonObject], scope: str) -> Sequence[JsonObject]:
         """Return the entries of `tools/list` that a client sees: all except on-demand tools that it has not loaded.
 
-        `scope` is the key of the client that `scope_of` returns.
+        `scope` is the client's key, as `scope_of` returns it.
         """
         if not self._tools:
             return entries
@@ -109,10 +109,10 @@ class Disclosure:
         return {"name": name, "description": short, "source": tool.source, "loaded": name in self._loaded.get(scope, ())}
 
     def change(self, names: Sequence[str], scope: str, principal: Principal, *, load: bool) -> tuple[list[str], list[str]]:
-        """Load on-demand tools for a client, so that they are listed to it, or unload them. Call the listener if this changes anything.
+        """Load on-demand tools for a client, so that they are listed to it, or unload them.
 
-        `scope` is the key of the client (`scope_of`). Returns the accepted names, and the names that are unknown or that the principal may
-        not use.
+        If this changes the client's list, the callback of `subscribe` is called. `scope` is the key of the client (`scope_of`). Returns the
+        accepted names, and the names that are unknown or that the principal may not use.
         """
         tools = self._tools
         known = [name for name in dict.fromkeys(names) if name in tools and tools[name].admit(principal) is PASS]

@@ -62,8 +62,9 @@ class GatewaySource:
     def offer(self, more: Sequence[Tool], *, with_sessions: bool, with_reviews: bool = False) -> None:
         """Set which optional tools this source has from now on, and report the change to the catalog.
 
-        `more` are the tools by which a model finds and loads on-demand tools, which are not listed before. `with_sessions` adds the tools
-        for sessions of agents. `with_reviews` adds `review_approvals`, for calls that may have to wait for a person's approval.
+        `more` are the tools by which a model finds and loads on-demand tools (tools that clients see only after they are loaded).
+        `with_sessions` adds the tools for sessions of agents. `with_reviews` adds `review_approvals`, for calls that may have to wait for a
+        person's approval.
         """
         reviews = [self._review] if with_reviews else []
         offered = [*(self._session_tools if with_sessions else ()), *reviews, *more]
@@ -136,7 +137,7 @@ class GatewaySource:
         return {"values": []}
 
     async def watch(self, uri: str) -> None:
-        """Accept a subscription to the status resource, although it sends no updates. Raises `NotFound` for any other URI."""
+        """Accept a subscription to the status resource, although this source never sends updates. Raises `NotFound` for any other URI."""
         if uri != STATUS_URI or self._status is None:
             raise NotFound("resource", uri)
 

@@ -115,7 +115,7 @@ class Inspection:
         return [*found, *shadowing_remarks(named)]
 
     async def findings(self) -> dict[str, tuple[Finding, ...]]:
-        """Return the findings of `moongate policy lint` (mistakes and notes), by key of `policies`.
+        """Return the findings of `moongate policy lint` (mistakes and notes), by the key of the policy under `policies`.
 
         These are findings on policies of connected servers and of the gateway's own sources, and on policies whose key names no source.
         """

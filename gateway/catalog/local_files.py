@@ -23,7 +23,7 @@ from gateway.tools.modules import OwnModules
 logger = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 0.1
-"""Seconds for which the files must stay unchanged before they are read, because editors write in several steps."""
+"""Seconds for which the watched files must stay unchanged before they are read again, because editors write a file in several steps."""
 
 Look = tuple[tuple[str, Signature], ...]
 
@@ -67,7 +67,10 @@ class LocalFiles:
 
     @contextmanager
     def importing(self, base_dir: Path) -> Generator[None]:
-        """Context manager: watch the Python modules that are imported inside the block. Relative module paths start at `base_dir`."""
+        """Context manager around imports: from then on, the files of the Python modules that its block imports are watched for changes.
+
+        Relative paths of modules start at `base_dir`.
+        """
         self._modules = self._modules or OwnModules(base_dir)
         known = set(self._modules.files)
         with self._modules.current():
@@ -78,7 +81,7 @@ class LocalFiles:
             self._taken = Files(self._taken.written, tuple(sorted(signatures.items())), self._taken.generation)
 
     async def take(self, loaded: LoadedConfig) -> Files:
-        """Return a snapshot of the files, and store it, so that `changed` compares later states with it.
+        """Return a snapshot of the watched files, and store it, so that `changed` compares later states with it.
 
         If the file of an imported Python module has changed, drop all watched modules, so that they are imported again.
         """
@@ -91,7 +94,7 @@ class LocalFiles:
         return self._taken
 
     async def follow(self, loaded: Callable[[], LoadedConfig], take_up: Callable[[], Awaitable[None]]) -> None:
-        """Poll the files until cancelled, and call `take_up` after each change, which loads the files again.
+        """Poll the watched files until cancelled. After each change, call `take_up`, which loads the files again.
 
         `loaded` returns the current configuration. Changes are ignored while its `server.reload` is false. If `take_up` fails, the error is
         logged and polling continues.
@@ -105,7 +108,10 @@ class LocalFiles:
                 logger.error("changed files not in use error=%s", error)
 
     async def changed(self, loaded: LoadedConfig) -> bool:
-        """Return whether the files differ from the snapshot of the last `take`; wait until they are unchanged for `SETTLE_SECONDS`."""
+        """Return whether the watched files differ from the snapshot of the last `take`.
+
+        If they do, first wait until they have been unchanged for `SETTLE_SECONDS`.
+        """
         now = await anyio.to_thread.run_sync(self._look, loaded)
         if self._is_taken(now):
             return False

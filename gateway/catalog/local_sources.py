@@ -52,7 +52,7 @@ class LocalToolSource(ToolSource, HostableSource, Protocol):
 LocalSource = HostedSource[LocalToolSource, tuple[Settings, FileState]]
 """One source that runs in the gateway (skills, functions, agents or workflows), with the state from which it was built.
 
-This is its settings, and the state of its files (`Files.of`).
+The state consists of the settings of the source, and the state of its files (`Files.of`).
 """
 
 LocalSourceBuilder = Callable[[LocalKind, LoadedConfig, RootRules, "LocalSources"], LocalToolSource]
@@ -113,7 +113,7 @@ class LocalSources(HostedTable[LocalSource]):
     def noted(self, what: Literal["problems", "remarks"]) -> list[tuple[str, SourceProblem]]:
         """Return the problems or warnings about files of functions, agents and workflows, each with the id of its source.
 
-        `problems` selects files that are not served, `remarks` the warnings about files that are served.
+        `problems` selects the problems because of which files are not served, `remarks` the warnings about files that are served.
         """
         return [(kind, item) for kind, local in self._table.items() if kind != "skill" for item in getattr(local.source, what, ())]
 
@@ -135,7 +135,8 @@ class LocalSources(HostedTable[LocalSource]):
     async def prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None = None) -> Changes[LocalSource]:
         """Build and start the sources (skills, functions, agents, workflows) that are new or changed in the configuration `loaded`.
 
-        Returns the changes, for `take`. If remote servers have skills (`remote`), the source `skill` exists even without local skills.
+        Returns the difference from the current sources, which `take` applies. If remote servers have skills (`remote`), the source `skill`
+        exists even without local skills.
         """
         with self.files.importing(loaded.base_dir):
             return await self._prepare(loaded, remote)

@@ -36,9 +36,10 @@ def expose_name(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
 
 
 def with_digest(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
-    """Return a name for the tool or prompt `native` for clients, which is cut to `budget` characters and ends with digits of its digest.
+    """Return the name by which clients see the tool or prompt that its source calls `native`, ending with digits of its digest.
 
-    Used if the normal name (`expose_name`) is too long, or if another tool of the same source already has it.
+    The name is cut to `budget` characters. Used if the normal name (`expose_name`) is too long, or if another tool of the same source
+    already has it.
     """
     digest = hashlib.sha256(f"{prefix}\0{native}".encode()).hexdigest()[:6]
     stem = f"{prefix}{SEPARATOR}" if prefix else ""
@@ -64,7 +65,10 @@ def expose_names(prefix: str, natives: list[str], budget: int = NAME_BUDGET) -> 
 
 
 def uri_label(prefix: str) -> str:
-    """Convert a source's prefix to the label in its exposed URIs: lower case, because URL parsers normalize it, and a valid scheme."""
+    """Convert a source's prefix to its label, which is part of the URIs that clients see.
+
+    The label is a valid URI scheme, in lower case, because URL parsers convert schemes to lower case.
+    """
     label = prefix.lower().replace("_", "-")
     return label if label[:1].isalpha() else f"s-{label}"
 

@@ -32,7 +32,7 @@ REACH_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class UnmetNeed:
-    """A name of a tool, agent, workflow, skill or server in a file of an agent or workflow that the gateway does not serve."""
+    """A tool, agent, workflow, skill or server that a file of an agent or workflow names, but that the gateway does not serve."""
 
     kind: str
     """Kind of the file that contains the name: `agent` or `workflow`."""
@@ -41,7 +41,8 @@ class UnmetNeed:
     text: str
     """Message for the user: what is missing, and what to do."""
     is_fatal: bool
-    """Whether this is an error. False for a wildcard pattern of a known server that matches no tool, because this may be intended."""
+    """Whether `moongate doctor` reports an error, not a warning. It is a warning if a pattern with wildcards matches no tool of a known
+    server, because the author may intend this."""
 
 
 async def unmet_needs(

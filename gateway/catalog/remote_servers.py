@@ -68,7 +68,9 @@ class Servers(HostedTable[Server]):
         return [server.source for server in self._table.values()]
 
     async def plan(self, loaded: LoadedConfig, pins: Pins) -> Changes[Server]:
-        """Build the sources of servers that are new or changed in the configuration `loaded`, and return the changes, for `take`.
+        """Build the sources of servers that are new or changed in the configuration `loaded`.
+
+        Return the difference from the current sources, which `take` applies.
 
         `pins` are the accepted tool definitions. No source is started or stopped.
         """

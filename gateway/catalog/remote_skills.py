@@ -84,7 +84,7 @@ class RemoteSkills:
         await self._catalog.ready()
 
     async def read_servers(self, only: str | None = None) -> None:
-        """List the skills of every server, or of the server `only`, again. If listing fails, the server's previous skills stay."""
+        """List the skills of every server again, or of one server, if `only` is its id. If listing fails, the server's old skills stay."""
         listings = [s for s in self._catalog.listings if not s.entry.is_local and only in (None, s.entry.source.id)]
         async with anyio.create_task_group() as tasks:
             for listing in listings:

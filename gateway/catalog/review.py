@@ -85,9 +85,9 @@ def may_review(ask: PendingQuestion, principal: Principal) -> bool:
 
 
 def _admits(ask: PendingQuestion, principal: Principal) -> bool:
-    """Return whether the scopes of the principal include what the call that waits for an approval uses.
+    """Return whether the scopes of the principal allow to use what a person must approve: the called tool, or the server that samples.
 
-    This is the called tool; the agent or workflow, if the tool belongs to one; or the server that requests sampling.
+    If an agent or workflow defines the called tool itself, the scopes must include this agent or workflow.
     """
     if ask.kind == "sampling":
         return covers_source(principal.scopes, ask.source)

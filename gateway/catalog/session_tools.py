@@ -101,7 +101,7 @@ class _DeleteSession:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Delete the session. An unknown id, or one of another principal's session, gives an error result. Raises `StorageError`."""
+        """Delete the session. An unknown id, or the id of another principal's session, gives an error result. Raises `StorageError`."""
         session_id = str(arguments["session_id"]).removeprefix(SESSION_SCHEME)
         try:
             await (await self._records.sessions()).delete(session_id, ctx.facts.principal.id)

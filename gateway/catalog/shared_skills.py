@@ -27,13 +27,13 @@ MAX_REST_SECONDS = 3600.0
 
 
 class SharedSkills:
-    """Keeps the list of the remote servers' skills current: `read_server` lists the skills of a new server, `run` all skills again."""
+    """Keeps the list of remote servers' skills current: `read_server` lists skills of a new server, `run` those of all servers again."""
 
     def __init__(self, catalog: Catalog, serve: Callable[[RemoteSkills], Awaitable[None]]) -> None:
         """Store the arguments and subscribe to the catalog's changes.
 
-        `serve` adds the skills to the gateway's skill index. It is called after each listing in which a server has skills, or no longer
-        has.
+        `serve` adds the skills to the gateway's skill index. It is called after each listing that finds skills, and after one that finds
+        none although the listing before did.
         """
         self._catalog = catalog
         self._serve = serve
@@ -64,7 +64,7 @@ class SharedSkills:
             self._reading -= 1
 
     async def run(self) -> None:
-        """Until cancelled, list the skills of all servers again when resources change, after `wake`, or when a `ttlMs` has passed."""
+        """Until cancelled, list the skills of all servers again when resources change, when `wake` is called, or after a list's `ttlMs`."""
         while True:
             with anyio.move_on_after(self._remote.refresh_seconds if self._remote is not None else MAX_REST_SECONDS):
                 await self._wanted.wait()

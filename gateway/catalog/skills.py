@@ -183,7 +183,7 @@ class SkillFace:
     async def _shown(self, listing: SourceListing, uri: str, ctx: CallContext) -> JsonObject:
         """Return the current entry of a skill of a server without the skills extension, by reading its `SKILL.md` (`uri`) again.
 
-        Raises `NotFound` if the skill is not listed, or no longer can be.
+        Raises `NotFound` if the skill is not listed, or if its file is no longer fit to be listed.
         """
         entry = await self.show(listing, uri, ctx) if uri in listing.shown_skills else None
         if entry is None:
@@ -266,7 +266,10 @@ async def _page(listing: SourceListing, params: JsonObject, ctx: CallContext) ->
 
 
 def _shown_files(listing: SourceListing) -> list[str]:
-    """Return the exposed URIs of the files of all skills of a server without the skills extension: its resources below their folders."""
+    """Return the exposed URIs of the files of all skills of a server without the skills extension.
+
+    These are the skills' `SKILL.md` files, and the server's resources in the folders of these files.
+    """
     roots = tuple(uri.removesuffix(MANIFEST) + "/" for uri in listing.shown_skills)
     return list(dict.fromkeys([*listing.shown_skills, *(uri for uri in listing.natives.get("resources", {}) if uri.startswith(roots))]))
 
@@ -274,8 +277,8 @@ def _shown_files(listing: SourceListing) -> list[str]:
 def _tree(files: Sequence[str], place: str, uri: str) -> JsonObject:
     """Return the direct children of a folder as a result of `resources/directory/read`. Raises `NotFound` for an unknown or empty folder.
 
-    `files` are the URIs of the skill's files, `place` is the URI with which files in the folder begin, and `uri` the exposed URI of the
-    folder, which the result contains.
+    `files` are the URIs of the skill's files, `place` is the folder's URI in the same form, and `uri` the folder's exposed URI, with which
+    the URIs in the result begin.
     """
     children: dict[str, JsonObject] = {}
     for file in files:

@@ -70,7 +70,9 @@ class SourceListing:
     natives: dict[Kind, dict[str, str]] = field(default_factory=lambda: cast("dict[Kind, dict[str, str]]", {}))
     """Kind of list → exposed name or URI, which clients use → native name or URI, which the source uses."""
     withheld: dict[str, dict[str, Reject]] = field(default_factory=lambda: cast("dict[str, dict[str, Reject]]", {}))
-    """Kind of list → native name or URI → the rule that hides the entry, and why. Entries that `allow` and `deny` hide are left out."""
+    """Kind of list → native name or URI of an entry that policy refuses → the rule and the reason.
+
+    Entries that are hidden by the patterns `allow` and `deny` are not in this mapping."""
     shown_skills: dict[str, JsonObject] = field(default_factory=lambda: cast("dict[str, JsonObject]", {}))
     """Exposed URI of a `SKILL.md` → the skill entry made from the file. Filled by `SkillFace` for a server without the skills extension."""
     _prompt_tools: list[PromptTool] = field(default_factory=lambda: cast("list[PromptTool]", []))
@@ -126,7 +128,8 @@ class SourceListing:
     def quarantined(self, principal: Principal) -> Mapping[str, str]:
         """Return the quarantined tools that the principal could otherwise use: exposed name → the reason and the command that accepts it.
 
-        A tool is quarantined (not served) while its definition is not the accepted one: the first listed, or one that a person accepted.
+        A tool is quarantined (not served) while its definition differs from the accepted definition. This is the definition that the server
+        listed first, or one that a person accepted later.
         """
         if not isinstance(self.entry.source, QuarantiningSource) or not (held := self.entry.source.quarantined()):
             return {}

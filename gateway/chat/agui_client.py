@@ -1,8 +1,8 @@
 """`AGUIChatClient`: uses a remote agent that implements the AG-UI protocol as if it were a model.
 
 The remote agent receives the whole conversation and runs its own tools. If it calls a tool of this program, the call is returned to this
-program like a call from a model. Its interrupts become approval requests; the answers to these resume the remote agent's run (AG-UI 1.0,
-https://docs.ag-ui.com). Wrap the client in an `Agent` to get an agent.
+program like a call from a model. Interrupts, with which the remote agent asks a person, become approval requests; their answers resume the
+remote agent's run (AG-UI 1.0, https://docs.ag-ui.com). Wrap the client in an `Agent` to get an agent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.tools.base import Tool
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
-"""Seconds to wait for the next data of the event stream. Servers send comments in the stream while they work."""
+"""Seconds to wait for the next bytes of the event stream. Comments count too; servers send them in the stream while they work."""
 
 MAX_EVENT_BYTES = 8_388_608
 """Maximum bytes of one event of the stream. A longer event is an error, so that a server cannot fill the memory."""

@@ -48,7 +48,7 @@ class ClientRequest:
     options: ChatOptions
     stream: bool
     limits: JsonMapping | None
-    """Limits on the loop of model and tool calls, for this call instead of those of the client."""
+    """Limits on the loop of model and tool calls. They override the limits of the client for this call."""
     middleware: Sequence[object]
     compaction_strategy: CompactionStrategy | None
     tokenizer: TokenizerProtocol | None
@@ -216,10 +216,12 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
     ) -> Awaitable[ChatResponse] | ChatStream:
         """Send `messages` to the model. Return an awaitable of the whole response, or with `stream` a stream of its parts.
 
-        Tools in the options run when the model calls them, and the model is called again with the results, until it calls no tool or a
-        limit of `function_invocation_configuration` is reached. If its `enabled` is false, and for tools without code, the calls are
-        returned. `middleware` of this call runs inside the client's middleware; `compaction_strategy` and `tokenizer` replace those of the
-        client; `function_invocation_kwargs` are passed to tools, `client_kwargs` to middleware and the client.
+        If the model calls tools that are in `options`, they run, and the model is called again with their results. This loop ends when the
+        model calls no tool, or at a limit of the client's `function_invocation_configuration`. If that has `enabled: false`, or if a called
+        tool has no code, the response contains the calls instead.
+
+        `middleware` of this call runs inside the client's middleware. `compaction_strategy` and `tokenizer` replace those of the client.
+        Tools receive `function_invocation_kwargs`; middleware and the client receive `client_kwargs`.
         """
         check_tool_values(function_invocation_kwargs)
         given = cast("ChatOptions", dict(options or {}))
@@ -268,7 +270,7 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
     ) -> ChatStream:
         """Make one model call, without running tools, and return the parts of the response. The agents' run loop calls this method.
 
-        Also without `stream`, a stream of parts is returned. `middleware` runs inside the client's middleware. If the class overrides
+        The result is a stream of parts even without `stream`. `middleware` runs inside the client's middleware. If the class overrides
         `get_response`, the call goes through that method.
         """
         given = cast("ChatOptions", dict(options))

@@ -48,7 +48,7 @@ class ChatContext:
     options: ChatOptions
     stream: bool = False
     metadata: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """Values that the middleware of this model call can share. They are not sent."""
+    """Values that the middleware of this model call can share. They are not sent to the model."""
     result: ChatStream | ChatResponse | None = None
     kwargs: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
     """Keyword arguments that the caller passed for the client itself (`client_kwargs`)."""

@@ -70,7 +70,7 @@ class _Call:
 
 
 class _Reader:
-    """Converts the chunks of a streamed response to updates.
+    """Converts the chunks of a streamed response to updates (parts of a `ChatResponse`).
 
     Text is yielded at once. Tool calls are yielded at the end, when all their parts have arrived.
     """

@@ -21,7 +21,7 @@ UNSUPPORTED = frozenset({"background", "stream_options"})
 """Options of `ChatOptions` that are not sent, because the Chat Completions API does not support them or the client sets them itself."""
 
 REASONING_DETAILS = "reasoning_details"
-"""Field of a message in which some servers return the model's reasoning. It must be sent back unchanged."""
+"""Field of a message in which some servers return the model's reasoning. It must be sent back unchanged with the message."""
 
 
 def to_request(messages: Sequence[Message], options: ChatOptions, instruction_role: str | None = None) -> JsonObject:
@@ -68,7 +68,7 @@ def _add_tools(request: JsonObject, options: ChatOptions) -> None:
 
 
 def to_wire_messages(messages: Sequence[Message], instructions: str | None, instruction_role: str | None = None) -> list[JsonObject]:
-    """Convert messages to the format of the API. Each tool result becomes a separate message, after the message with the tool calls.
+    """Convert messages to the Chat Completions API. Each tool result becomes a separate message, after the message with the tool calls.
 
     `instructions` become the first message, with the role `instruction_role` (default `system`).
     """

@@ -236,7 +236,7 @@ def _vectors(answer: JsonObject, model: str, expected: int) -> list[Embedding[li
 
 
 def _vector(value: object, model: str) -> list[float]:
-    """Convert a vector from a response to numbers. It is a list of numbers, or base64 text of little-endian 32-bit floats.
+    """Convert a vector from a response to floats. In the response it is a list of numbers, or base64 text of little-endian 32-bit floats.
 
     Raises:
         ChatClientInvalidResponseException: The vector is malformed.

@@ -1,8 +1,8 @@
 """Hosted tools, which the model's provider runs: functions that return their settings, and protocols that show which client has which tool.
 
 `isinstance(client, SupportsWebSearchTool)` is true if a client's provider can search the web; the protocol's static method returns the
-settings to add to the tools of a model call. The names are those of Microsoft's agent framework. Hosted tools do not run on this machine,
-except a shell function that a program passes.
+settings to add to the tools of a model call. The names are those of Microsoft's agent framework. A program may replace the hosted shell by
+a function of its own, which then runs on this machine.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SupportsShellTool(Protocol):
 
     @staticmethod
     def get_shell_tool() -> JsonObject | FunctionTool[..., object]:
-        """Return the settings of the provider's shell tool, or with a function of the program, a tool that runs commands with it."""
+        """Return the settings of the provider's shell tool. If a function is passed, return a tool that runs commands with it."""
         ...
 
 
@@ -82,7 +82,7 @@ def _settings(kind: str, **given: object) -> JsonObject:
 
 
 class ResponsesTools:
-    """Mixin class whose methods return the settings of the hosted tools of OpenAI's Responses API."""
+    """Mixin class whose methods return the settings of the hosted tools (run by the provider) of OpenAI's Responses API."""
 
     @staticmethod
     def get_code_interpreter_tool(
@@ -176,9 +176,10 @@ class ResponsesTools:
         name: str | None = None,
         description: str | None = None,
     ) -> JsonObject | FunctionTool[..., object]:
-        """Return the settings of a shell in a container of the provider or, with `func`, a tool that runs commands on this machine.
+        """Return the settings of a shell in a container of the provider. If `func` is given, return a tool that calls it instead.
 
-        `func` receives the command as its only argument. Calls of the tool pass the gate, like those of any other function.
+        `func` receives a command as its only argument, and runs it on this machine. Policies apply to these calls, like to calls of any
+        other function tool.
         """
         if func is None:
             return {"type": "shell", "environment": {"type": "container_auto"} if environment == "auto" else dict(environment)}
@@ -188,7 +189,7 @@ class ResponsesTools:
 
 
 class CompletionsTools:
-    """Mixin class whose method returns the settings of the hosted tool of OpenAI's Chat Completions API."""
+    """Mixin class whose method returns the settings of web search, the only tool that OpenAI itself runs in its Chat Completions API."""
 
     @staticmethod
     def get_web_search_tool(*, web_search_options: JsonMapping | None = None) -> JsonObject:

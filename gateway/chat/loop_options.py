@@ -74,7 +74,7 @@ class LoopOptions:
                 raise ValueError(f"additional_tools must be functions and tools, not {type(given).__name__}; put it into tools")
 
     def with_overrides(self, overrides: LoopOptions | JsonMapping | None) -> LoopOptions:
-        """Return a copy of these limits with the values in the mapping `overrides`. If it is a `LoopOptions` object, return it instead.
+        """Return a copy of these limits with the values in the mapping `overrides`. A `LoopOptions` object is returned unchanged.
 
         Raises:
             ValueError: A limit is unknown or out of range.
@@ -94,7 +94,7 @@ DEFAULT_LOOP = LoopOptions()
 _DEFAULTS: JsonMapping = {**dataclasses.asdict(DEFAULT_LOOP), "additional_tools": []}
 """The limits of a client that was created without limits, as a dict.
 
-`loop_options` ignores a level whose limits equal these, so that defaults do not override limits of an earlier level.
+`loop_options` ignores a level (client, agent or run) whose limits equal these, so that defaults do not override an earlier level.
 """
 
 

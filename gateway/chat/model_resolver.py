@@ -47,7 +47,7 @@ HOW_TO_SET = (
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """Result of a successful check of a model's endpoint: what was checked, and the models that the endpoint lists."""
+    """Result of a successful check of a model's endpoint: model, address of the endpoint, and the models that the endpoint lists."""
 
     model: str
     endpoint: str

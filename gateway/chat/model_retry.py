@@ -68,7 +68,7 @@ class RetryBudget:
 def may_retry(status: int | None, headers: Mapping[str, str]) -> bool:
     """Return whether a request that failed with the HTTP status `status` may be retried. `None` means that no response arrived.
 
-    The response header `x-should-retry`, if present, decides.
+    If the response has the header `x-should-retry` (`true` or `false`), the header decides instead of the status.
     """
     said = headers.get("x-should-retry")
     if said in ("true", "false"):
@@ -77,7 +77,7 @@ def may_retry(status: int | None, headers: Mapping[str, str]) -> bool:
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait that the server requests, or `None` (headers `Retry-After`, RFC 9110 §10.2.3, and `retry-after-ms`)."""
+    """Return how many seconds the server asks to wait, in the header `retry-after-ms` or `Retry-After` (RFC 9110 §10.2.3), else `None`."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name, "")) * unit

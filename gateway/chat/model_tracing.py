@@ -89,7 +89,7 @@ def _finish(context: ChatContext, operation: Operation, told: Mapping[str, str],
 
 
 def count_tokens(usage: UsageDetails | None, labels: Attributes, *, metric: str = TOKENS) -> None:
-    """Record the input and output tokens of one request in a histogram. `metric` is its name; agent runs have a metric of their own."""
+    """Record the numbers of input and output tokens in the histogram `metric`. Model requests and agent runs have different histograms."""
     for kind in ("input", "output"):
         tokens = (usage or {}).get(f"{kind}_token_count")
         if tokens is not None:

@@ -68,7 +68,8 @@ class OpenAIConnection:
     async def answer(self, model: str, path: str, body: JsonObject | None, *, subject: str | None = None) -> JsonObject:
         """Send a request, `POST` if it has a body and otherwise `GET`, and return the whole response.
 
-        `subject` describes in error texts what was requested, if that is not a response of the model.
+        `subject` is what was requested, such as `the list of its models`, for the error text if it does not exist; `None` for a new
+        response of the model.
 
         Raises:
             ModelError: The endpoint failed, also after all retries.
@@ -86,7 +87,7 @@ class OpenAIConnection:
     async def deletion(self, model: str, path: str, *, subject: str | None = None) -> JsonObject:
         """Send a `DELETE` request, and return the response; an empty object if it has no content.
 
-        `subject` describes in error texts what was to be deleted.
+        `subject` is what to delete, such as `response 'resp_1'`, for the error text if it does not exist.
 
         Raises:
             ModelError: The endpoint failed, also after all retries.
@@ -108,11 +109,11 @@ class OpenAIConnection:
     ) -> AsyncGenerator[JsonObject, None]:
         """Send a request, and yield the events of the streamed response. Failures are retried only before the first event.
 
-        The connection is released at the end. `subject` describes in error texts what was requested, if that is not a response of the
-        model.
+        The connection is released at the end. `subject` is what was requested, such as `response 'resp_1'`, for the error text if it does
+        not exist; `None` for a new response of the model.
 
         Raises:
-            ModelError: The endpoint failed, or the stream broke (`retryable`).
+            ModelError: The endpoint failed, or the stream broke; then `retryable` is true.
         """
         await load_openai()
         from openai import AsyncStream

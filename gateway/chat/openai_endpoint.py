@@ -108,7 +108,10 @@ class EndpointArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Address, authentication and other data for a client object of the `openai` package; or such an object that was passed (`client`)."""
+    """Address, authentication and other data from which `build_client` creates a client object of the `openai` package.
+
+    If the caller passed its own client object, `client` is that object.
+    """
 
     model: str
     base_url: str

@@ -35,7 +35,8 @@ class HtmlResponseException(ChatClientInvalidResponseException):
 def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str, subject: str | None = None) -> ModelError:
     """Convert an error of the `openai` package to a `ModelError`.
 
-    `subject` describes in the text what was requested, if that is not a response of the model.
+    `subject` is what was requested, such as `response 'resp_1'`, for the error text if it does not exist; `None` for a new response of the
+    model.
     """
     import openai
 

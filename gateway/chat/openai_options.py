@@ -174,7 +174,7 @@ def is_strict(schema: JsonValue) -> bool:
 
 
 class OpenAIChatOptions(ChatOptions, total=False):
-    """Options of a call of OpenAI's Responses API, for type checkers. Other options are sent, too."""
+    """Options of a call of OpenAI's Responses API, for type checkers. Options that this class does not declare are sent, too."""
 
     include: list[str]
     max_tool_calls: int
@@ -190,14 +190,14 @@ class OpenAIChatOptions(ChatOptions, total=False):
     top_logprobs: int
     truncation: str
     background: bool
-    """Whether the provider continues the response if the connection ends. Until the response is finished, it has a continuation token."""
+    """Whether the provider continues the response if the connection ends. Its continuation token serves to read it later."""
     continuation_token: JsonMapping
     """Token of a background response. The call then returns the state of this response or streams its rest, instead of sending a new
     request."""
 
 
 class OpenAIChatCompletionOptions(ChatOptions, total=False):
-    """Options of a call of OpenAI's Chat Completions API, for type checkers. Other options are sent, too."""
+    """Options of a call of OpenAI's Chat Completions API, for type checkers. Options that this class does not declare are sent, too."""
 
     logprobs: bool
     top_logprobs: int

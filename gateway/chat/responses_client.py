@@ -1,6 +1,6 @@
 """`OpenAIChatClient`: a chat client for OpenAI's Responses API.
 
-The provider stores no conversation unless requested by the options `store`, `conversation_id` or `background`; the program stores it. A
+By default the program stores the conversation; with the options `store`, `conversation_id` or `background`, the provider stores it. A
 background response continues without a connection: a call with its continuation token returns its state or streams the rest, and a broken
 stream is resumed.
 """

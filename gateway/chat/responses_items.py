@@ -74,7 +74,7 @@ def _message_part(part: JsonObject) -> list[Content]:
 
 
 def read_annotation(annotation: JsonMapping) -> Annotation | None:
-    """Convert an annotation of the API to a citation; `None` if the annotation names neither a file nor an address."""
+    """Convert an annotation of the Responses API to a citation; `None` if the annotation names neither a file nor an address."""
     file_id, url = annotation.get("file_id"), annotation.get("url") or annotation.get("filename")
     if not (file_id or url):
         return None

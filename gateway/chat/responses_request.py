@@ -97,7 +97,7 @@ def _add_text(request: JsonObject, options: ChatOptions) -> None:
 
 
 def to_items(messages: Sequence[Message], *, kept: bool = False) -> list[JsonObject]:
-    """Convert messages to input items of the API.
+    """Convert messages to input items of the Responses API.
 
     With `kept`, the provider stores the conversation, so items that the provider itself created are left out.
     """
@@ -125,7 +125,7 @@ def to_items(messages: Sequence[Message], *, kept: bool = False) -> list[JsonObj
 
 
 def _part(content: Content, role: str) -> JsonObject | None:
-    """Convert a content of a message to a part of a message item of the API; `None` if it becomes an item of its own or cannot be sent."""
+    """Convert a content to a part of an input message of the Responses API; `None` if it must be a separate item or cannot be sent."""
     if content.type == "text":
         if role == "assistant":
             if content.additional_properties.get("refusal"):
@@ -216,9 +216,9 @@ def _joined(items: list[JsonObject], calls: dict[str, JsonObject], item: JsonObj
 
 
 def _without_orphans(items: list[JsonObject]) -> list[JsonObject]:
-    """Return the items without reasoning that cannot be sent back, and without the calls of remote MCP servers that follow such reasoning.
+    """Return a copy of `items` without the reasoning items that have no encrypted content, which the provider would reject.
 
-    The provider accepts these calls only together with the reasoning before them.
+    Calls of remote MCP servers that follow removed reasoning are removed too: the provider accepts them only together with the reasoning.
     """
     sent: list[JsonObject] = []
     lost = False
@@ -250,7 +250,7 @@ def _as_text(value: JsonValue) -> str:
 
 
 def to_annotations(annotations: Sequence[Annotation]) -> list[JsonObject]:
-    """Convert citations to annotations of the API, one for each cited span of text."""
+    """Convert citations to annotations of the Responses API, one for each cited span of text."""
     found: list[JsonObject] = []
     for annotation in annotations:
         properties = annotation.get("additional_properties") or {}

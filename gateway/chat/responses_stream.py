@@ -19,7 +19,7 @@ from gateway.types.responses import ChatResponseUpdate
 
 
 class StreamReader:
-    """Converts the events of one streamed response, in order, to updates.
+    """Converts the events of one streamed response, in order, to updates (parts of a `ChatResponse`).
 
     `is_done` is true after the last event; `sequence` is the number of the event that was read last.
     """
@@ -27,7 +27,8 @@ class StreamReader:
     def __init__(self, model: str, *, in_background: bool, keeps: bool) -> None:
         """Start reading a response. `keeps` is whether the provider stores the response, so that the next call may refer to it by id.
 
-        `in_background` is whether the response is a background response, whose updates get continuation tokens.
+        `in_background` is whether the provider generates the response without an open connection. Its updates then get continuation tokens,
+        with which the stream can be resumed.
         """
         self._model = model
         self.in_background = in_background
@@ -148,7 +149,7 @@ class StreamReader:
 
 
 def read_response(response: JsonObject, model: str, *, in_background: bool, keeps: bool) -> ChatResponseUpdate:
-    """Convert a whole response to one update. An unfinished response gets a continuation token.
+    """Convert a whole response to one update. An unfinished background response gets a token with which it can be read later.
 
     Raises:
         ModelError: The response failed.

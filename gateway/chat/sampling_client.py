@@ -113,7 +113,7 @@ def _result_blocks(content: Content) -> list[JsonObject]:
 
 
 def to_contents(content: JsonValue) -> list[Content]:
-    """Convert the content of a sampling message to contents: text, images, audio and tool calls. Other blocks are dropped."""
+    """Convert the MCP content blocks of a sampling message to `Content` objects: text, images, audio, tool calls. Drop other blocks."""
     contents: list[Content] = []
     for wire in objects_in(content if isinstance(content, list) else [content]):
         match wire.get("type"):

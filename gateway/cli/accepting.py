@@ -1,7 +1,7 @@
-"""`moongate lock --accept` for entries that execute a command or import a module: shows them, asks the user, and records the acceptance.
+"""`moongate lock --accept` for configuration entries that execute a command or import a module, such as servers that a command starts.
 
-The gateway executes new or changed entries only after the user has accepted them. This module reads the configuration without executing any
-part of it, and accepts the entries as the file contains them now. Used by `lock`.
+The gateway executes a new or changed entry only after the user has accepted it. This module shows such entries, asks the user, and records
+that they are accepted as the file contains them now. It reads the configuration without executing any part of it. Used by `lock`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes: bool, as_json: bool) -> bool:
-    """Accept the entries `names` for the user, and return whether they were accepted.
+    """Record that the user accepts the commands or modules of the configuration entries `names`; return false if no such entry waits.
 
-    An entry of the configuration or of an agent's or workflow's file executes a command or imports a module. A new or changed entry waits
-    for acceptance before the gateway executes it. If no name is a waiting entry, nothing is accepted, because the names may be tools.
+    An entry is a server, or an agent or workflow file, for example. The gateway does not execute a new or changed entry that has a command
+    or module until the user has accepted it. On false, the caller treats `names` as names of servers or tools whose definitions changed.
 
     Raises:
-        click.UsageError: Some names are entries that wait and others are not, or the user could not be asked.
-        NotFound: A name can only be an entry, and none with that name waits.
-        StorageError: The record cannot be read or written.
+        click.UsageError: Only some of the names are entries that wait, or the user cannot be asked.
+        NotFound: A name has the form of an entry that is not a server, such as `agent/NAME`, and no such entry waits.
+        StorageError: The record of accepted entries cannot be read or written.
     """
     from gateway.config.load import read_runs, read_text
     from gateway.gate.acceptance import Acceptance
@@ -63,12 +63,12 @@ def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes
 
 
 def _is_own(name: str) -> bool:
-    """Return whether `name` can only be an entry that executes a command or a module, because no server or tool can have such a name."""
+    """Return whether `name`, such as `agent/x`, can only be an entry with a command or module: no server or tool has such a name."""
     return "." in name.partition("/")[0] or name.startswith(("agent/", "workflow/"))
 
 
 def _of_file(name: str, acceptance: Acceptance) -> RunEntry | None:
-    """Return the entry `name` that waits for acceptance, as its agent or workflow file contains it now; `None` if it does not wait."""
+    """Return the waiting entry `name` of an agent or workflow file, as the file has it now; `None` if it does not wait."""
     place = acceptance.places_held().get(name)
     if place is None or not name.startswith(("agent/", "workflow/")):
         return None

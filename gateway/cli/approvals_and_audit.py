@@ -34,9 +34,10 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 @click.group(cls=ListingGroup)
 def approvals() -> None:
-    """Calls and questions that wait for a person outside the client.
+    """Calls and questions that wait for a person.
 
-    Also lists and revokes standing approvals.
+    The person decides them outside the MCP client, for example with these commands. Also lists and revokes standing approvals, which
+    approve later calls.
     """
 
 
@@ -59,9 +60,9 @@ def list_approvals(every: bool, config_path: str | None, as_json: bool) -> None:
 @click.argument("ask_id", metavar="ID")
 @data_options
 def show_approval(ask_id: str, config_path: str | None, as_json: bool) -> None:
-    """Show one question in full.
+    """Show one call that waits for approval, or one question, in full.
 
-    For a call, these are the tool and the arguments; for a question of a workflow, the fields of the form.
+    Of a call, the tool and its arguments are shown; of a question of a workflow, the fields of its form.
     """
     found = with_records(config_path, lambda records: _get(records, ask_id))
     text = f"{found.shown}\n  asked for {found.principal}, decided by {found.by}, {found.state}, {_left(found)} left"
@@ -74,7 +75,7 @@ def show_approval(ask_id: str, config_path: str | None, as_json: bool) -> None:
 @click.option("--always-with-arguments", "exactly", is_flag=True, help="Also approve later calls with the same arguments by this caller.")
 @data_options
 def approve(ask_id: str, always: bool, exactly: bool, config_path: str | None, as_json: bool) -> None:
-    """Approve a call."""
+    """Approve a tool call that waits for a person."""
     if always and exactly:
         raise click.UsageError("`--always` and `--always-with-arguments` exclude each other.")
     if (always or exactly) and not load(config_path, fetches=False).config.server.standing_approval_days:
@@ -87,7 +88,7 @@ def approve(ask_id: str, always: bool, exactly: bool, config_path: str | None, a
 @click.argument("ask_id", metavar="ID")
 @data_options
 def deny(ask_id: str, config_path: str | None, as_json: bool) -> None:
-    """Deny a call, or decline a question."""
+    """Deny a waiting tool call, or decline a question of a workflow."""
     _decide(ask_id, "denied", config_path, as_json=as_json)
 
 
@@ -124,7 +125,10 @@ async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_js
 @approvals.command("rules")
 @data_options
 def list_rules(config_path: str | None, as_json: bool) -> None:
-    """List standing approvals. A rule of an earlier version, which does not say who made it, is not applied."""
+    """List standing approvals, which approve later calls.
+
+    Those of early versions of Moongate, which do not say who made them, are not applied.
+    """
     found = with_records(config_path, _rules)
     rows = [[r.id, r.source, r.name, r.to_json()["arguments"], r.principal, r.made_by or "unknown", moment(r.expires_at)] for r in found]
     headers = ("id", "source", "name", "arguments", "caller", "made by", "until")
@@ -209,7 +213,7 @@ def _decide(ask_id: str, decision: QuestionState, config_path: str | None, *, as
 
 
 async def _move(records: Records, ask_id: str, decision: QuestionState) -> tuple[PendingQuestion, bool]:
-    """Store the decision about a question. Return the question, and whether the call that waits for it received an approval in time."""
+    """Store the decision about a waiting call or question. Return the question, and whether the call received an approval in time."""
     from gateway.auth.principal import LOCAL
     from gateway.policy.approval_policy import may_stand
 

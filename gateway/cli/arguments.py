@@ -40,7 +40,7 @@ def build_arguments(schema: JsonMapping, pairs: Sequence[str], args_json: str | 
 
 
 def build_answer(form: JsonMapping, pairs: Sequence[str], args_json: str | None) -> JsonObject:
-    """Return the fields of an answer to a form with the schema `form`. `pairs` and `args_json` are as in `build_arguments`.
+    """Return the fields of an answer to a form with the schema `form`, from `key=value` texts (`pairs`) and a JSON object (`args_json`).
 
     Raises:
         click.UsageError: A word cannot become a field, or the form has no such field.

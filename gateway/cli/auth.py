@@ -56,7 +56,7 @@ def login(server: str, no_browser: bool, config_path: str | None, as_json: bool)
 @auth.command("status")
 @data_options
 def status(config_path: str | None, as_json: bool) -> None:
-    """Show which servers need a sign-in, and which have one.
+    """Show which servers need a sign-in, and where you are signed in.
 
     Tokens are never shown.
     """

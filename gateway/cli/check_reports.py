@@ -41,8 +41,9 @@ class Report(Protocol):
 def show_reports(reports: Sequence[Report], what: str, code: Code, *, manifest: str = "", remark: str = "", as_json: bool) -> None:
     """Print one line per warning and error in the form for editors and CI, `file:line: level: message [code]`, and then the totals.
 
-    `what` names the checked objects in the plural, such as `skills`. `code` is the error code if a report is a rejection. `manifest` is
-    appended to a report's path in a line that has a line number. `remark` is printed after the totals.
+    `what` names the checked objects in the plural, such as `skills`. `code` is the error code of the command if a report is a rejection.
+    `manifest` is the file of a checked folder to which line numbers refer, such as `/SKILL.md`: it is appended to the folder's path in
+    lines with a number. `remark` is printed after the totals.
 
     Raises:
         CommandFailed: A report is a rejection.

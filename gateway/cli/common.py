@@ -82,7 +82,7 @@ class Target:
     standalone: bool = False
 
     def __post_init__(self) -> None:
-        """Check that the options do not exclude each other. Raises `CommandFailed`."""
+        """Raise `CommandFailed` if both `--url` and `--standalone` were given, because they exclude each other."""
         if self.url is not None and self.standalone:
             raise CommandFailed("--url uses a running gateway, and --standalone uses none. Give one of them.", code="usage")
 
@@ -146,8 +146,10 @@ class ListingGroup(Group):
 def load(config_path: str | None, *, fetches: bool = True, acceptance: Acceptance | None = None) -> LoadedConfig:
     """Load the configuration for a command, and log only errors from now on.
 
-    A reference `${cmd:NAME}` in the configuration is replaced by the output of a program, which does not run if `fetches` is false.
-    `acceptance` is as in `load_quietly`. Raises `ConfigError`.
+    A reference `${cmd:NAME}` in the configuration is replaced by the output of a program. If `fetches` is false, no such program runs.
+    `acceptance` decides which of them may run; by default all except new or changed programs that wait until the user has accepted them.
+
+    Raises `ConfigError`.
     """
     loaded = load_quietly(config_path, fetches=fetches, acceptance=acceptance)
     configure_log(loaded, "error")
@@ -155,10 +157,10 @@ def load(config_path: str | None, *, fetches: bool = True, acceptance: Acceptanc
 
 
 def load_quietly(config_path: str | None, *, fetches: bool = True, acceptance: Acceptance | None = None) -> LoadedConfig:
-    """Load the configuration without changing the log level.
+    """Load the configuration for a command, without changing the log level.
 
-    A reference `${cmd:NAME}` is replaced by the output of a program; `acceptance` decides which of these programs may run. By default,
-    all may run except new or changed programs that a running gateway does not run before the user has accepted them.
+    A reference `${cmd:NAME}` is replaced by the output of a program. If `fetches` is false, no such program runs. `acceptance` decides
+    which of them may run; by default all except new or changed programs that wait until the user has accepted them.
 
     Raises `ConfigError`.
     """
@@ -185,7 +187,7 @@ def key_store_of(loaded: LoadedConfig) -> KeyStore:
 
 
 def with_servers(loaded: LoadedConfig, names: Sequence[str], **rules: object) -> LoadedConfig:
-    """Return the configuration with only the servers `names`, all of which start with the gateway; `rules` set keys of their policies."""
+    """Return the configuration with only the servers `names`, all of which start at once. `rules` replace keys of their policies."""
     config = loaded.config
     eager = {name: config.policy(name).model_copy(update={"start": "eager", **rules}) for name in names}
     servers, policies = {name: config.mcp_servers[name] for name in names}, {**config.policies, **eager}
@@ -224,7 +226,7 @@ def diverted_stdout() -> Generator[None]:
 async def running(loaded: LoadedConfig, acceptance: Acceptance | None = None, endpoint: str | None = None) -> AsyncGenerator[Gateway]:
     """Start a gateway with this configuration and yield it; its servers connect in the background.
 
-    The arguments are those of `Gateway.from_config`, with `acceptance` as in `load_quietly`.
+    The arguments are those of `Gateway.from_config`. `acceptance` decides which commands of the configuration may be executed.
     """
     from gateway.app import Gateway
 

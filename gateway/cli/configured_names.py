@@ -48,7 +48,10 @@ def workflow_files(loaded: LoadedConfig) -> dict[str, Path]:
 
 
 def tool_names(loaded: LoadedConfig, wanted: str) -> list[str]:
-    """Return the exposed names of which `wanted` may be a misspelling: all agents and workflows, and `wanted` with each server's prefix."""
+    """Return exposed tool names from which the closest to the unknown name `wanted` can be suggested, without starting a server.
+
+    These are the names of all agents and workflows and, if `wanted` has a prefix, the name with each server's prefix in its place.
+    """
     config = loaded.config
     _, separator, native = wanted.partition("__")
     names = [(server, native) for server in config.mcp_servers] if separator else []

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _NAMES_SHOWN = 3
-"""Maximum number of agents and policies that the line about a model names as its users."""
+"""Maximum number of users of a model (agents and policies) that the check of the model names; further users are only counted."""
 
 
 @click.command()
@@ -99,7 +99,7 @@ def _source_check(status: SourceStatus) -> Check:
 
 
 def _definition_remarks(status: SourceStatus) -> list[Check]:
-    """Return checks about the definitions of one source.
+    """Return checks about the definitions of the tools of one source.
 
     They report quarantined tools (hidden because their definition differs from the accepted one), a server that leads back to this
     gateway, and definitions that read like orders to a model.

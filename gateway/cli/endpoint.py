@@ -105,7 +105,7 @@ async def read_status(url: str, api_key: str | None) -> Status:
     """Return the status page of the gateway at `url`; an empty `Status` if the program there is not a Moongate gateway.
 
     Raises:
-        NeedsAuth: The gateway requires an API key, or another one.
+        NeedsAuth: The gateway requires an API key, or rejects `api_key`.
     """
     import httpx2
 
@@ -124,7 +124,7 @@ async def read_status(url: str, api_key: str | None) -> Status:
 
 
 def needs_key(url: str, api_key: str | None) -> NeedsAuth:
-    """Return the error to raise if the gateway at `url` rejects the API key, or requires one."""
+    """Return the error to raise if the gateway at `url` rejects `api_key`, or requires an API key and `api_key` is `None`."""
     given = "another API key" if api_key else "an API key"
     return NeedsAuth(f"The gateway at {url} requires {given}: `--api-key KEY` or $MOONGATE_API_KEY; `moongate keys add NAME` makes one.")
 
@@ -159,10 +159,10 @@ class _Answer:
 
 
 async def _read(parts: SplitResult, path: str, api_key: str | None = None, timeout_seconds: float | None = None) -> _Answer | None:
-    """Return the response to a GET request. Its code is `NO_ANSWER` if it is late. Return `None` if the program does not speak HTTP.
+    """Send a GET request and return the response, with the code `NO_ANSWER` if it does not arrive in time; `None` if it is not HTTP.
 
     Raises:
-        httpx2.ConnectError: Nothing listens there.
+        httpx2.ConnectError: Nothing listens at the address.
     """
     import httpx2
 

@@ -43,7 +43,7 @@ EXIT_CODES: dict[Code, int] = {
 
 
 class NeedsAuth(GatewayError):
-    """The running gateway requires an API key, or another API key."""
+    """The running gateway requires an API key that the command did not send, or it rejected the key that the command sent."""
 
 
 class CommandFailed(GatewayError):

@@ -112,9 +112,9 @@ async def open_hub(loaded: LoadedConfig, target: Target, asker: Asker = NOBODY) 
 async def open_running(
     loaded: LoadedConfig, target: Target, asker: Asker = NOBODY, *, instead: str = "starts the sources"
 ) -> AsyncGenerator[RunningHub | None, None]:
-    """Yield a client of the running gateway that `open_hub` would choose; `None` if no gateway runs.
+    """Yield a client of the gateway at `target.url`, or else of the running gateway of this configuration; `None` if it does not run.
 
-    `instead` completes the sentence on stderr that says what the command does without a running gateway.
+    `instead` says what the command does without a running gateway, as part of a note on stderr: "this command {instead} of FILE itself".
     """
     from gateway.cli.endpoint import read_status
 
@@ -274,7 +274,7 @@ class RunningHub:
             raise NotSent(f"The gateway at {self._url} does not answer.", server="moongate") from None
 
     def _origin_of(self, name: str) -> tuple[str | None, str]:
-        """Return the source to which an exposed name most likely belongs, and the name there, derived from prefixes. For display only."""
+        """Return, for display, the likely source of an exposed tool name, by the name's prefix, and the tool's name at that source."""
         config = self._loaded.config
         shown = cast("list[JsonMapping]", self._status.get("sources") or [])
         written = cast("JsonMapping | None", self._status.get("prefixes"))
@@ -285,7 +285,7 @@ class RunningHub:
         return "skill" if name in SKILL_TOOLS else "gateway" if name in OWN_TOOLS else None, name
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: JsonMapping | None = None) -> JsonObject:
-        """Send one request with the call's context and return its result. `RemoteTool` calls this method."""
+        """Send the gateway one MCP request of the call `ctx` and return the result. `RemoteTool`, a listed tool, calls this method."""
         from gateway.upstream.delivery import add_input_responses
         from gateway.upstream.server_session import Envelope
 
@@ -295,7 +295,7 @@ class RunningHub:
 
     @property
     def tasks(self) -> TaskFollower:
-        """Return an object that follows the calls that the gateway runs as tasks (MCP tasks in the background)."""
+        """Return an object that waits for the results of calls that the gateway runs in the background, as MCP tasks."""
         from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
 
         return TaskFollower(self.session.server, self, MCPTaskOptions())
@@ -326,7 +326,7 @@ class RunningHub:
 
 
 Hub = OwnHub | RunningHub
-"""The gateway that a command uses: its own gateway or a running gateway."""
+"""The gateway that a command uses: a gateway in the command's process (`OwnHub`) or a running gateway (`RunningHub`)."""
 
 
 def longest_prefix(name: str, prefixes: Mapping[str, str]) -> tuple[str, str] | None:
@@ -369,7 +369,7 @@ async def _connect(
 
 
 def named_tool(tools: Iterable[HubTool], name: str) -> HubTool | None:
-    """Return the tool with the exposed name `name`, or `SOURCE/NAME`; else the only tool that has this name at its source, or `None`.
+    """Return the tool whose exposed name or `SOURCE/NAME` is `name`; else the only tool whose name at its source is `name`; else `None`.
 
     Raises:
         ToolFailed: Several sources have a tool of that name.

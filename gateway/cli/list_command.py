@@ -33,7 +33,7 @@ _EMPTY: dict[ListKind, str] = {
     "prompts": "No prompts are served.",
     "resources": "No resources are served.",
 }
-"""Message that is printed if the gateway serves nothing of a kind."""
+"""Message that is printed if the gateway serves nothing of a kind, by kind."""
 
 _SKILL_URI = re.compile(r"skill://.+/SKILL\.md\Z")
 """Matches the URI of the resource that describes one skill."""
@@ -59,7 +59,7 @@ A column has a header and keys of an entry. It shows the value of the first key 
 @click.option("--tokens", is_flag=True, help="Estimate the tokens that tools take in a model's context, most first.")
 @data_options
 def list_command(kind: ListKind, target: Target, tokens: bool, config_path: str | None, as_json: bool) -> None:
-    """List what the gateway serves: sources, or another kind.
+    """List what the gateway serves: sources, tools, …
 
     Without an argument, the sources are listed. Uses the running gateway. If none runs, the command reads the files of agents and workflows
     itself, and starts the configured sources for the other kinds.
@@ -117,7 +117,7 @@ def estimate_tokens(wire: JsonMapping) -> int:
 
 
 async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> tuple[list[JsonObject], bool]:
-    """Return the entries of a kind, and whether an API key was used. If so, entries outside the scopes of the key are missing."""
+    """Return what the gateway serves of a kind, and whether an API key was used. If so, entries outside the key's scopes are missing."""
     from gateway.cli.hub import open_hub, open_own, open_running
     from gateway.cli.skill_commands import may_start_servers
 

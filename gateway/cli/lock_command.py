@@ -69,9 +69,9 @@ def lock(
 ) -> None:
     """Pin the tools that servers list now, or accept changes.
 
-    The pins are written to the lock file: those of all servers, or of the named servers. A running gateway hides a tool that differs from
-    its pin until the new definition is accepted. A server that is not in the lock file is compared with the definitions that it listed
-    first. The gateway also does not start a new or changed command, or import a new or changed module, until `--accept` accepts it.
+    Writes the current definitions of the tools of all servers, or of the named servers, to the lock file. A running gateway hides a tool
+    whose definition differs from its pin until you accept the new definition. Tools of a server that is not in the lock file are compared
+    with the definitions that the server listed first. A new or changed command or module does not run, either, until you `--accept` it.
     """
     if sum((check, diff, bool(accepted))) > 1 or (accepted and servers):
         raise click.UsageError("--check, --diff and --accept exclude each other; --accept names its servers itself.")
@@ -169,7 +169,7 @@ def _pins_to_change(path: Path, *, full: bool) -> Pins:
 
 
 async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[str, JsonObject]]:
-    """Return the definitions that each named server lists now, by server and tool. All servers must respond, so that all are pinned.
+    """Return the tool definitions that each named server lists now, by server and tool. Every server must respond.
 
     Raises:
         NotSent: A server cannot be reached.
@@ -190,14 +190,14 @@ async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[
 
 
 def _found(server: str, listed: Forms, pins: Pins, first: Mapping[str, AcceptedDefinitions]) -> list[Difference]:
-    """Return the differences between a server's tools and its pins; for a server outside the lock file, from its first listing."""
+    """Return the differences between a server's tools and its pins; without pins, between the tools and the definitions listed first."""
     if server in first:
         return _differences(server, first[server].read() or {}, listed, first_use=True)
     return _differences(server, pins.servers.get(server, {}), listed)
 
 
 def _differences(server: str, before: Forms, after: Forms, *, first_use: bool = False) -> list[Difference]:
-    """Return the differences between two states of one server's tools, sorted by tool, by the same rule that a running gateway applies."""
+    """Return how one server's tools differ between two listings, sorted by tool, by the rule by which a running gateway hides tools."""
     from gateway.policy.pin_check import judge_pins, pin_digest
 
     digests = {name: pin_digest(form) for name, form in after.items()}
@@ -266,7 +266,10 @@ def _report_accepted(accepted: Sequence[str], found: Sequence[Difference], *, as
 def _write(
     path: Path, pins: Pins, listed: Mapping[str, Forms], accepted: Sequence[str], *, full: bool, as_json: bool
 ) -> None:
-    """Write the accepted or listed tools to the lock file. If `full` is true, remove servers that are not configured any more."""
+    """Write the definitions of the tools that `accepted` names (`SERVER` or `SERVER/TOOL`; default: all listed tools) to the lock file.
+
+    If `full` is true, servers that are not in `listed` are removed from the file.
+    """
     from gateway.upstream.pins import Pins as NewPins
     from gateway.upstream.pins import write_pins
 
@@ -286,9 +289,9 @@ def _write(
 
 
 def _accept_tools(server: str, before: dict[str, JsonObject], listed: Forms, tools: Sequence[str]) -> Forms:
-    """Update the pinned definitions `before` of a server in place, and return them.
+    """Replace the pinned definitions (`before`) of the given `tools` of a server by those that it lists now; return all its pins.
 
-    The definitions of `tools` become those that the server lists now (`listed`), and are removed if the server does not list the tool.
+    The pin of a tool that the server does not list any more is removed. `before` is changed in place.
 
     Raises:
         NotFound: The server neither lists nor pins a tool of that name.

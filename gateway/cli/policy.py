@@ -32,7 +32,7 @@ _ABOUT = {
     "dead": "does nothing",
     "note": "note",
 }
-"""Label of each kind of `policy.lint` finding, worst first."""
+"""Printed label of each kind of mistake that `policy lint` finds in policies, worst first."""
 
 
 @click.group(cls=Group)
@@ -51,8 +51,8 @@ def policy() -> None:
 def explain(tool: str, pairs: tuple[str, ...], args_json: str | None, config_path: str | None, as_json: bool) -> None:
     """Show whether policies allow a call, and which rule decides.
 
-    Also shows the arguments that would be sent. The tool is not called. TOOL is a published name, a server's own name, or SOURCE/NAME.
-    Arguments are given as for `call`.
+    Also shows the arguments that would be sent. The tool is not called. TOOL is the name under which clients see the
+    tool, its name at its server, or SOURCE/NAME. Arguments are given as for the command `call`.
     """
     loaded = load(config_path)
     found = run_async(lambda: _explain(tool, pairs, args_json, loaded))
@@ -85,7 +85,7 @@ async def _explain(tool: str, pairs: Sequence[str], args_json: str | None, loade
 
 
 def _concerned(tool: str, loaded: LoadedConfig) -> list[str]:
-    """Return the servers that may have the tool: the server whose prefix or name its name starts with, else all servers."""
+    """Return the server with whose prefix (`x__`) or name (`x/`) the tool's name begins; else all servers, as each may have the tool."""
     from gateway.cli.hub import longest_prefix
 
     config = loaded.config
@@ -129,7 +129,7 @@ def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
 
 
 def _suggestion(name: str, loaded: LoadedConfig, own: OwnHub) -> str:
-    """Return a sentence that suggests the closest tool or source."""
+    """Return a sentence that suggests the tool, or in `SOURCE/NAME` the source, that is closest to the unknown `name`."""
     from gateway.catalog.names import expose_name
 
     source, slash, _ = name.partition("/")
@@ -186,7 +186,7 @@ def _compact(value: JsonValue) -> str:
 @policy.command()
 @data_options
 def lint(config_path: str | None, as_json: bool) -> None:
-    """Find rules that are mistakes.
+    """Find policy rules that are mistakes.
 
     These are rules that fail open, refuse everything, contradict each other or do nothing. Notes are not mistakes; any other finding ends
     the command with exit code 1.

@@ -50,7 +50,9 @@ def add(
     config_path: str | None,
     as_json: bool,
 ) -> None:
-    """Add a remote MCP server to the configuration.
+    """Add an MCP server to the configuration.
+
+    The server is remote, given by its URL, or is started on this machine by a command.
 
     \b
     moongate add docs https://docs.example.com/mcp --header "Authorization=Bearer ${DOCS_TOKEN}"
@@ -118,7 +120,7 @@ def _accept_own(loaded: LoadedConfig, name: str) -> None:
 @click.argument("name")
 @data_options
 def remove(name: str, config_path: str | None, as_json: bool) -> None:
-    """Remove a remote MCP server from the configuration."""
+    """Remove the entry of an MCP server from the configuration."""
     from gateway.config.jsonc import parse, remove_entry
     from gateway.config.load import read_text
     from gateway.storage.atomic_files import write_atomic
@@ -176,7 +178,7 @@ def _entry(target: tuple[str, ...], headers: dict[str, str], variables: dict[str
 
 
 def _is_address(url: str) -> bool:
-    """Return whether a URL has a host, and no invalid port. A `${VAR}` reference may stand for either, so it is accepted."""
+    """Return whether a URL has a host and no invalid port. A URL with a `${VAR}` reference counts as valid, as its value is unknown."""
     if "${" in url:
         return True
     try:
@@ -190,7 +192,7 @@ def _own_file(config_path: str | None) -> Path:
     """Return the configuration file to edit: the user's file, or a new `gateway.json` here if only the bundled configuration exists.
 
     Raises:
-        ConfigError: The named file ships with Moongate and must not be edited.
+        ConfigError: The file that the user named ships with Moongate and must not be edited.
     """
     if config_path is not None and not Path(config_path).expanduser().exists():
         return Path(config_path).expanduser()

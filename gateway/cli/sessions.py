@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=ListingGroup)
 def sessions() -> None:
-    """Conversations of callers with agents."""
+    """Stored conversations of callers with agents."""
 
 
 @sessions.command("list")
@@ -27,7 +27,10 @@ def sessions() -> None:
 @click.option("--caller", metavar="ID", help="Only sessions of this caller, as the list names it.")
 @data_options
 def list_sessions(agent: str | None, caller: str | None, config_path: str | None, as_json: bool) -> None:
-    """List sessions that can be continued, the last used first."""
+    """List sessions, the last used first.
+
+    A session is a stored conversation of a caller with an agent. The listed sessions can be continued.
+    """
     async def read(records: Records) -> list[StoredSession]:
         return await (await records.sessions()).list()
 
@@ -48,7 +51,10 @@ def list_sessions(agent: str | None, caller: str | None, config_path: str | None
 @click.argument("session_id", metavar="ID")
 @data_options
 def show_session(session_id: str, config_path: str | None, as_json: bool) -> None:
-    """Show the messages of one session."""
+    """Show the messages of one session.
+
+    A session is a stored conversation of a caller with an agent.
+    """
     from gateway.types.messages import Message
 
     async def read(records: Records) -> tuple[StoredSession, list[JsonObject]]:
@@ -70,7 +76,10 @@ def show_session(session_id: str, config_path: str | None, as_json: bool) -> Non
 @click.argument("session_id", metavar="ID")
 @data_options
 def delete_session(session_id: str, config_path: str | None, as_json: bool) -> None:
-    """Delete one session with all its messages."""
+    """Delete one session with all its messages.
+
+    A session is a stored conversation of a caller with an agent.
+    """
     async def work(records: Records) -> str:
         found = await _matching(records, session_id)
         await (await records.sessions()).delete(found.id, found.principal)

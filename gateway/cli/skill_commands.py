@@ -52,7 +52,8 @@ def check(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
 def list_skills(tokens: bool, folders: bool, config_path: str | None, as_json: bool) -> None:
     """List the skills that are served.
 
-    These are the skills of folders, of Python objects and of the configured servers, including skills that only the tools serve.
+    These are the skills of folders, of Python objects and of the configured servers, including skills that clients
+    find only with the skill tools, not in the list of resources.
     """
     loaded = load(config_path, fetches=False)
     index = run_async(lambda: read_index(loaded, folders_only=folders))
@@ -82,8 +83,8 @@ def list_skills(tokens: bool, folders: bool, config_path: str | None, as_json: b
 def grant(skill_name: str, script_names: tuple[str, ...], config_path: str | None, as_json: bool) -> None:
     """Print the configuration entry that lets scripts of SKILL run.
 
-    Put it under `skills.scripts.allow`. It is valid until a file of the skill changes. Read the skill first. Without SCRIPT, the entry
-    allows all its scripts.
+    Put the entry under `skills.scripts.allow`. It is valid until a file of the skill changes. Read the skill first. Without SCRIPT, the
+    entry allows all scripts of the skill.
     """
     from gateway.skills.index import build_index
     from gateway.skills.lookup import find_skill
@@ -119,7 +120,7 @@ def may_start_servers(loaded: LoadedConfig) -> bool:
 
 
 async def read_index(loaded: LoadedConfig, *, folders_only: bool = False) -> SkillIndex:
-    """Return the index of all skills that a gateway with this configuration serves. Starts the sources only if `may_start_servers`."""
+    """Return the index of the skills that a gateway with this configuration serves. Starts the sources if `may_start_servers` is true."""
     from gateway.cli.hub import open_own
     from gateway.skills.index import SkillIndex, build_index
 

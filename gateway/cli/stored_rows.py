@@ -43,9 +43,9 @@ def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]
 
 
 def empty_text(what: str, *filters: tuple[str | None, Collection[str]]) -> str:
-    """Return the sentence that is printed if a list of `what` is empty. It suggests a known value for a misspelled filter.
+    """Return the sentence that is printed if a list of `what` (such as `tasks`) is empty. It suggests a value for a misspelled filter.
 
-    Each of `filters` is the value by which the user filtered the list, or `None`, and the known values.
+    Each of `filters` is a pair: the value of a filter option, or `None` if the user did not give the option, and all values to suggest.
     """
     if all(given is None for given, _ in filters):
         return f"No {what} are kept."
@@ -56,7 +56,7 @@ def empty_text(what: str, *filters: tuple[str | None, Collection[str]]) -> str:
 def pick(rows: Sequence[RowT], row_id: str, what: str, listing: str) -> RowT:
     """Return the row with the id `row_id`, or the only row whose id begins with it.
 
-    Error messages call a row `what`, and refer to the command `moongate <listing>`.
+    For error messages, `what` names a row, such as `task`, and `listing` the command that lists the rows, such as `tasks list`.
 
     Raises:
         NotFound: No row has the id, or several rows have an id that begins with it.

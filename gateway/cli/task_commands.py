@@ -130,7 +130,8 @@ def answer_task(
 async def _answer(records: Records, task_id: str, question: str | None, answer_to: Callable[[JsonObject], JsonObject]) -> TaskRow:
     """Store an answer to a task's question and return the task. The gateway that runs the task then reads the answer.
 
-    `answer_to` returns the answer for the form of the question. `question` is the question's key, or `None` for the only question.
+    `answer_to` receives the JSON Schema of the question's form and returns the answer. `question` is the question's key, or `None` if the
+    task has only one question.
     """
     from gateway.tasks.task import Task
     from gateway.tasks.task_questions import await_verdicts, usable_answers

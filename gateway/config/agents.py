@@ -35,28 +35,30 @@ class FlowSecurity(Model):
     private: list[str] = Field(default_factory=list)
     """Tools whose results are confidential."""
     sinks: list[str] | None = None
-    """Tools that change or send something, so that they may not be called after untrusted content. Left out: all tools."""
+    """Tools that may not be called after the model has read untrusted content, because they change or send something. Left out: all
+    tools.
+    """
     accepts_untrusted: list[str] = Field(default_factory=list)
-    """Tools that may be called even after untrusted content; takes precedence over `sinks`."""
+    """Tools that may be called even after the model has read untrusted content; takes precedence over `sinks`."""
     public_sinks: list[str] = Field(default_factory=list)
-    """Tools that may not be called after confidential content, because they may send it out."""
+    """Tools that may not be called after the model has read confidential results, because they may send these to outsiders."""
     on_violation: Literal["ask", "refuse"] = "ask"
     """What happens to a call that these rules forbid. `ask`: ask the user to approve it, if possible; `refuse`: reject it."""
 
 
 MiddlewareEntry = str | dict[str, dict[str, JsonValue]]
-"""Reference to middleware, a Python object: `module:name`, or an object `{module:name: {argument: value}}` with constructor arguments."""
+"""Reference to middleware (a Python object): `module:name`, or `{module:name: {argument: value}}` with arguments for its constructor."""
 
 
 class AgentSettings(Model):
     """Settings of every agent that runs in this gateway."""
 
     middleware: list[MiddlewareEntry] = Field(default_factory=list[MiddlewareEntry])
-    """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`. They wrap the middleware of an agent's file."""
+    """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`. They run around the middleware of an agent's file."""
     files: FileAccess | None = None
     """A folder whose files every agent can use, unless the agent's file has the key `files`."""
     security: FlowSecurity | None = None
-    """Limits on tool calls after untrusted content, for every agent whose file has no key `security`. Experimental."""
+    """Limits on tool calls after the model has read untrusted content, for every agent whose file has no key `security`. Experimental."""
 
     @field_validator("middleware")
     @classmethod
@@ -70,7 +72,7 @@ def reference_of(entry: MiddlewareEntry) -> str:
 
 
 def checked_middleware(entries: list[MiddlewareEntry]) -> list[MiddlewareEntry]:
-    """Return the middleware entries unchanged after checking them. Raises `ValueError` if an entry does not name exactly one object."""
+    """Check the middleware entries and return them unchanged. Raises `ValueError` if an entry does not name exactly one Python object."""
     for entry in entries:
         if not isinstance(entry, str) and len(entry) != 1:
             raise ValueError("an entry with arguments names one object: `{package.module:name: {argument: value}}`")

@@ -1,4 +1,4 @@
-"""`FileModel` and `Model`: the base classes of the pydantic models of files. `models`, `policies` and others define the models."""
+"""`FileModel` and `Model`: base classes of the pydantic models of files such as `gateway.json`, which other modules define."""
 
 from __future__ import annotations
 

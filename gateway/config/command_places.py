@@ -20,9 +20,10 @@ _CODE_SUFFIXES = frozenset(
 
 _PROGRAM_STEMS = frozenset(("__main__", "__init__", "index", "main", "server"))
 _PROGRAM_FILES = frozenset(("package.json", "pyproject.toml", "setup.py", "deno.json", "deno.jsonc", "Cargo.toml", "go.mod", "main.go"))
-"""Names of files that make a folder count as a program. A code file whose name without suffix is in `_PROGRAM_STEMS` does too.
+"""Names of files by which a folder is recognized as a program.
 
-Other folders count as data.
+A folder also counts as a program if it contains a code file whose name without suffix is in `_PROGRAM_STEMS`. All other folders count as
+data.
 """
 
 _FOLDER_WORDS = frozenset(("-C", "--chdir", "--directory", "--cwd", "--project", "--prefix", "--dir", "cd", "pushd"))
@@ -73,9 +74,10 @@ def places_of_command(command: Sequence[str], env: Mapping[str, str], folder: Pa
 
 
 def _executed(path: Path, folder: Path, *, any_file: bool) -> Iterator[tuple[Path, bool]]:
-    """Yield `(path, is_inner)` if `path` is code or, with `any_file`, any existing file. Yields nothing for a folder that is not a program.
+    """Yield `(path, is_inner)` if a command executes `path`: a program's folder, a code file or, with `any_file`, any existing file.
 
-    `is_inner` is true if everything below `path` is executed too: it does not contain the command's working directory `folder`.
+    `is_inner` is true if everything below `path` is executed too. It is false for a folder that is or contains the command's working
+    directory `folder`.
     """
     # `os.path` returns false, and does not raise, for a name that no file can have.
     if os.path.isdir(path):
@@ -116,7 +118,7 @@ def _work_folders(pairs: Iterable[tuple[str, str]], folder: Path) -> list[Path]:
 def _pairs(command: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield `(previous word, word)` for each word of a command.
 
-    The words are the arguments, and the parts of each argument: around `=`, as a shell would split it, and at separators.
+    The words are the arguments, and the parts into which each argument can be split: at its first `=`, as by a shell, and at separators.
     """
     for words in (command, *(pieces for argument in command for pieces in _pieces(argument))):
         for before, word in pairwise(("", *words)):

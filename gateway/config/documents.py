@@ -3,8 +3,8 @@
 YAML is decoded with the YAML 1.2 core schema, as the JavaScript parsers of other MCP hosts do: `yes` is a string, `0123` is 123, dates are
 strings. Aliases, anchors, tags and duplicate keys are rejected, so that the cost of a document is proportional to its size.
 
-A file with a second name (hard link) may be a file from outside the folder, so it is rejected. Folders of the Python installation are
-exempt, because installers create hard links there.
+A file with a second name (hard link) is rejected, because it may be a file from outside the folder of agents, skills or workflows. Folders
+of the Python installation are exempt, because installers create hard links there.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Admission(Protocol):
         ...
 
     def refusal(self, entry: RunEntry) -> str | None:
-        """Return why an entry may not be executed, and what to do about it; `None` if it may be executed."""
+        """Return why the command, module or script of an entry may not be executed, and what to do about it; `None` if it may."""
         ...
 
 
@@ -121,7 +121,7 @@ def _entry(key: str, place: str, material: JsonValue, shown: str) -> RunEntry:
 def _contents(part: JsonObject, base_dir: Path) -> JsonObject:
     """Return path → digest of each file that a `${file:…}` in a server entry's `env` reads. The digest of an unreadable file is `None`.
 
-    `part` contains the keys of the entry that start a program.
+    `part` contains those keys of the entry that decide which program is started.
     """
     found: JsonObject = {}
     for value in members_of(part.get("env")).values():

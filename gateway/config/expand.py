@@ -55,13 +55,16 @@ class Expander:
     """Expands the `${…}` references of one configuration, and collects the secret values that must be masked in output."""
 
     environ: Mapping[str, str]
-    """Environment variables that references name."""
+    """Environment variables whose values replace references such as `${VAR}`."""
     references: References
     secrets: set[str] = field(default_factory=lambda: cast("set[str]", set()))
-    """Values to mask in all output. Each expansion may add values."""
+    """Secret values to mask in all output. The expansion of a reference to a secret adds its value."""
 
     def fetching(self) -> Expander:
-        """Return a copy that fetches secrets from programs and the keyring, even if this expander does not. Both fill one set `secrets`."""
+        """Return a copy of this expander that fetches secrets from programs and the keyring, even if this expander does not.
+
+        The copy and this expander add to the same set `secrets`.
+        """
         return replace(self, references=replace(self.references, fetches=True))
 
     def entry(self, entry: JsonObject, *, path: str, mistakes: list[ConfigError]) -> JsonObject:

@@ -38,10 +38,10 @@ IGNORED_KEYS: dict[str, str] = {
     "version": "VS Code: version of the gallery entry",
     "watchPaths": "Roo Code: restart on change",
 }
-"""Keys of server entries of other MCP hosts that the gateway ignores, with their host and meaning. A note per server lists them."""
+"""Key of server entries that the gateway ignores → the MCP host that uses it, and its meaning there. A note per server lists such keys."""
 
 KEY_ALIASES: dict[str, str] = {"serverUrl": "url", "httpUrl": "url", "http_headers": "headers", "transport": "type"}
-"""Spelling of a key by another host (Windsurf, Gemini CLI, Codex, older hosts) → Moongate's key."""
+"""Key of server entries of another MCP host (Windsurf, Gemini CLI, Codex, older hosts) → Moongate's key with the same meaning."""
 
 HEADER_VARIABLES = ("bearer_token_env_var", "env_http_headers")
 """Keys of Codex that contain names of environment variables: of the bearer token, and of one per header. They become `headers`."""
@@ -75,4 +75,4 @@ IGNORED_ROOT_KEYS: dict[str, str] = {
     "preferences": "Claude Desktop",
     "sandbox": "VS Code: sandbox rules",
 }
-"""Top-level keys of other MCP hosts' configuration files that the gateway ignores, with their host and meaning."""
+"""Top-level key of configuration files that the gateway ignores → the MCP host that uses it, and its meaning there if it is not obvious."""

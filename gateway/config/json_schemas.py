@@ -58,7 +58,7 @@ def schema_of(model: type[BaseModel], *, title: str) -> JsonObject:
 def _describe(definition: JsonObject, docstrings: Mapping[str, str]) -> None:
     """Add docstrings of fields as descriptions of an object schema's properties.
 
-    `docstrings` are by key of the field. Keywords stay in alphabetical order, as pydantic writes them.
+    `docstrings` maps the key of each field to its docstring. Keywords stay in alphabetical order, as pydantic writes them.
     """
     properties = cast("JsonObject", definition.get("properties", {}))
     for key, shape in properties.items():

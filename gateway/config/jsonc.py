@@ -163,13 +163,13 @@ class _Node:
     members: dict[str, _Member] = field(default_factory=lambda: cast("dict[str, _Member]", {}))
     items: list[_Node] = field(default_factory=lambda: cast("list[_Node]", []))
     duplicates: list[tuple[str, int, int]] = field(default_factory=lambda: cast("list[tuple[str, int, int]]", []))
-    """Each key that the object contains twice: key, offset of its first occurrence, offset of its second occurrence."""
+    """Each key that this JSON object contains twice: key, offset of its first occurrence, offset of its second occurrence."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
     start: int
-    """Offset of the key's opening quote."""
+    """Offset, in the JSON text, of the opening quote of this member's key."""
     value: _Node
 
 
@@ -309,7 +309,10 @@ def _comma_after(text: str, at: int, limit: int) -> int | None:
 
 
 def _end_of_line(text: str, at: int, limit: int) -> int:
-    """Return the offset after the blanks and comments that follow `at` on its line; `at` itself if anything else follows them."""
+    """Return the offset after the blanks and comments between the offset `at` and the end of its line.
+
+    Returns `at` itself if the rest of the line contains anything else.
+    """
     end = at
     for match in _TOKEN.finditer(text, at, limit):
         token = match.group()

@@ -56,7 +56,7 @@ class LoadedConfig:
     problems: list[str]
     """Notes about probable mistakes, such as policies without a source and missing folders."""
     secrets: frozenset[str]
-    """Values to mask in all output."""
+    """Secret values of the configuration and its environment, to be masked in all output."""
     is_complete: bool = True
     """False if the configuration was loaded without fetching secrets from programs and the keyring, so that servers cannot be reached."""
     runs: tuple[RunEntry, ...] = ()
@@ -101,7 +101,7 @@ def load_config(
 
 
 def _without_idle_examples(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the configuration that ships with Moongate without its disabled servers, whose environment variables are not set."""
+    """Return the bundled configuration with its disabled servers removed: those that need environment variables that are not set."""
     idle = {server.name for server in loaded.disabled}
     policies = {name: policy for name, policy in loaded.config.policies.items() if name not in idle}
     return replace(loaded, config=loaded.config.model_copy(update={"policies": policies}), disabled=[], idle=frozenset(idle))
@@ -128,7 +128,7 @@ def read_text(path: Path) -> str:
 def load_text(
     text: str, path: Path, environ: Mapping[str, str], *, fetches: bool = True, admission: Admission | None = None
 ) -> LoadedConfig:
-    """Load a configuration from the text of its file. The other arguments and the errors are the same as of `load_config`.
+    """Load a configuration from the text of its file. The other arguments and the errors are those of `load_config`, which reads a file.
 
     `path` is the path of the file: error messages contain it, and relative paths are resolved against its folder.
     """
@@ -141,7 +141,7 @@ def load_text(
 
 
 def read_runs(text: str, path: Path) -> tuple[tuple[RunEntry, ...], str | None]:
-    """Return the entries of a configuration that make the gateway execute something, and the absolute path of its `storage.dir`.
+    """Return the entries of a configuration that make the gateway execute a command or module, and the absolute path of its `storage.dir`.
 
     `text` is the content of the file `path`. Nothing is executed, and references are not expanded.
 
@@ -222,7 +222,7 @@ def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequ
     """Validate the document `root` of a configuration file and return it as a `GatewayConfig`.
 
     Raises:
-        ConfigError: The document is invalid, or earlier steps found `mistakes`. The message has all mistakes, one per line.
+        ConfigError: The document is invalid, or `mistakes` is not empty. The message has all mistakes, one per line.
     """
     found = {error.path: str(error) for error in mistakes}
     config = None
@@ -241,7 +241,7 @@ def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequ
 
 
 def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
-    """Expand the references in `storage.url`, the only setting that contains a password."""
+    """Return the decoded configuration with the references in `storage.url` expanded. Only this setting contains a password."""
     storage = members_of(root.get("storage"))
     if not isinstance(url := storage.get("url"), str):
         return root
@@ -249,9 +249,9 @@ def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
 
 
 def _own_root(document: JsonObject, notes: list[str], mistakes: list[ConfigError]) -> JsonObject:
-    """Return the decoded file with only Moongate's top-level keys: `servers` becomes `mcpServers`, and other keys are removed.
+    """Return the decoded configuration file with only Moongate's top-level keys: `servers` becomes `mcpServers`, other keys are removed.
 
-    Keys of other MCP hosts are added to `notes`; unknown keys are added to `mistakes`.
+    Removed keys are reported: those that other MCP hosts use in `notes`, unknown keys in `mistakes`.
     """
     root = {key: value for key, value in document.items() if key not in IGNORED_ROOT_KEYS}
     notes += [f"{key}: {IGNORED_ROOT_KEYS[key]}; ignored" for key in document if key in IGNORED_ROOT_KEYS]
@@ -282,9 +282,10 @@ def _name_mistake(name: str, path: str) -> ConfigError | None:
 
 
 def _with_filter(policies: JsonObject, name: str, side: str, tools: list[str]) -> JsonObject:
-    """Return `policies` with `tools` added to `tools.allow` or `tools.deny` (`side`) of the policy of server `name`.
+    """Return the section `policies` with the tool names `tools` added to the policy of the server `name`.
 
-    The tools come from the server entry, which has a key of another MCP host. An existing `allow` of the policy stays unchanged.
+    They are added to the policy's list `tools.allow` or `tools.deny`, as `side` says. A list `allow` that exists already stays unchanged.
+    The names come from the server's entry, where a key of another MCP host lists them.
     """
     own = as_object(policies.get(name, {}))
     rules = as_object(own.get("tools", {})) if own is not None else None

@@ -113,23 +113,25 @@ class HttpSettings(Model):
     drain_seconds: int = Field(default=10, ge=0)
     """Seconds that in-flight calls may still run after SIGTERM. A second signal ends them at once."""
     direct_path: Literal["auto", "off"] = "auto"
-    """`auto`: serve calls that need no feature of the MCP SDK on the fast path, without the SDK; `off`: serve all calls with the SDK."""
+    """`auto`: requests of clients that need no feature of the MCP SDK are served without the SDK, which is faster; `off`: the SDK serves
+    all requests.
+    """
     agui: bool = True
     """Also serve each agent at `/agui/<agent>`, for applications that use the AG-UI protocol."""
 
 
 class LimitSettings(Model):
-    """Limits on what clients may use over HTTP, for each address or caller and for all together.
+    """Limits on what clients may use over HTTP: for each network address or caller, and for all callers together.
 
-    Without API keys, all callers count as one caller, for which the limits of all callers apply.
+    Without API keys, all clients count as one caller, which may use as much as all callers together.
     """
 
     connections_per_address: int | None = Field(default=None, ge=1)
     """Maximum connections of one IPv4 address or IPv6 /64. Left out: half of `maxConnections`, and unlimited for this machine."""
     incomplete_bytes: int | None = Field(default=None, ge=65_536)
-    """Maximum bytes of all requests that have only partly arrived. Beyond the limit, the gateway ends the oldest such request of the
-    address or caller with most bytes. One address or caller may have a quarter. Left out: 64 MiB, or 16 times `maxRequestBytes` if that is
-    more.
+    """Maximum bytes of all requests that have only partly arrived; a quarter of this limit for one address or caller. Beyond a limit, the
+    gateway ends the oldest such request: of the address or caller that exceeds its quarter, else of the one with most bytes. Left out:
+    64 MiB, or 16 times `maxRequestBytes` if that is more.
     """
     request_bytes: int | None = Field(default=None, ge=65_536)
     """Maximum bytes of the bodies of all requests in progress. Left out: 256 MiB, or 64 times `maxRequestBytes` if that is more."""
@@ -212,7 +214,7 @@ class StorageSettings(Model):
     dir: str | None = None
     """Folder for the gateway's state. Left out: the user's state folder."""
     url: str | None = None
-    """Database server in place of the file `gateway.db` in the folder: `postgresql://user:${PASSWORD}@host/database`."""
+    """URL of a database server to use in place of the file `gateway.db` in `dir`: `postgresql://user:${PASSWORD}@host/database`."""
     result_ttl_seconds: float = Field(default=3600, gt=0)
     """Seconds for which the full text of a shortened result is stored and can be read with `read_result`."""
     max_result_bytes_per_caller: int = Field(default=268_435_456, ge=1024)
@@ -242,8 +244,8 @@ class TaskSettings(Model):
     ttl_seconds: float = Field(default=3600, gt=0, le=31_536_000)
     """Seconds for which the result of a finished task can be read, if the client does not request another time."""
     ask_timeout_seconds: float = Field(default=604_800, gt=0)
-    """Seconds that a task's question to a person waits for the answer, including time in which the gateway is stopped. Then the task's
-    step with the question fails.
+    """Seconds that a task's question to a person waits for the answer, including time in which the gateway is stopped. Then the part of the
+    task that needs the answer fails.
     """
     max_per_caller: int = Field(default=64, ge=1)
     """Maximum number of unfinished tasks of one caller, running and waiting. More tasks are rejected."""
@@ -331,7 +333,7 @@ class GatewayConfig(Model):
 
 
 def judge_server_name(name: str) -> str | None:
-    """Return why a server cannot have a name, as the end of a sentence without its full stop; `None` if it can."""
+    """Return why a server cannot have the name `name`, as a text such as `name 'x' is reserved` without full stop; `None` if it can."""
     if name in RESERVED_SOURCES:
         return f"name {name!r} is reserved for Moongate's own sources; choose another"
     if not re.fullmatch(SOURCE_NAME_PATTERN, name):
@@ -340,10 +342,10 @@ def judge_server_name(name: str) -> str | None:
 
 
 def judge_policy_name(name: str, servers: Iterable[str]) -> str | None:
-    """Return why a policy has no effect because its key `name` is not the name of a source; `None` if it is.
+    """Return the message that no source of tools is called `name`, the key of a policy, so that the policy has no effect.
 
-    `servers` are the names of all servers. The keys `agent/<name>` and `workflow/<name>` are accepted without a check, because the files of
-    agents and workflows are not read here.
+    Returns `None` if a source has the name. `servers` are the names of all servers. The keys `agent/<name>` and `workflow/<name>` are
+    accepted without a check, because the files of agents and workflows are not read here.
     """
     known = RESERVED_SOURCES.union(servers)
     if name in known or "/" in name:

@@ -32,9 +32,9 @@ _OWN_TOOL_KEYS = frozenset(
 """Fields of a policy that apply to sources `agent/<name>` and `workflow/<name>`: the tools that one agent's or workflow's file defines."""
 
 _IDLE_OVERRIDES = frozenset({"listed", "max_running_tasks", "name", "task_starts_per_minute"})
-"""Fields of an override that have no effect in policies of sources `agent/<name>` and `workflow/<name>`.
+"""Fields of a `ToolOverride` that have no effect in policies of sources `agent/<name>` and `workflow/<name>`.
 
-The tools of these sources are never listed and never run as tasks.
+They have no effect because tools of these sources are never listed to clients and never run as tasks.
 """
 
 
@@ -97,7 +97,7 @@ class ApprovalLists(Model):
 
 
 class SamplingPolicy(Model):
-    """How the gateway handles the sampling requests of a server, with which it uses a model."""
+    """How the gateway handles a server's sampling requests, by which the server requests the response of a model."""
 
     mode: Literal["deny", "ask", "relay", "answer"] = "deny"
     """`deny`: reject the server's sampling requests; `relay`: use the connected client's model; `answer`: use `model`; `ask`: first ask the
@@ -114,13 +114,13 @@ class SamplingPolicy(Model):
 
 
 class ElicitationPolicy(Model):
-    """How the gateway handles the elicitation requests of a server, with which it asks a person for input."""
+    """How the gateway handles a server's elicitation requests, by which the server asks a person for input."""
 
     mode: Literal["relay", "deny"] = "relay"
     """`relay`: send the server's elicitation requests to the connected client; `deny`: reject them."""
     url_hosts: list[str] = Field(default_factory=list)
-    """Globs of hosts to which links in the server's elicitations may lead although they are not public names, for example `portal.corp` or
-    `localhost`. Links to these hosts need https, except to this machine.
+    """Globs of hosts without a public name, such as `portal.corp` or `localhost`, to which links in the server's elicitations may lead.
+    Links to these hosts must use https, except links to this machine.
     """
 
 
@@ -132,18 +132,21 @@ class RootsPolicy(Model):
 
 
 class TaskPolicy(Model):
-    """How long-running calls of one source run in the background as tasks."""
+    """Rules for long-running calls of one source, which run in the background as tasks."""
 
     ttl_seconds: float | None = Field(default=None, gt=0)
     """Seconds for which the gateway requests that the server stores a finished task. Left out: the server decides."""
     max_wait_seconds: float | None = Field(default=None, gt=0)
-    """Maximum seconds that the gateway follows a task of the server, and maximum working time of a call that runs as a task of the
-    gateway. Left out: unlimited for the server's tasks and for local sources, one hour for calls of a server.
+    """Maximum seconds that the gateway waits for the result of a task that the server runs. Also the maximum working time of a call that
+    the gateway runs as a task. Left out: unlimited for tasks of the server and calls of local sources; one hour for calls of a server that
+    the gateway runs as tasks.
     """
     cancel_on_abandon: bool = True
     """Cancel a task of the server when no client waits for it any more."""
     follow: bool = True
-    """For a client without task support, follow a task of the server until its result. `false`: return the server's response as it is."""
+    """`true`: for a client without task support, wait for the result of a task that the server runs, and return it; `false`: return the
+    server's response as it is.
+    """
     promote: list[str] = Field(default_factory=list)
     """Globs of tools without task support whose calls may run as tasks of the gateway."""
     max_running: int | None = Field(default=None, ge=1)
@@ -223,7 +226,7 @@ class SourcePolicy(Model):
     tools: ToolFilter = Field(default_factory=ToolFilter)
     """Which tools of the source are served."""
     skills: SkillFilter = Field(default_factory=SkillFilter)
-    """Which skills of the source are served, for a server or for `skill`."""
+    """Which skills are served, if the source is a server or `skill`."""
     overrides: dict[str, ToolOverride] = Field(default_factory=dict)
     """Changes of single tools, by the tool's name at the source."""
     arguments: dict[str, dict[str, ArgumentRule]] = Field(default_factory=dict)
@@ -239,8 +242,8 @@ class SourcePolicy(Model):
     the result; `allow`: accept them.
     """
     pins: Literal["quarantine", "warn", "off"] = "quarantine"
-    """What to do with a tool whose definition differs from its first listing or the lock file. `quarantine`: hide the tool until a person
-    accepts the definition; `warn`: serve the tool and warn; `off`: do not compare.
+    """Treatment of tools whose definition has changed since the server first listed it, or differs from the lock file. `quarantine`: hide
+    the tool until a person accepts the definition; `warn`: serve the tool and warn; `off`: do not compare.
     """
     sampling: SamplingPolicy = Field(default_factory=SamplingPolicy)
     """How sampling requests of the server are handled."""
@@ -249,7 +252,7 @@ class SourcePolicy(Model):
     roots: RootsPolicy = Field(default_factory=RootsPolicy)
     """How requests of the server for workspace folders are handled."""
     tasks: TaskPolicy = Field(default_factory=TaskPolicy)
-    """How long-running calls run in the background as tasks."""
+    """Rules for long-running calls, which run in the background as tasks."""
     auth: OutboundAuth | None = Field(default=None, discriminator="type")
     """OAuth settings for this server. Left out: the gateway sends only the `headers` of the server's entry."""
     callers: Literal["auto", "shared", "serial", "separate"] = "auto"
@@ -258,11 +261,13 @@ class SourcePolicy(Model):
     calls; `auto`: all callers share the process until the first request for input, then as with `serial`.
     """
     serial_ask_seconds: float = Field(default=60, gt=0)
-    """For a server that serves one client at a time: seconds that its request for input waits for an answer while other clients wait."""
+    """For a stdio server whose clients call it one at a time (`callers`): seconds that its request for input waits for an answer while
+    other clients wait to call the server.
+    """
     idempotent: list[str] = Field(default_factory=list)
     """Globs of tools whose calls may be sent again if the connection was lost during a call."""
     trust_annotations: bool = False
-    """Whether to trust the tools' annotations `readOnlyHint` and `idempotentHint`, and send calls again as for tools in `idempotent`."""
+    """`true`: trust the annotations `readOnlyHint` and `idempotentHint`: tools with such a hint are treated as if in `idempotent`."""
     start: Literal["eager", "lazy"] = "eager"
     """`eager`: connect at the start; `lazy`: connect on the first call, if the tools are known from an earlier run."""
     idle_seconds: float | None = Field(default=None, gt=0)
@@ -282,8 +287,8 @@ class SourcePolicy(Model):
     max_concurrency: int = Field(default=32, ge=1)
     """Maximum number of calls of the source's tools at the same time; more calls wait in a queue."""
     direct_path: Literal["auto", "off"] = "auto"
-    """`auto`: send calls that need no feature of the MCP SDK without the SDK, to servers of protocol version 2026 over HTTP and to
-    processes; `off`: send all calls with the SDK.
+    """How requests are sent to a server over streamable HTTP. `auto`: without the MCP SDK, unless a request needs a feature of the SDK (for
+    example a proxy, OAuth or a redirect); `off`: always with the SDK.
     """
     era: Literal["auto", "legacy", "modern"] = "auto"
     """Protocol version of a server. `legacy`: 2025-11-25 and older; `modern`: 2026-07-28; `auto`: detect the version."""

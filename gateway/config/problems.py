@@ -85,7 +85,7 @@ def _problem(detail: ErrorDetails, model: type[BaseModel], root: str) -> tuple[P
 
 
 def keys_of(model: object) -> list[str]:
-    """Return the keys that the objects of a pydantic model have in the file; an empty list if `model` is not such a class."""
+    """Return the keys that an object of the pydantic model `model` has in the file; an empty list if `model` is not a pydantic class."""
     if isinstance(model, type) and issubclass(model, BaseModel):
         return [info.alias or name for name, info in model.model_fields.items()]
     return []

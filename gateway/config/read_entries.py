@@ -49,7 +49,7 @@ class DisabledServer:
 
 @dataclass(slots=True)
 class EntryResult:
-    """The result of reading one server entry: either `server` or `disabled` is set. `notes` are for the user."""
+    """The result of reading one server entry: either `server` (the model) or `disabled` (the reason) is set. `notes` are for the user."""
 
     server: ServerEntry | None = None
     disabled: DisabledServer | None = None
@@ -94,9 +94,10 @@ def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> E
 
 
 def _joined(mistakes: Sequence[ConfigError], path: str) -> ConfigError:
-    """Combine all mistakes of a server entry into one error with the path of the first mistake and the text `text; key: text`.
+    """Combine all mistakes of a server entry into one error, with the JSON path of the first mistake.
 
-    `path` is the JSON path of the entry.
+    The text of the error is the text of the first mistake, followed by `; key: text` for each other mistake. `path` is the JSON path of the
+    entry.
     """
     first, *others = mistakes
     if not others:
@@ -199,9 +200,10 @@ def _take_filter(name: str, key: str, value: JsonValue, path: str, result: Entry
 
 
 def _misspelled_kind(entry: JsonObject) -> str | None:
-    """Return `stdio` if `command` seems to be misspelled in a server entry, `http` if `url` does, else `None`.
+    """Return `stdio` if a key of a server entry seems to be a misspelled `command`, `http` if it seems to be a misspelled `url`.
 
-    With this transport, the misspelled key is reported as unknown, together with the right key.
+    Else returns `None`. An entry that is then checked as a server of this transport gets the message that the misspelled key is unknown,
+    with the right key as a suggestion.
     """
     if entry.keys() & {"type", "command", "url"}:
         return None

@@ -49,7 +49,7 @@ class References:
     commands: Mapping[str, JsonValue] = field(default_factory=lambda: cast("dict[str, JsonValue]", {}))
     """Section `secrets` of the configuration: name of a program → its settings, not validated."""
     fetches: bool = True
-    """If false, no program runs and the keyring is not read; such a reference stays as it is written."""
+    """If false, no program runs and the keyring is not read; references to programs and to the keyring stay as they are written."""
     refusal: Callable[[str, JsonValue], str | None] = lambda name, written: None
     """Function that returns why the program under `secrets.<name>` may not run, or `None` if it may. Receives its name and settings."""
     _answers: dict[str, str | ConfigError] = field(default_factory=lambda: cast("dict[str, str | ConfigError]", {}))
@@ -73,7 +73,7 @@ class References:
         `path` is the JSON path of the reference, for errors. If `fetches` is false, the reference itself is returned.
 
         Raises:
-            ConfigError: The password or the keyring does not exist, or the extra is not installed.
+            ConfigError: The password or the keyring does not exist, or the extra `keyring` is not installed.
         """
         service, slash, user = name.rpartition("/")
         if not slash or not service or not user:

@@ -65,9 +65,10 @@ class Reloader:
     ) -> None:
         """Create a reloader; `run` starts it.
 
-        `read` loads the configuration and runs in a worker thread; `apply` applies the result. Both may raise `GatewayError`. `follows`:
-        changes of the file that `watch` watches cause reloads; otherwise only SIGHUP and `read_again` cause reloads. `apply` returns the
-        value of `follows` from then on. Create `watch` before the running configuration is read, so that no change is missed.
+        `read` loads the configuration and runs in a worker thread; `apply` applies the result. Both may raise `GatewayError`.
+
+        If `follows` is true, changes of the file that `watch` watches cause reloads; otherwise only SIGHUP and `read_again` do. Each call
+        of `apply` returns the new value of `follows`. Create `watch` before the running configuration is read, so that no change is missed.
         """
         self._read = read
         self._apply = apply

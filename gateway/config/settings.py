@@ -1,6 +1,6 @@
 """`load_settings` and `SecretString`: read the settings of a program that uses Moongate as a library.
 
-Values come from the program itself, a `.env` file and environment variables. The names are the same as in agent-framework.
+Values come from the program itself, a `.env` file and environment variables. Class, function and parameters have agent-framework's names.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def load_settings(
 
     The value of a field is the first of these that exists: the argument of the same name in `overrides` (`None` counts as absent), the
     variable `<env_prefix><FIELD>` in the `.env` file, this variable in the environment, and `None`. The text of a variable is converted to
-    the field's type: `int`, `float`, `bool` or `SecretString`. Each field named in `required_fields` must have a value; of a tuple of
-    names, exactly one field must.
+    the field's type: `int`, `float`, `bool` or `SecretString`.
+
+    Each item of `required_fields` is the name of a field that must have a value, or a tuple of fields of which exactly one must have one.
 
     Raises:
         FileNotFoundError: `env_file_path` was given and the file does not exist.

@@ -65,7 +65,10 @@ class ScriptSettings(Model):
 
 
 class SignatureRule(Model):
-    """Signature (OpenSSF model signing) that every skill of a folder must have. The signer is a key, certificates, or an identity."""
+    """Signature (OpenSSF model signing) that every skill of a folder must have.
+
+    The signer is given by exactly one of `public_key`, `certificates`, and `identity` with `issuer`.
+    """
 
     public_key: str | None = None
     """File with the signer's elliptic-curve public key (PEM)."""

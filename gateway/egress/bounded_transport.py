@@ -35,7 +35,7 @@ def build_transport(whom: str, url: str, *, max_answer_bytes: int | None = None)
     `max_answer_bytes` limits each response body.
 
     Raises:
-        NotSent: The proxy in the environment is invalid. The error has `whom` as the server's name.
+        NotSent: The proxy in the environment is invalid. The error names `whom`, to which the request should go, as the server.
     """
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0)
     proxy = proxy_for(whom, url, os.environ)
@@ -46,14 +46,14 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     """Wraps another httpx2 transport, which it owns and closes, and limits the size and time of its responses."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, *, max_answer_bytes: int | None) -> None:
-        """`max_answer_bytes` limits each decompressed response body. With `None`, the size is not limited here, but by the caller."""
+        """Wrap the transport `inner`. `max_answer_bytes` limits each decompressed response body; with `None`, the caller must limit it."""
         self._inner = inner
         self._max_bytes = max_answer_bytes
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, and return the response, whose body is checked while it is read.
 
-        The request's read timeout is the deadline of the whole response, except for an event stream.
+        The request's read timeout is the deadline of the whole response; for an event stream, only of its headers.
 
         Raises:
             ResponseUnreadable: The body cannot be decompressed. Raised here, or while the body is read.
@@ -82,7 +82,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         return response
 
     async def _head(self, request: httpx2.Request, until: float | None) -> httpx2.Response:
-        """Send a request, and return the response before its body is read. The deadline `until` ends a server that sends headers slowly."""
+        """Send a request, and return the response before its body is read. `until` is the deadline for the headers (`None`: none)."""
         if until is None:
             return await self._inner.handle_async_request(request)
         connecting: float | None = request.extensions.get("timeout", {}).get("connect")

@@ -69,16 +69,22 @@ def origin_of(url: str) -> Origin:
 
 @dataclass(frozen=True, slots=True)
 class GuardedFetch:
-    """Sends requests to URLs that belong to one configured MCP server, such as those of its authorization server."""
+    """Sends the OAuth requests for one configured MCP server, to URLs that the server or its authorization server named.
+
+    A request to an internal address is refused, except to `trusted` origins, and to this machine with `loopback_allowed`.
+    """
 
     trusted: frozenset[Origin]
-    """Origins in the operator's configuration: that of the server, and that of a configured issuer. Their addresses may be private."""
+    """Origins of URLs in the operator's configuration: the URL of the server, and of a configured OAuth issuer. They may be internal."""
     loopback_allowed: bool
     """Whether URLs on this machine are allowed. True only if the configured server itself is on this machine."""
 
     @classmethod
     def for_server(cls, server_url: str, issuer: str | None) -> GuardedFetch:
-        """Return the object for the server at `server_url`. `issuer` is the OAuth issuer in the server's policy, or `None`."""
+        """Create a `GuardedFetch` for the OAuth requests of the MCP server at `server_url`.
+
+        It trusts the origins of `server_url` and of `issuer`, the OAuth issuer in the server's policy (`None`: not configured).
+        """
         server = origin_of(server_url)
         trusted = {server} if issuer is None else {server, origin_of(issuer)}
         return cls(frozenset(trusted), is_loopback_host(server[1]))

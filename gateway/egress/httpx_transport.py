@@ -17,10 +17,10 @@ from gateway.egress.bounded_transport import MAX_ANSWER_BYTES, BoundedTransport,
 def build_httpx_client(whom: str, url: str, *, timeout_seconds: float, headers: dict[str, str]) -> httpx.AsyncClient:
     """Create an httpx client with limits on responses, for one URL in the operator's configuration.
 
-    It sends `headers` with every request, so the caller must use it for one origin only.
+    The client sends `headers` with every request, so use it for one origin only: they may contain a credential.
 
     Raises:
-        NotSent: The proxy in the environment is invalid. The error has `whom` as the server's name.
+        NotSent: The proxy in the environment is invalid. The error names `whom`, to which the request should go, as the server.
     """
     transport = _Adapted(build_transport(whom, url, max_answer_bytes=MAX_ANSWER_BYTES))
     return httpx.AsyncClient(transport=transport, headers=headers, timeout=timeout_seconds, follow_redirects=False)

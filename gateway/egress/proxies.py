@@ -25,8 +25,8 @@ def proxy_for(server: str, url: str, environ: Mapping[str, str]) -> httpx2.Proxy
     """Return the proxy for requests to `url`, or `None` for a direct connection. `environ` are the environment variables.
 
     Raises:
-        NotSent: The value of the variable is not an HTTP proxy. The error has `server` as the server's name. It does not show the value,
-            which may contain a password.
+        NotSent: The environment variable for `url` has a value that is not an HTTP proxy. The error names the variable and `server`, but
+            does not show the value, which may contain a password.
     """
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
@@ -57,7 +57,8 @@ def _value(environ: Mapping[str, str], name: str) -> str:
 def _is_excepted(parts: SplitResult, host: str, exceptions: str) -> bool:
     """Return whether the value of `NO_PROXY` (`exceptions`) excludes a host from the proxy.
 
-    An entry may be the host or a domain above it, with or without a port, a network that contains the host, or `*`.
+    An entry of the value excludes the host if it is the host, a domain above it, or a network that contains it, or `*` (all hosts). With
+    a port after a host or domain, the entry applies to this port only.
     """
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return any(_matches(entry.strip().lower(), host, port) for entry in exceptions.split(",") if entry.strip())

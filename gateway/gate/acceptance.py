@@ -1,9 +1,9 @@
 """`Acceptance`: prevents new or changed commands of a configuration from running until a person accepts them (`moongate lock --accept`).
 
-`config.executes` lists the entries of a configuration that execute something, `policy.acceptance_rule` decides which entries may run, and
-`storage.acceptance_record` stores which entries were accepted. A gateway uses one `Acceptance` object from start to stop. While the gateway
-starts, every entry may run, because the user started the gateway; after `settle`, only entries that a person has accepted. `moongate add`
-and `moongate lock` use this module to accept entries.
+`config.executes` lists the entries of a configuration that run a command or code. `policy.acceptance_rule` decides which of them may run,
+and `storage.acceptance_record` stores which of them a person has accepted. A gateway uses one `Acceptance` object from start to stop. While
+the gateway starts, every entry may run, because the user started the gateway; after `settle`, only entries that a person has accepted.
+`moongate add` and `moongate lock` use this module to accept entries.
 
 Decided: the record is written to the configured state folder and to the user's default state folder. Because: a configuration that
 changes `storage.dir` would otherwise begin with an empty record, with which everything may run. Revisit when: the configuration file no
@@ -35,15 +35,16 @@ from gateway.storage.state_folder import default_state_dir, state_dir
 logger = logging.getLogger(__name__)
 
 _OF_FILES = ("agent/", "workflow/")
-"""Prefixes of the keys of commands and modules to accept that are named in files of agents and workflows.
+"""Prefixes of the keys by which this module identifies commands and modules that a file of an agent or workflow names.
 
-All other commands and modules that a person must accept are named in the configuration file."""
+All other commands and modules that a person must accept are named in the configuration file, and have keys without these prefixes."""
 
 
 class Acceptance:
-    """Decides which commands of servers, Python modules and scripts that a configuration names may run: those that a person has accepted.
+    """Decides which commands of servers, Python modules and scripts may run, of those that a configuration names.
 
-    Implements `config.executes.Admission`. All methods except `follow` block; use the object from one thread at a time.
+    A command, module or script may run if a person has accepted it, and while the gateway starts. Implements `config.executes.Admission`.
+    All methods except `follow` block; use the object from one thread at a time.
     """
 
     def __init__(self, *, is_start: bool = True, records_start: bool = False) -> None:
@@ -60,7 +61,9 @@ class Acceptance:
         self.held: dict[str, RunEntry] = {}
         """Configuration entries whose commands wait until a person accepts them, by key: a server's name, `expose.functions.NAME`, …"""
         self.kept: dict[str, str] = {}
-        """Servers that still run with their earlier configuration entry: by name, the key of the changed, waiting entry."""
+        """Servers that still run with their earlier configuration entry, because nobody has accepted the changed entry yet.
+
+        Maps the server's name to the key of the changed entry."""
 
     async def follow(self, read_again: Callable[[], None]) -> None:
         """Watch the file that records which commands a person has accepted, until cancelled.
@@ -133,9 +136,10 @@ class Acceptance:
             self._change(lambda content: [content.held.pop(key, None) for key in gone])
 
     def admit(self, written: LoadedConfig, running: LoadedConfig | None) -> LoadedConfig:
-        """Return a copy of the configuration `written` without the entries whose commands a person must accept before they run.
+        """Return a copy of a configuration that leaves out the entries whose commands a person must accept before they run.
 
-        If `running`, the configuration in use, has an earlier version of such an entry, the copy contains that version.
+        `written` is this configuration, as it was read from its file, and `running` the configuration in use. If `running` has an earlier
+        version of an entry that is left out, the copy contains the earlier version.
 
         Raises:
             StorageError: A record is damaged.
@@ -167,10 +171,10 @@ class Acceptance:
     def _servers(
         self, written: LoadedConfig, before: dict[str, ServerEntry], refused: set[str]
     ) -> tuple[dict[str, ServerEntry], list[DisabledServer]]:
-        """Return the configuration entries of the servers of `written` that may start, by name, and the servers that may not.
+        """Divide the servers of the configuration file (`written`) into those that may start, and those that may not.
 
-        A server whose changed command waits until a person accepts it may start with its earlier entry in `before`, if there is one.
-        `refused` has the keys of the entries that wait.
+        Return the entries of the former by name, and a list of the latter. `refused` has the keys of the entries whose commands wait until
+        a person accepts them. Such a server may start with its earlier entry in `before`, if there is one.
         """
         servers: dict[str, ServerEntry] = {}
         disabled: list[DisabledServer] = []
@@ -240,7 +244,10 @@ class Acceptance:
         return not all(content.accepts(entry.key, entry.digest) for content in known)
 
     def places_held(self) -> dict[str, str]:
-        """Return from the records on disk where each configuration entry is written that waits until a person accepts it, by key."""
+        """Return the entries that wait until a person accepts their commands, according to the records on disk.
+
+        Maps the key of each entry to the place where the entry is written, such as a path in the configuration file.
+        """
         return {key: place for _, content in self._records for key, place in content.held.items()}
 
     def take_events(self) -> list[tuple[str, RunEntry]]:
@@ -269,7 +276,10 @@ class Acceptance:
 
 
 def _homes(state_folder: str | None) -> list[Path]:
-    """Return the state folder `state_folder` (`storage.dir`), and the user's default state folder if it is another folder."""
+    """Return the folders that store which commands a person has accepted.
+
+    These are the configured state folder (`state_folder`, from `storage.dir`), and the user's default state folder if it is another one.
+    """
     homes = [state_dir(state_folder)]
     try:
         own = default_state_dir()

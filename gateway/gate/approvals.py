@@ -1,7 +1,7 @@
 """`Approvals`: asks a person to approve a tool call or a server's sampling request, and waits for the decision.
 
-A caller that may approve its own call gets a form (elicitation) in its client; a 2026 client gets the form as `input_required`. Every other
-question becomes an entry of the pending list, a table in the database, which people answer with `moongate approvals` or the tool
+A caller that may approve its own call gets a form (elicitation) in its client; a client of MCP 2026 gets it as `input_required`. Every
+other question becomes an entry of the pending list, a table in the database, which people answer with `moongate approvals` or the tool
 `review_approvals`. Used by the gate for calls, and by `upstream` for sampling; `policy.approval_policy` decides which calls need an
 approval, and from whom. While a call waits, it uses no working time and no concurrency slot. Any answer that is not a clear approval denies
 the call.
@@ -56,17 +56,17 @@ INPUT_REQUIRED = "input_required"
 """First word of the progress message that a client receives while its call waits for a person's approval."""
 
 MAX_SHOWN_CHARS = 300
-"""Maximum characters that the progress message of a call which waits for a person's decision shows of the question."""
+"""Maximum characters of the question in the progress message that a client receives while its call waits for a person's decision."""
 
 POLL_SECONDS = 0.25
-"""Seconds between two reads of the question of a waiting call from the database, because another process may store a person's decision."""
+"""Interval in seconds at which a waiting call looks in the database for a person's decision, which another process may have stored."""
 
 _DECISIONS: dict[QuestionState, Decision] = {
     "approved": "approve",
     "approved_always": "approve_always",
     "approved_always_with_arguments": "approve_always_with_arguments",
 }
-"""What a person decided, by the state of the question in the database. Any other state of an answered question denies the call."""
+"""Maps the state of an answered question in the database to the person's decision. Any other state of an answered question is a denial."""
 
 _DAY_SECONDS = 86_400.0
 
@@ -84,7 +84,7 @@ _APPROVED_KEY = "approved_at_gate"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to a person: whether to approve a tool call or a sampling request, or the form of a workflow."""
+    """A question to a person: whether a tool call or a sampling request may run, or a form that a workflow wants to have filled in."""
 
     kind: Literal["call", "sampling", "question"]
     source: str
@@ -93,7 +93,7 @@ class Question:
     shown: str
     """The text that the person reads."""
     arguments: str = ""
-    """Digest of the call's arguments. If it is empty, the person cannot choose to approve all such calls in the future."""
+    """Digest of the call's arguments. If it is empty, the person can approve only this call, not all future calls of the tool as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,8 @@ class Grant:
 def approved_in_run(ctx: CallContext) -> bool:
     """Whether a person already approved this call of an agent's run.
 
-    The person did so in the agent's conversation, which a tool's `approval_mode` requires, or as policy requires (`note_approved`).
+    A tool's `approval_mode` can require an approval in the agent's conversation, and policy an approval at the gate (`note_approved`).
+    Either of them counts.
     """
     metadata: JsonObject = ctx.run.invocation.metadata if ctx.run.invocation is not None else {}
     return metadata.get(_APPROVED_KEY) is True or getattr(metadata.get("approval_response"), "approved", None) is True
@@ -165,10 +166,10 @@ class Approvals:
         self._events = events
 
     def approvers_on_list(self, ctx: CallContext, by: ApprovalBy | None) -> str:
-        """Return a text that describes who must approve a call that waits on the list of pending questions (in the database).
+        """Return a text that says who must approve a call, if people answer on the list of pending questions (a database table).
 
-        The text is empty if the call does not wait there, because its client shows the caller a form (elicitation) to approve it. `by` is
-        who may approve according to the policy of the tool's source.
+        Return an empty text if the caller answers instead, in a form (elicitation) that the client shows. `by` is who may
+        approve according to the policy of the tool's source.
         """
         by, caller = by or self._default_by(), ctx.facts.on_behalf_of
         is_own = may_approve_itself(by, caller.id, is_operator=is_operator(caller))
@@ -179,8 +180,8 @@ class Approvals:
     ) -> Grant | Reject:
         """Ask a person to approve one round of a call (one request of the client). Return the approval, or a refusal.
 
-        The person is not asked if an earlier round of the call was approved, or if the person approved all such calls earlier. `by` is who
-        may approve according to the policy of the tool's source.
+        The person is not asked if an earlier round of the call was approved, or if a person approved this and similar calls before with the
+        decision "always". `by` is who may approve according to the policy of the tool's source.
 
         Raises:
             AskUnavailable: The client would have to show a form, but cannot be asked.
@@ -213,8 +214,9 @@ class Approvals:
     async def ask(self, question: Question, ctx: CallContext, by: ApprovalBy | None = None, key: str = "") -> Reject | None:
         """Ask a person a question, and wait for the decision. Return a refusal; `None` if approved.
 
-        `by` is who may decide according to the policy of the question's source. Inside a durable task, `key` identifies the question
-        (`CallContext.question`): when the task is resumed, an approval that was given under the same key is used, without asking again.
+        `by` is who may decide according to the policy of the question's source. Inside a durable task (a background call that continues
+        after a restart), `key` identifies the question (`CallContext.question`): when the task is resumed, an approval that was given under
+        the same key is used, without asking again.
 
         Raises:
             PolicyDenied: Too many questions of this caller are pending.
@@ -315,7 +317,8 @@ class Approvals:
         """Put a workflow's form on the list of pending questions (in the database), and return the answer as an elicitation result.
 
         This is for calls whose client cannot show forms: people answer with `moongate approvals` or the tool `review_approvals`.
-        `message` and `form` (a JSON Schema) are those of the elicitation. Inside a durable task, `key` identifies the question.
+        `message` and `form` (a JSON Schema) are those of the elicitation. Inside a durable task (a background call that continues after a
+        restart), `key` identifies the question.
 
         Raises:
             AskExpired: Nobody answered in time.
@@ -337,9 +340,9 @@ class Approvals:
     ) -> PendingQuestion:
         """Put a question on the list of pending questions (in the database), wait until a person decides or it expires, and return it.
 
-        `hint` is the command that answers, with `{id}` in place of the question's id. A resumed durable task waits for the question that it
-        put on the list before, and uses an earlier decision. While the database is not available, the wait continues until the question
-        expires.
+        `hint` is the command that answers, with `{id}` in place of the question's id. A durable task (a background call) that is resumed
+        after a restart puts no second question on the list: it waits for its earlier question, or uses the decision on it. While the
+        database is not available, the wait continues until the question expires.
         """
         if self._records is None:
             raise PolicyDenied("The connected client cannot ask a person.", rule=RULE, subject=question.source)
@@ -400,11 +403,11 @@ class Approvals:
         return f"{MARK_PREFIX}{nonce}{hmac.digest(key, said, 'sha256').hex()}"
 
     async def _presented(self, source: str, name: str, arguments: JsonObject, ctx: CallContext, key: str) -> str | None:
-        """Return the approval mark in a call's request state if it is valid, and record it as used.
+        """Return the approval mark in the request state of a call if it is valid, and record it as used; `None` without a valid mark.
 
-        Return `None` if there is no valid mark, or if it was used before: a client can send a request state again, so a mark that was valid
-        twice would let one approval run the call any number of times. A resumed durable task may present the mark that it used itself;
-        `key` identifies the question in the task.
+        An approval mark is a code that proves that a person approved the call in an earlier round. Each mark is valid once, because a
+        client could send a request state again, and run the call any number of times with one approval. Only a durable task that is
+        resumed may use its own mark again; `key` identifies the question in the task.
         """
         state = ctx.facts.request_state or ""
         if not state.startswith(MARK_PREFIX):

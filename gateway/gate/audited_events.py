@@ -29,7 +29,7 @@ AUDITED = frozenset(
 def audit(events: EventStream, records: Records) -> Callable[[], None]:
     """From now on, write the gateway's events of the kinds in `AUDITED` to the audit log, a table of the database that `records` writes.
 
-    Return a function that stops this.
+    Return a function that stops this recording.
     """
 
     def note(event: Event) -> None:

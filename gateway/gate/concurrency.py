@@ -156,7 +156,8 @@ class Limiter:
 class Slot:
     """The slot of a `Limiter` that one call occupies while it works. It is released while the call waits for a person's answer.
 
-    As an entry of `CallContext.limits.waits`, it is called around each such wait.
+    Calling the object returns an async context manager that releases the slot while it is entered. The object is an entry of
+    `CallContext.limits.waits`, so that every wait of the call for an answer enters the context manager.
     """
 
     __slots__ = ("_caller", "_is_held", "_waiting", "limiter")
@@ -169,7 +170,10 @@ class Slot:
         self._waiting = 0
 
     def acquire_now(self) -> bool:
-        """Take a slot of the limiter without waiting, and return true; return false if no slot is free. Call this before other methods."""
+        """Take a slot of the limiter without waiting, and return true; return false if no slot is free.
+
+        Call this only while the call does not have a slot.
+        """
         self._is_held = self.limiter.acquire_now()
         return self._is_held
 
@@ -206,8 +210,8 @@ class Slot:
 def _slot_for(limiter: Limiter | None, ctx: CallContext) -> Slot | None:
     """Return the slot that a call with the context `ctx` must acquire; `None` if it needs no slot.
 
-    It needs none without a limiter, or if an outer call (agent → workflow → agent) already has a slot of the same limiter: waiting for
-    another slot could then deadlock.
+    It needs none if `limiter` is `None`, or if a call that made this call (agent → workflow → agent) already has a slot of the limiter.
+    In the latter case, waiting for another slot could deadlock.
     """
     if limiter is None:
         return None
@@ -223,7 +227,7 @@ async def run_within(limiter: Limiter | None, seconds: float, ctx: CallContext, 
     Waiting for the slot or for a person's answer is not working time. `work` receives a context that contains the slot and the deadline.
 
     Raises:
-        AskExpired: A question of the work was not answered in time, which ended the work.
+        AskExpired: `work` asked a person a question, and ended because nobody answered in time.
     """
     slot = _slot_for(limiter, ctx)
     if slot is not None and not slot.acquire_now():

@@ -1,7 +1,8 @@
 """`FunctionRules`: decides which Python functions the files of agents and workflows may use, according to the operator's policies.
 
 A policy for a function applies whichever way a file refers to the function: through another module, another attribute, or a wrapper.
-`policy.own_sources` contains the rule. Used by `agents` and `workflows` when a file is loaded, and by `gate.own_tools` at each call.
+`policy.own_sources` contains the decision as pure functions. Used by `agents` and `workflows` when a file is loaded, and by
+`gate.own_tools` at each call.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class FunctionRules:
     def needs_approval(self, source: str, reference: str, found: object) -> bool:
         """Whether a person must approve each call of the Python function `found` by the agent or workflow `source`.
 
-        The function's author can require this, and so can the policies of the source `function` and of `source`.
+        The function's author can require this, and so can two policies: that of the source `function`, which applies to all Python
+        functions, and that of the agent or workflow.
         """
         names = self.names(reference, found)
         by_author = getattr(found, "approval_mode", None) == "always_require"

@@ -2,9 +2,9 @@
 
 Own tools are those that context providers add to an agent's run (`files`, memory, …), and the Python functions of workflow files. Calls of
 them pass the same checks as every tool call (rules, approvals, limits, events), with the policy of the source `agent/<name>` or
-`workflow/<name>`. Clients and `tools` lists cannot find them. The tools that an agent's `skills` key adds are in the catalog; their calls
-are checked with the policy of `agent/<name>`, then with that of `skill`. `app` creates the object; `agents` and `workflows` use it through
-`tools.toolbox.ToolGuards`.
+`workflow/<name>`. Clients cannot find them, and the key `tools` of agent files cannot name them. The tools that an agent's `skills` key
+adds are in the catalog; their calls are checked with the policy of `agent/<name>`, then with that of `skill`. `app` creates the object;
+`agents` and `workflows` use it through `tools.toolbox.ToolGuards`.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class OwnTool(GuardedTool):
 
 
 class OwnToolGates:
-    """Finds or creates the `OwnToolGuard` of each agent and workflow, which applies policy to the tools that it defines itself.
+    """Finds or creates the `OwnToolGuard` of each agent and workflow.
 
-    Implements `ToolGuards`.
+    The guard applies policy to the tools that its agent or workflow defines itself. Implements `ToolGuards`.
     """
 
     def __init__(self, rules: FunctionRules, services: GateServices) -> None:
@@ -112,7 +112,7 @@ class OwnToolGuard:
     def guarded(self, tools: Sequence[Tool]) -> list[Tool]:
         """Wrap tools of this agent or workflow, so that each call passes its policy. Tools that the policy hides are left out.
 
-        Tools that are wrapped already, and tools that are only declared (`declaration_only`), are returned unchanged.
+        Tools that are wrapped already, and tools that the gateway does not run itself (`declaration_only`), are returned unchanged.
         """
         return [
             tool if is_guarded(tool) or getattr(tool, "declaration_only", False) else self.behind_gate(tool)
@@ -121,13 +121,17 @@ class OwnToolGuard:
         ]
 
     def lent(self, tools: Sequence[Tool]) -> list[Tool]:
-        """Wrap tools of other sources, so that each call also passes the policy of this agent or workflow. Hidden tools are left out."""
+        """Wrap tools of other sources that this agent or workflow uses, so that each call passes its policy, too.
+
+        Tools that this policy hides are left out.
+        """
         return [self._lent(tool) for tool in tools if hidden_by(_native_name(tool), self._policy) is None]
 
     async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:
         """Ask a person to approve an action called `name`, which the text `shown` describes. Return the refusal; `None` if approved.
 
-        `key` identifies the question in a durable task, which is resumed without asking again.
+        `key` identifies the question in a durable task (a background call that continues after a restart), so that the person is not asked
+        again when the task is resumed.
         """
         approvals = self._gate.services.approvals
         if approvals is None:
@@ -172,10 +176,10 @@ class OwnToolGuard:
 
 
 class _Renamed:
-    """A tool with another name: the name by which policies refer to it.
+    """A tool under another name: the name by which policies refer to it.
 
-    `needs_approval` replaces the author's wish for an approval. It is false for the outer of two wrappers, so that a person is asked only
-    once, by the inner wrapper.
+    `needs_approval`, if given, replaces what the tool's author set: whether a person must approve each call. It is false if the tool is
+    already wrapped by an object that asks for approvals, so that the person is not asked twice.
     """
 
     def __init__(self, tool: Tool, name: str, *, needs_approval: bool | None = None) -> None:
@@ -203,7 +207,7 @@ def _native_name(tool: Tool) -> str:
 
 
 def is_guarded(tool: Tool) -> bool:
-    """Whether calls of the tool already pass the checks of policy, because it is wrapped in a `GuardedTool`. Renaming does not matter."""
+    """Whether calls of the tool already pass the checks of policy, because it is a `GuardedTool`, or a renamed one (`RenamedTool`)."""
     while isinstance(tool, RenamedTool):
         tool = tool.inner
     return isinstance(tool, GuardedTool)

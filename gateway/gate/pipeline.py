@@ -33,7 +33,8 @@ class GateServices:
     approvals: Approvals | None = None
     """Asks people for approvals. Without it, calls that need an approval are refused."""
     store: ResultStore | None = None
-    """Stores results over the limit of size whole, while clients get them shortened. Without it, these results are refused."""
+    """Stores results whole that are over the limit of size and that clients get shortened. Without it, such results are refused."""
+
     mask: Callable[[str], str] | None = None
     """Function that removes secrets from the text of an error."""
 
@@ -60,7 +61,9 @@ class GatedCall(ABC, Generic[OutcomeT]):
     __slots__ = ("ctx", "gate", "name", "needs_approval", "outcome", "rule", "seconds", "started")
 
     def __init__(self, gate: SourceGate, name: str, ctx: CallContext, seconds: float) -> None:
-        """`gate` has the limits of the call's source. `seconds` is the maximum working time; waiting for a slot or a person is not counted.
+        """`gate` has the limits of the call's source. `seconds` limits how long `run` may take.
+
+        The time in which the call waits for a concurrency slot, or for a person's answer, does not count for `seconds`.
 
         `name` is the name of the tool or prompt, or the URI of the resource, as clients see it.
         """
@@ -78,7 +81,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
         self.started = time.perf_counter()
 
     def begin(self) -> None:  # reads and requests about tasks keep the empty method
-        """Emit the event (for the console and the audit log) that a tool call begins. By default, as for reads, no event is emitted."""
+        """Emit the event (for the console and the audit log) that a tool call begins. This base method, which reads use, emits nothing."""
 
     @abstractmethod
     def authorize(self) -> Reject | None:
@@ -100,7 +103,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
         """Call the tool, or read from the source. `ctx` contains the deadline and the concurrency slot of the call."""
 
     def is_plain(self, outcome: OutcomeT) -> bool:
-        """Whether `judge_outcome` need not be called, because it is known that it would return the outcome unchanged. False by default."""
+        """Whether `pass_gate` may skip `judge_outcome`, because that would certainly return the outcome unchanged. False by default."""
         return False
 
     @abstractmethod
@@ -118,7 +121,8 @@ class GatedCall(ABC, Generic[OutcomeT]):
     def fail(self, error: GatewayError) -> OutcomeT:
         """Handle an exception of `run`, and record it for the event that is emitted when the call ends.
 
-        A tool call returns an outcome that reports an unanswered question to the model. Every other exception is raised.
+        Raises `error`, with one exception: if a tool call failed because a person did not answer a question in time (`AskExpired`), it
+        returns an outcome that reports this to the model.
         """
 
     @abstractmethod

@@ -20,8 +20,8 @@ DEFAULT_PAGE_BYTES = 32_768
 MAX_PAGE_BYTES = 262_144
 """Maximum size in bytes of one page of a stored result; the default (`DEFAULT_PAGE_BYTES`) is about 8,000 tokens.
 
-It is far below 1 MiB, the most that clients of the Python SDK accept in one server-sent event, because JSON may encode a character in
-several bytes."""
+The maximum is far below 1 MiB, the most that clients of the Python SDK accept in one server-sent event, because JSON may encode a character
+in several bytes."""
 
 MAX_CONTEXT = 2_000
 """Maximum number of characters that a search in a stored result shows before and after each match."""

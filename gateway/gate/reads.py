@@ -38,8 +38,8 @@ class Read:
     """What the scopes of the caller's API key must allow: the kind, and the name or URI at the source. `None` if the scopes do not forbid
     the read, but filter its result."""
     hidden_text: HiddenText | None = None
-    """The rule for hidden (invisible) characters, in place of the source's rule. Nothing may be removed from files of skills, because
-    clients compare them with digests."""
+    """What to do with hidden (invisible) characters in the result; `None` applies the source's policy. Set for files of skills, from which
+    nothing may be removed, because clients compare them with digests."""
 
 
 class ReadGate:

@@ -19,7 +19,7 @@ FOLLOWED_TASK = "task"
 With this entry, a resumed task follows the server's task instead of starting another."""
 
 PASSED = "passed"
-"""Key in a recorded outcome of a durable task's step: true if policy judged the outcome before it was recorded.
+"""Key in the recorded outcome of a tool call, which is a step of a durable task: true if policy judged the outcome before recording it.
 
 Outcomes that earlier versions of the gateway recorded do not have this key."""
 
@@ -40,9 +40,9 @@ async def record_call(
 
     `settle` makes the call. If an earlier attempt of the task recorded the outcome of the step, that outcome is returned without a call.
 
-    A step whose process died may run again if the tool records its own steps (`records_steps`: an agent, a workflow), if the tool stored
-    the id of a remote server's task, which it then follows, or if a second call changes nothing (`is_repeatable`). Otherwise a person is
-    asked.
+    If the process died during the step, the step runs again in three cases: the tool records its own steps (`records_steps`: an agent, a
+    workflow); the tool stored the id of a remote server's task, which it then follows; or a second call changes nothing
+    (`is_repeatable`). In other cases, a person is asked whether the call may be repeated.
 
     Raises:
         ToolFailed: The outcome of an earlier attempt is unknown, and the call must not be repeated.

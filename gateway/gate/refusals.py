@@ -16,7 +16,9 @@ RULE_META_KEY = "dev.moongate/rule"
 
 _MAX_NOTED_NAMES = 20
 _MAX_NOTED_LENGTH = 64
-"""Maximum number of names of removed arguments (and characters per name) in events, logs and results; callers choose these names."""
+"""Maximum characters of the name of a removed argument in events, logs and results; `_MAX_NOTED_NAMES` limits the number of names.
+
+The limits exist because callers choose these names."""
 
 
 def noted_names(names: tuple[str, ...]) -> list[str]:

@@ -69,7 +69,7 @@ class ResultOrigin:
     owner: str
     """Id of the caller's principal. Only this principal may read the stored result."""
     origin: str
-    """Exposed tool name, resource URI or prompt name."""
+    """Name of the called tool or of the prompt, or URI of the resource, as clients see it."""
     form: Form = "content"
     output_schema: JsonObject | None = None
 
@@ -175,7 +175,10 @@ async def judge_large(result: JsonObject, rules: ResultRules, store: ResultStore
 def _judge(
     result: JsonObject, rules: ResultRules, encoded_bytes: int | None = None, *, is_searched: bool = True
 ) -> tuple[JsonObject, Pass | Shorten | Reject]:
-    """Check a result for hidden characters and size. Return it, without the characters that policy removes, and the verdict."""
+    """Check a result for hidden characters and size, and return the result and a verdict: pass, shorten or refuse.
+
+    The returned result does not have the characters that policy removes.
+    """
     verdict = judge_result_text(result, rules.hidden_text) if is_searched else PASS
     if isinstance(verdict, Reject):
         return result, verdict
@@ -223,7 +226,9 @@ class _Shortening:
         self._head = min(HEAD_BYTES, max_bytes // 8)
         self._notes: list[JsonObject] = []
         self._twin: KeptResult | None = None
-        """A stored text that is equal to the structured content as JSON, as MCP recommends; the structured content is not stored again."""
+        """The stored text that is the JSON of the structured content, if the result has such a text, as MCP recommends.
+
+        The structured content is then not stored a second time."""
 
     def run(self) -> JsonObject | Reject:
         form = self._source.form
@@ -398,13 +403,16 @@ def _prune(value: JsonValue, items: int, characters: int) -> JsonValue:
 
 
 def _block(unit: JsonValue, form: Form) -> JsonMapping:
-    """Return the content block of `unit`, an item of a result's list of content (`form`); an empty object if it has no block."""
+    """Return the content block of `unit`, an item of the list under the key `form` of a result; an empty object if it has no block.
+
+    In a prompt's `messages`, the block is the message's `content`; in the other lists, it is the item itself.
+    """
     block = cast("JsonMapping", unit).get("content") if form == "messages" and isinstance(unit, dict) else unit
     return cast("JsonMapping", block) if isinstance(block, dict) else cast("JsonObject", {})
 
 
 def _text_of(unit: JsonValue, form: Form) -> str | None:
-    """Return the text of `unit`, an item of a result's list of content (`form`); `None` if it has no text that can be cut."""
+    """Return the text of `unit`, an item of the list under the key `form` of a result; `None` if it has no text that can be cut."""
     block = _block(unit, form)
     resource = block.get("resource")
     holder = cast("JsonMapping", resource) if block.get("type") == "resource" and isinstance(resource, dict) else block

@@ -36,7 +36,7 @@ class RootRules:
         self._modules: set[str] = set()
         self._code: dict[str, Place] = {}
         self.files: Mapping[str, object] = {}
-        """Its keys are Python files whose folders are also protected. It is read at each decision."""
+        """Python files whose folders are also protected: the keys of this mapping, which `local_sources` owns and changes."""
 
     def protect(self, references: Iterable[str]) -> None:
         """Protect the files of these Python modules, too: from now on, agents get no folder in which they could change them.

@@ -23,8 +23,8 @@ from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
 from gateway.tools.base import ToolDefinition
 
 DEFAULT_TASK_SECONDS = 3600.0
-"""Default maximum working time, in seconds, of a remote tool's call that runs as a task, so that a call that hangs does not occupy its
-concurrency slot forever. Waiting for a person, and following a task that the server runs, are not working time."""
+"""Default maximum working time, in seconds, of a call of a remote tool that runs as a task. Without a maximum, a call that hangs would
+occupy its concurrency slot forever. Waiting for a person, and following a task that the server runs, are not working time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +54,8 @@ class ToolRules:
     is_repeatable: bool = False
     """Whether a call may be sent again, because a second call changes nothing more (`policy.retry_safety`)."""
     is_own: bool = False
-    """Whether an agent or workflow defines the tool itself (`gate.own_tools`). Exceptions of the tool then reach the run unchanged, and a
-    durable task does not record the call as a step."""
+    """Whether an agent or workflow defines the tool itself (`gate.own_tools`). Exceptions of the tool then reach the run of the agent or
+    workflow unchanged, and a durable (resumable) task does not record the call as a step."""
     denied: Reject | None = None
     """Rule and reason with which every call is refused; `None` if calls are allowed."""
     is_audited: bool = False

@@ -78,7 +78,7 @@ class GuardedTool:
         return self.definition.description or ""
 
     def running(self, tool: Tool) -> GuardedTool:
-        """Return a copy of this object, with the same name, rules and limits, whose calls run `tool` instead."""
+        """Return a `GuardedTool` that wraps `tool` with the name, rules and limits of this object."""
         return GuardedTool(tool, self.rules, self.gate, exposed_name=self.exposed_name)
 
     @property
@@ -97,9 +97,10 @@ class GuardedTool:
         return wire if description == self.definition.description else {**wire, "description": description}
 
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        """Return the tool's description for a caller with these scopes, or for the model of an agent whose file names the skills `named`.
+        """Return the tool's description for a caller whose API key has these scopes.
 
-        A description that the operator wrote is the same for every caller.
+        For the model of an agent, `named` lists the skills that the agent's file names, and the description shows only these skills. A
+        description that the operator wrote is the same for every caller.
         """
         tool, published = self.tool, self.definition.description
         if not isinstance(tool, DescribingTool) or published != tool.definition.description:
@@ -159,7 +160,10 @@ class _ToolRequest(GatedCall[OutcomeT]):
         self._rules = tool.rules
 
     def authorize(self) -> Reject | None:
-        """Return a refusal if the caller's scopes or policy forbid the tool, else `None`. Only built-in tools see the scopes afterwards."""
+        """Return a refusal if the caller's scopes or policy forbid the tool, else `None`.
+
+        Unless the tool is built in, the scopes are then removed from the call's context, because they do not limit the tool's own calls.
+        """
         principal = self.ctx.facts.principal
         if principal.scopes is not None:
             verdict = self._tool.admit(principal)
@@ -181,7 +185,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         self.needs_approval = rules.needs_approval
         self._grant: Grant | None = None
         self._has_passed = False
-        """Whether policy judged the outcome already, before it was recorded as a step of a durable task."""
+        """Whether policy judged the outcome already, before it was recorded as a step of a durable (resumable) task."""
         self._is_shortened = False
         self.arguments = arguments
         self.dropped: tuple[str, ...] = ()
@@ -228,13 +232,13 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return None
 
     def run(self, ctx: CallContext) -> CoroutineType[Any, Any, ToolOutcome]:
-        """Call the tool. In a durable task the call is a recorded step: an outcome that was recorded before is returned without a call."""
+        """Call the tool. In a durable (resumable) task, record the outcome, or return the outcome that is already recorded instead."""
         return self._settled(ctx) if ctx.ports.durable is None or self._rules.is_own else self._recorded(ctx)
 
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
-        """Call the tool, and return its outcome. Most exceptions become results with `isError`.
+        """Call the tool, and return its outcome. An exception of the tool becomes a result with `isError`, except in two cases.
 
-        `Rejected`, `AskUnavailable` and `NotFound` for a tool are raised. If an agent or workflow defines the tool itself
+        `Rejected`, `AskUnavailable`, and `NotFound` with the kind `tool` are raised. If an agent or workflow defines the tool itself
         (`gate.own_tools`), every exception is raised unchanged.
         """
         rules = self._rules
@@ -255,7 +259,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return outcome
 
     def _note(self, error: Exception) -> None:
-        """Record for the call's end event that the tool raised `error`. It is not a failure if it ends an agent's run on purpose."""
+        """Record for the call's end event that the tool raised `error`. It is not a failure if `error` ends an agent's run on purpose."""
         if isinstance(error, PolicyDenied):
             self.kind, self.outcome, self.rule = "call.refused", "refused", error.rule
         self.error = type(error).__name__
@@ -283,7 +287,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
             self.outcome = "task"
 
     async def _recorded(self, ctx: CallContext) -> ToolOutcome:
-        """Call the tool as a recorded step of a durable task, or return the outcome that an earlier attempt recorded.
+        """Call the tool as a step of a durable (resumable) task, and record the outcome; or return the outcome that is already recorded.
 
         The outcome is judged before it is recorded. A large result that passes unchanged keeps its memory reserved until it is recorded.
         """

@@ -19,19 +19,20 @@ class Recorded:
     """
 
     accepts: bool
-    """Whether a person accepted the entry exactly as it is written now."""
+    """Whether a person accepted the entry exactly as it is written in the configuration now."""
     holds: bool
-    """Whether the entry, as written now or before, waits until a person accepts it, because a running gateway refused to run it."""
+    """Whether a running gateway refused to run the entry, as written now or before, so that the entry waits until a person accepts it."""
     has_run: bool
-    """Whether a gateway was ever started with this record. Since that start, the record contains every accepted entry."""
+    """Whether a gateway was ever started with the state folder of this record. Since that start, the record lists every accepted entry."""
 
 
 def may_run(records: Sequence[Recorded], *, is_running: bool, is_start: bool) -> bool:
-    """Return whether an entry of the configuration may run now, by the acceptance records of all state folders.
+    """Return whether an entry of the configuration may run now. `records` say which state folders list the entry as accepted or waiting.
 
-    `is_running`: this process already runs the entry unchanged. `is_start`: the user is starting the gateway, which accepts all entries.
-    Every record with which a gateway was started must accept the entry, and a single record in which the entry waits for acceptance
-    rejects it. Otherwise a configuration could accept itself by naming another state folder.
+    An entry that this process already runs unchanged (`is_running`) may run. Any other entry may not run if it waits for a person's
+    acceptance in one of the records. An entry that does not wait may run if the user is starting the gateway (`is_start`). Later, all
+    records with which a gateway was ever started must accept the entry, so that a configuration cannot accept itself by naming another
+    state folder. If there are no such records, one record that accepts the entry is enough.
     """
     if is_running:
         return True

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from urllib.parse import urlsplit
 
 CLOUD_ADDRESSES = frozenset({IPv4Address("168.63.129.16")})
-"""Globally routable addresses at which a cloud's own services answer to its machines (Azure's WireServer)."""
+"""Globally routable addresses at which a cloud's services answer to its own machines (Azure's WireServer). They are rejected."""
 
 _NOT_PUBLIC_IPV4 = (
     IPv4Network("0.0.0.0/8"),  # this network, RFC 791
@@ -49,10 +49,10 @@ _NOT_PUBLIC_IPV6 = (
 by the embedded IPv4 address."""
 
 _NAT64 = IPv6Network("64:ff9b::/96")
-"""NAT64 prefix, through which an IPv6-only network reaches all IPv4 addresses (RFC 6052); judged by the embedded IPv4 address."""
+"""NAT64 prefix (RFC 6052), with which an IPv6-only network reaches IPv4. An address with it is judged by the IPv4 address that it has."""
 
 _6TO4 = IPv6Network("2002::/16")
-"""6to4 prefix, whose addresses embed an IPv4 address after the first 16 bits (RFC 3056); judged by the embedded IPv4 address."""
+"""6to4 prefix (RFC 3056). An address with it is judged by the IPv4 address that it has after the first 16 bits."""
 
 
 def judge_address(text: str, *, loopback_allowed: bool) -> str | None:
@@ -93,10 +93,10 @@ def is_loopback_host(host: str) -> bool:
 
 
 def is_same_origin(ours: str, other: str) -> bool:
-    """Return whether requests with the secret headers for the URL `ours` may also be sent to `other`, a URL that a remote party names.
+    """Return whether the secret headers that are configured for the URL `ours` may also be sent to `other`, which a remote party named.
 
-    Both need the same scheme, host and port, and `other` must not contain a user name. `other` may also use https in place of http if
-    both use the default port.
+    The two URLs need the same scheme, host and port, and `other` must not contain a user name. `other` may also use https in place of
+    http if both URLs use the default port.
     """
     mine, theirs = urlsplit(ours), urlsplit(other)
     try:

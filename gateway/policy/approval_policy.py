@@ -50,10 +50,10 @@ _STANDING: tuple[Decision, ...] = ("approve", "approve_always_with_arguments", "
 
 
 def judge_approval(name: str, approval: Literal["never", "always"] | ApprovalLists, *, by_author: bool = False) -> bool:
-    """Return whether every call of a tool needs approval by the key `approval` of its source's policy.
+    """Return whether a person must approve every call of a tool. `approval` is the value of this key in the policy of the tool's source.
 
-    `name` is the tool's name at its server. The lists `always` and `never` contain globs; `never` takes precedence. `by_author`: the
-    tool's own definition requires approval, which only a matching glob in `never` overrides.
+    `name` is the tool's name at its server. The lists `always` and `never` contain globs over such names; `never` takes precedence.
+    `by_author`: the tool's own definition requires approval, which only a matching glob in `never` overrides.
     """
     if isinstance(approval, str):
         return by_author or approval == "always"
@@ -71,7 +71,7 @@ class Approver:
     is_operator: bool
     """Whether the principal is an operator of the gateway."""
     admits: bool = True
-    """Whether the scopes of the principal's key cover the tool."""
+    """Whether the scopes of the principal's API key cover the tool that is called."""
 
 
 def judge_approver(by: ApprovalBy, caller: str, approver: Approver) -> Reject | None:
@@ -99,8 +99,8 @@ def may_approve_itself(by: ApprovalBy, caller: str, *, is_operator: bool) -> boo
 def judge_sampling(source: str, by: ApprovalBy | None, *, has_forms: bool) -> Reject | None:
     """Return why no person can be asked to approve a sampling request of the server `source`, or `None` if a person can be asked.
 
-    The client's user can be asked if the client supports elicitation forms (`has_forms`); an operator or another principal can decide if
-    `by`, the configured approver, says so. `by` is `None` if no approver is configured.
+    The client's user can be asked if the client supports elicitation forms (`has_forms`). Somebody else can be asked if the configured
+    approver `by` is an operator or another principal. `by` is `None` if no approver is configured.
     """
     if has_forms or by in ("operator", "other-principal"):
         return None
@@ -112,12 +112,12 @@ def judge_sampling(source: str, by: ApprovalBy | None, *, has_forms: bool) -> Re
 
 
 def approvers(by: ApprovalBy) -> str:
-    """Return words for the people who may approve, for a message to any reader: for example `the caller or an operator`."""
+    """Return words for the people who may approve a call, for a message to any reader: for example `the caller or an operator`."""
     return "the caller or an operator" if by == "caller" else waits_for(by)
 
 
 def waits_for(by: ApprovalBy) -> str:
-    """Return words for the people who may approve, for a message to the caller whose call waits: for example `you or an operator`."""
+    """Return words for the people who may approve a call, for a message to the caller who waits: for example `you or an operator`."""
     return _APPROVERS[by][0].lower() + _APPROVERS[by][1:]
 
 
@@ -140,7 +140,7 @@ def with_script_approval(policy: SourcePolicy, scripts: ScriptSettings) -> Sourc
 
 
 def may_need_approval(config: GatewayConfig) -> bool:
-    """Return whether any rule of the configuration can require approval."""
+    """Return whether any rule of the configuration can require that a person approves a call."""
     return bool(_policies_with_approval(config))
 
 
@@ -176,10 +176,10 @@ def canonical_arguments(arguments: JsonMapping) -> str:
 
 
 def approval_form(text: str, *, standing: bool = False) -> JsonObject:
-    """Return the elicitation request that asks a person to approve a call. With `standing`, it also offers permanent approvals.
+    """Return the elicitation request that asks a person to approve a call. `text` describes the call.
 
-    `text` describes the call. The form has one required field with the decision: accepting the form is not enough, because a client may
-    accept forms automatically.
+    With `standing`, the form also offers permanent approvals, which cover later calls of the tool. The form has one required field with
+    the decision: accepting the form is not enough, because a client may accept forms automatically.
     """
     schema = _approval_schema(_STANDING if standing else _ONCE)
     return {"method": "elicitation/create", "params": {"mode": "form", "message": text, "requestedSchema": schema}}
@@ -216,7 +216,7 @@ def read_decision(answer: JsonMapping, *, standing: bool = False) -> Decision:
 
 
 def is_approved(answer: JsonMapping) -> bool:
-    """Return whether an answer approves the call. The answer is to an approval form that did not offer permanent approvals."""
+    """Return whether a person's answer to an approval form that did not offer permanent approvals approves the call."""
     return read_decision(answer) == "approve"
 
 
@@ -254,7 +254,10 @@ def _described(ours: str, pairs: Sequence[tuple[str, str]], *, empty: str) -> st
 
 
 def _lines(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Return pairs of name and value as quoted lines. If all together exceed `MAX_SHOWN` characters, the longest pairs are only named."""
+    """Return the lines `NAME: VALUE` of a prompt, marked as quotations, for pairs such as the arguments of a call.
+
+    If the lines exceed `MAX_SHOWN` characters together, only the names of the longest pairs are listed, at the end.
+    """
     blocks = [list(quote(f"{name}: {value}", indent="  ")) for name, value in pairs]
     sizes = [sum(map(len, block)) for block in blocks]
     total, left_out = sum(sizes), set[int]()

@@ -76,9 +76,9 @@ def is_closed(name: str, schema: JsonObject) -> bool:
 
 
 def _same_name(node: JsonObject, root: JsonObject) -> Iterator[JsonValue]:
-    """Yield the subschemas of `node` that describe the same argument: alternatives, list elements and `$ref` targets.
+    """Yield the subschemas of an argument's schema `node` whose values the argument's name describes, too.
 
-    The argument's name suggests their kind, too. `root` is the whole schema, in which `$ref` is resolved.
+    They are alternatives (`anyOf` and similar), list elements, and the target of `$ref`, which is resolved in the whole schema `root`.
     """
     if "items" in node:
         yield node["items"]

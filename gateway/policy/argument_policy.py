@@ -33,13 +33,13 @@ SCHEMA_RULE = "inputSchema"
 _RULE_KEYWORDS_REFUSED = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "$id", "$anchor", "$dynamicAnchor", "$schema"})
 """JSON Schema keywords that an operator's rule for an argument must not use.
 
-Such a rule is published inside the tool's schema, where these keywords would refer to other places.
+Such a rule is published inside the tool's schema, where these keywords would refer to other subschemas than the operator meant.
 """
 
 Extras = Sequence[str] | Mapping[str, Sequence[str]]
-"""Type of `additionalArguments` in a policy, the names of undeclared arguments to accept.
+"""Type of `additionalArguments` in a policy: names of arguments to accept although the tool's schema does not declare them.
 
-It is a list of names for all tools of the source, or a mapping from a tool's name at its source, or `*` for all tools, to a list.
+Either a list of these names for all tools of the source, or a mapping: a tool's name at its source (`*`: all tools) → list of names.
 """
 
 Rules = Mapping[str, Mapping[str, JsonObject]]
@@ -89,9 +89,10 @@ class ArgumentPolicy:
         `tool_name` is the tool's name at its source. `override` contains the operator's fixed and default values. `extras` names
         arguments that are accepted although the tool does not declare them; they are published only if a rule names them. `rules` maps
         tools and their arguments to JSON Schemas of the values. A rule for an argument that is neither declared nor in `extras` has no
-        effect, because that argument is dropped. Arguments in `denied` are dropped although declared, unless they are in `extras`. With
-        `only_with_rules`, every call passes unchanged if no rule, extra argument or override concerns the tool: the tool then checks its
-        arguments itself.
+        effect, because that argument is dropped. Arguments in `denied` are dropped although declared, unless they are in `extras`.
+
+        `only_with_rules` is for tools that check their arguments themselves: if the operator configured neither rules nor `extras` nor
+        an `override` for the tool, every call passes unchanged.
         """
         if only_with_rules and not (rules.get(ANY_TOOL) or rules.get(tool_name) or extras or override is not None):
             published = as_object(input_schema) or {"type": "object"}

@@ -1,4 +1,4 @@
-"""Completes an operator's rule for one argument of one tool: adds implied types, finds faults, and builds the form published to clients.
+"""Completes an operator's rule for one argument of one tool: adds implied types, finds faults, and builds the version for clients.
 
 Such a rule is a JSON Schema in which Moongate's own keywords (rule words, such as `within`) may occur. JSON Schema ignores a keyword for
 another type than the value's, so `{"pattern": "^docs/"}` alone accepts every list and object. In a completed rule, a keyword about text
@@ -48,10 +48,10 @@ _SCALARS = frozenset({"string", "number"})
 _SAME_VALUE = frozenset({"allOf", "anyOf", "oneOf", "then", "else", "dependentSchemas"})
 _PARTS = frozenset({"properties", "patternProperties", "additionalProperties", "items", "prefixItems"})
 _REVERSIBLE = frozenset({"not", "if", "contains", "oneOf", "propertyNames", "unevaluatedProperties", "unevaluatedItems"})
-"""JSON Schema keywords under which a stricter subschema can make the whole rule accept more, or which the validator may skip for a value.
+"""JSON Schema keywords under which Moongate's own keywords (rule words, such as `within`) are refused.
 
-Moongate's rule words (such as `within`) are refused under these keywords: a rule word rejects every ambiguous spelling of a text, so `not`
-with a rule word would accept exactly the ambiguous spellings.
+Under some of them, such as `not`, a stricter subschema makes the whole rule accept more: a rule word rejects every ambiguous spelling of a
+text, so `not` with a rule word would accept exactly the ambiguous spellings. The subschemas of the others may be skipped by the validator.
 """
 
 _WITH_CHILDREN = _SAME_VALUE | _PARTS | _REVERSIBLE
@@ -110,7 +110,7 @@ def _fault(node: JsonObject, *, reversible_by: str | None, depth: int) -> str | 
 
 
 def _children(node: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
-    """Yield each direct subschema of the JSON Schema `node`, after the keyword that contains the subschema."""
+    """Yield a pair for each direct subschema of the JSON Schema `node`: the keyword that contains the subschema, and the subschema."""
     for keyword, value in node.items():
         if keyword not in _WITH_CHILDREN:
             continue
@@ -127,10 +127,11 @@ def _children(node: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
 def confine(name: str, rule: JsonObject, schema: JsonObject) -> ConfinedRule:
     """Complete an operator's valid rule for the argument `name` of a tool with the input schema `schema`.
 
-    A keyword that judges one type implies this type, unless the rule contains `type`, `enum` or `const`. `null` is accepted only if the
-    tool's schema accepts it for this argument: there it means "not given". If the argument is a list of text, a rule about text applies
-    to each element, and the rule's keywords about lists apply to the list; lists of other elements are rejected. A rule about numbers
-    applies to a list of numbers in the same way.
+    A keyword that judges only values of one type implies this type, unless the rule contains `type`, `enum` or `const`. `null` is
+    accepted if the tool's schema accepts `null` for this argument, because such a tool reads it as "not given".
+
+    For an argument that is a list of text, a rule about text applies to each element. The rule's keywords about lists apply to the list,
+    and lists of other elements are rejected. A rule about numbers applies to a list of numbers in the same way.
     """
     declared = declared_schema(schema, name)
     admitted = types_of(declared, schema)
@@ -185,7 +186,7 @@ def _complete(node: JsonObject, *, nullable: bool) -> JsonObject:
 
 
 def _with_children(node: JsonObject, keywords: frozenset[str], change: Callable[[str, JsonObject], JsonObject]) -> JsonObject:
-    """Return a copy of `node` in which `change` replaces each subschema under `keywords`."""
+    """Return a copy of the JSON Schema `node` in which `change` replaced each direct subschema under one of `keywords`."""
     result = dict(node)
 
     def changed(keyword: str, child: JsonValue) -> JsonValue:
@@ -233,10 +234,10 @@ def _published(node: JsonObject) -> JsonObject:
 
 
 def _described(element: JsonObject, judged: JsonObject, form: str) -> JsonObject:
-    """Return the rule `judged` for an argument that is a list, as it is published to clients.
+    """Return the rule `judged` for an argument that is a list, as it is published to clients. `element` is its part for one element.
 
-    `element` is its part for one element. If that part contains only Moongate's rule words (such as `within`), the published rule is only
-    a `description`: the template `form`, in which `{0}` becomes what an element must be.
+    If `element` contains only Moongate's own keywords (rule words, such as `within`), the published rule is only a `description`. Its text
+    is `form`, in which words for the accepted elements replace `{0}`.
     """
     if not element.keys() <= WORDS | {SCHEMES_WORD, "type"}:
         return _published(judged)

@@ -86,7 +86,10 @@ class _Text:
 
 
 def judge_form(params: JsonMapping) -> FormProblem | None:
-    """Return why a form is refused, or `None` if it may be shown to the user. `params` are the parameters of `elicitation/create`."""
+    """Return why an elicitation form is refused (it asks for a secret, or is too large), or `None` if the user may see it.
+
+    `params` are the parameters of `elicitation/create`.
+    """
     if not _is_within_size(params):
         text = f"The form has more than {MAX_FORM_CHARS} characters or {MAX_FORM_PARTS} parts. Ask for less, or on a page (mode `url`)."
         return FormProblem("elicitation.size", text)
@@ -193,7 +196,7 @@ def _takes_text(node: JsonMapping) -> bool:
 
 
 def _choices(node: JsonMapping) -> list[JsonValue]:
-    """Return the values from which the user chooses in a field with a choice; empty for other fields."""
+    """Return the values that a form's field offers to choose from; empty for a field without a choice. `node` is the field's schema."""
     if isinstance(node.get("items"), dict) and _kinds(node) == {"array"}:
         return _choices(cast("JsonObject", node["items"]))
     choices: JsonValue = node.get("enum") or ([node["const"]] if "const" in node else None)
@@ -270,8 +273,9 @@ class _Form:
     def _takes_answer_to(self, one: _Field | None) -> bool:
         """Return whether a user could enter the answer to a text of the form into a field that accepts free text.
 
-        `one` is the field to which the text belongs, or `None` for the form's message. The answer to a text of a field without free text
-        may go to another field, if `one` has only a single value to choose, or if some text field does not say what to enter.
+        `one` is the field without free text to which the text belongs, or `None` for the form's message. For the message, any field with
+        free text is enough. The answer to a text of `one` may go to another field if `one` has only a single value to choose, or if a
+        field with free text does not say what to enter.
         """
         if one is None or not self._is_free:
             return self._is_free
@@ -282,7 +286,7 @@ class _Form:
         return any(field.takes_text and self._says_nothing(field) for field in self._fields)
 
     def _says_nothing(self, one: _Field) -> bool:
-        """Return whether a field's title, or its name, does not say what to enter ("Value", "Type here", `v`)."""
+        """Return whether a field's title (without a title: its name) does not say what to enter ("Value", "Type here", `v`)."""
         reading = self._read(str(one.schema.get("title") or one.name))[0]
         silent = {"small", "own", "any value", "ask", "ask last", "after", "needed"}
         return all(len(word.plain) == 1 or silent & roles.keys() for word, roles in zip(reading.words, reading.roles, strict=True))
@@ -290,8 +294,9 @@ class _Form:
     def _is_explained(self, one: _Field, hit: Hit, name: str) -> bool:
         """Return whether other texts show that a field whose `name` could mean a secret asks for something harmless.
 
-        The field's title can show this: `card_number` with the title "Loyalty card number". For an ambiguous name (`clave`), any text of
-        the form can, such as "Clave del producto". For a numeric field `pin` without a title, the message can, such as "GPIO pin number".
+        The field's title can show this: `card_number` with the title "Loyalty card number". For an ambiguous name such as `clave` (Spanish
+        for a password or any other code), any text of the form can: "Clave del producto". For a numeric field `pin` without a title, the
+        message can: "GPIO pin number".
         """
         readings = self._read(str(one.schema.get("title") or ""))
         if hit.is_loose:
@@ -303,7 +308,7 @@ class _Form:
         return any(names_other_thing(reading, hit.kind) for reading in readings)
 
     def _is_postal(self, name: str) -> bool:
-        """Return whether a field's `name` ("PIN", "pincode") means the postal code of an Indian address, because the form asks for one."""
+        """Return whether a field's `name` ("PIN", "pincode") means an Indian postal code, because the form asks for other address parts."""
         if name not in ("pin", "pincode", "पिन", "पिनकोड") or self._says("card"):
             return False
         return self._address_parts >= MIN_ADDRESS_PARTS
@@ -323,7 +328,7 @@ class _Form:
 
     @cached_property
     def _roles(self) -> set[str]:
-        """The roles of all words in the texts of the form."""
+        """The roles (`request_words.WordRole`, such as `ask` for "enter") of all words in the texts of the form."""
         readings = (reading for text in self._texts for reading in self._read(text.text))
         return {role for reading in readings for roles in reading.roles for role in roles}
 
@@ -360,7 +365,7 @@ class _Form:
 
 
 def _is_bare(reading: Reading, role: str) -> bool:
-    """Return whether a text consists only of an expression with this role (`request_words.WordRole`), after small words such as "your"."""
+    """Return whether a text is only an expression with this role (`request_words.WordRole`), apart from words such as "your" before it."""
     index = next((i for i, roles in enumerate(reading.roles) if not {"small", "own", "courtesy", "ask"} & roles.keys()), None)
     return index is not None and reading.roles[index].get(role) == len(reading.words)
 
@@ -372,7 +377,10 @@ def _is_hidden_input(node: JsonMapping) -> bool:
 
 
 def _normalized(pattern: JsonValue) -> str:
-    """Return a schema's `pattern` in a canonical spelling without anchors, for comparison; empty if it is not a string or too long."""
+    """Return the `pattern` of a field's schema in one canonical spelling without anchors, for comparison with known patterns of secrets.
+
+    Empty if the pattern is not a string or too long.
+    """
     text = pattern if isinstance(pattern, str) and len(pattern) < 200 else ""
     return text.lower().replace("[0-9]", r"\d").replace("(?:", "(").strip("^$")
 

@@ -1,6 +1,6 @@
 """Names of secrets that consist of two words, one from each of two lists. `form_reading` finds them in the texts of a form.
 
-Items are written as in `form_words`.
+Items of the lists are written as in `form_words`: `word*` matches the beginning of a word, `*word` its end.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ PAIRS: tuple[tuple[SecretKind, str, str], ...] = (
         "pem",
     ),
 )  # fmt: skip
-"""Pairs of word lists, each with the kind of secret that a name with one item from each list has.
+"""Kind of secret, and two lists of words: one word of the first list and one of the second together name a secret of this kind.
 
-The two items may come in any order; small words, numbers and "your" may occur between them.
+The two words may come in any order; small words, numbers and "your" may occur between them.
 """

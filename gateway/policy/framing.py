@@ -29,7 +29,7 @@ MAX_MARKS = 4
 """Maximum number of combining marks that are kept on one letter, because more would cover the lines above."""
 
 MIN_COLUMNS = 20
-"""Minimum number of terminal columns to which `fit` wraps lines."""
+"""Minimum number of columns of text to which `fit` wraps the lines of a prompt, even in a narrower terminal."""
 
 _MARKS = re.compile("(?:│ ?){0,20}")
 
@@ -114,7 +114,7 @@ def _one_line(key: str, value: JsonValue, depth: int) -> JsonValue:
 
 
 def _visible(line: str) -> str:
-    """Return a line without hidden characters, with single spaces between words and at most `MAX_INDENT` before them."""
+    """Return a line without hidden characters, with single spaces between words and at most `MAX_INDENT` spaces at its beginning."""
     clean = _BLANKS.sub(" ", strip_text(line).expandtabs(4))
     indent = min(MAX_INDENT, len(clean) - len(clean.lstrip()))
     return " " * indent + " ".join(clean.split())

@@ -54,7 +54,7 @@ _CONTROL_CHARACTERS = _CONTROLS.decode()
 _DELETE, _BACKSLASH = b"\x7f\\"
 
 _LONG = 16_384
-"""Length, in bytes, from which one search per wanted byte is faster than one pass over the data for all wanted bytes."""
+"""Length of data, in bytes, above which one search for each byte of a set is faster than one pass over the data for the whole set."""
 
 _SLICE = 262_144
 """Number of characters of a long text that are searched at once. Takes about a millisecond, during which no other thread runs."""
@@ -106,7 +106,10 @@ def _hides_in_slice(text: str, start: int) -> bool:
 
 
 def _is_free_of(some: bytes, data: bytes) -> bool:
-    """Return whether `data` contains no byte of `some`. Deletes the bytes from short data; searches long data for each byte."""
+    """Return whether `data` contains no byte of `some`.
+
+    Compares the length of short data with that of a copy without these bytes; searches long data for each of the bytes.
+    """
     if len(data) > _LONG:
         return not any(map(data.__contains__, some))
     return len(data.translate(None, some)) == len(data)
@@ -224,7 +227,7 @@ def _escaped(pattern: str) -> str:
 
 
 def judge_result_text(result: JsonObject, mode: HiddenText) -> Pass | Rewrite | Reject:
-    """Judge hidden text in the result of a tool or of a read, by the setting `mode` (`hiddenText` in the policy).
+    """Judge hidden text in the result of a tool call or of `resources/read`. `mode` is the setting `hiddenText` of the source's policy.
 
     Returns `Pass` to accept the result unchanged, `Rewrite` with a copy without hidden text, or `Reject`.
     """

@@ -66,7 +66,7 @@ def _are_objects(value: JsonValue, key: str) -> bool:
 
 
 MAX_REASON = 600
-"""Maximum number of characters of the reason for rejecting an answer that is added to the question when it is asked again."""
+"""Maximum number of characters of the text that is added to a question asked again: the reason why the last answer was rejected."""
 
 MAX_QUESTION = 200
 """Maximum number of characters of a question that are quoted in the text that rejects an answer to it."""

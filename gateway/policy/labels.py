@@ -89,7 +89,7 @@ def combine_labels(*labels: ContentLabel) -> ContentLabel:
 
 
 def check_confidentiality_allowed(context_label: ContentLabel, max_allowed: ConfidentialityLabel) -> bool:
-    """Return whether content with the label `context_label` may be sent to a tool or place that accepts at most `max_allowed`."""
+    """Return whether content with the label `context_label` is at most as confidential as `max_allowed`, the limit of its receiver."""
     return _RANK[context_label.confidentiality] <= _RANK[max_allowed]
 
 

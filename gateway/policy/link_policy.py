@@ -20,7 +20,10 @@ from gateway.policy.lookalikes import looks_latin
 
 _CONTROLS = re.compile(r"[\x00-\x20\x7f-\xa0\\\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _DEVIATIONS = re.compile("[ßς]")
-"""Matches letters with which IDNA 2003 and IDNA 2008 map a host to different names (UTS #46). Invisible ones are in `_CONTROLS`."""
+"""Matches visible letters with which IDNA 2003 and IDNA 2008 map a host to different names (UTS #46).
+
+`_CONTROLS` has the invisible characters that they treat differently (U+200C and U+200D).
+"""
 
 _HOST = re.compile(r"(?=.{1,253}$)(?:[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER = re.compile(r"(?:\d+|0x[0-9a-f]*)")
@@ -45,7 +48,8 @@ _PRIVATE_DOMAINS = (
 )  # fmt: skip
 """Domains of home routers and private networks, and public domains whose names lead to this machine or to any address.
 
-Hexadecimal addresses are recognised by these domains only: eight hexadecimal digits are also an ordinary name of a preview deployment.
+A host below one of these domains is refused. In other domains, only addresses with decimal numbers (`127-0-0-1`) are recognised in names:
+eight hexadecimal digits may be an address, but also an ordinary name of a preview deployment.
 """
 
 _ADDRESS_IN_NAME = re.compile(r"(?<![0-9])(?=((?:[0-9]{1,3}[.-]){3}[0-9]{1,3})(?![0-9]))")
@@ -65,9 +69,9 @@ class Link:
 
 
 def judge_link(url: object, allowed: Sequence[str] = ()) -> Link | str:
-    """Return the link to relay to the client, or the reason for refusing it as text.
+    """Return the link to relay to the client, or the reason for refusing it as text. `url` is the URL that the server sent.
 
-    `url` is the server's value. A host that matches a glob in `allowed` need not be a public name; on this machine, it may use http.
+    A host that matches a glob in `allowed` need not be a public name. If it is also a host of this machine, the link may use http.
     """
     if not isinstance(url, str) or not url or _CONTROLS.search(url) or len(url) > MAX_LINK_CHARS:
         return "The URL is missing, too long, or has characters that are invalid in a URL."

@@ -43,7 +43,7 @@ class Finding:
     text: str
 
 def lint_names(names: Iterable[str], servers: Iterable[str], own: Iterable[str] = ()) -> dict[str, tuple[Finding, ...]]:
-    """Return findings about policies whose name is not the name of a source, by name of the policy.
+    """Find policies whose name is not the name of a source. Returns the policy's name → findings about it.
 
     `names` are the keys of `policies` in the configuration, `servers` the keys of `mcpServers`, and `own` the sources `agent/<name>` and
     `workflow/<name>` of all agents and workflows.
@@ -176,7 +176,10 @@ def _rule(path: str, name: str, rule: JsonObject, policy: SourcePolicy, concerne
 
 
 def _admits_nothing(name: str, rule: JsonObject, schema: JsonObject, tool: str) -> Iterator[str]:
-    """Yield a text if a rule and the tool's schema accept no common type for the argument `name`, so that every value is rejected."""
+    """Yield the text of a finding if a rule and the tool's schema accept no common type for the argument `name`.
+
+    Then every value of the argument is rejected.
+    """
     confined = confine(name, rule, schema).judged
     ruled, taken = types_of(confined, confined), types_of(declared_schema(schema, name), schema)
     if not ruled & taken:
@@ -188,7 +191,7 @@ def _admits_nothing(name: str, rule: JsonObject, schema: JsonObject, tool: str) 
 
 
 def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str]) -> Iterator[Finding]:
-    """Yield a finding for each argument without a rule if a rule restricts arguments of the same kind of another tool.
+    """Yield a finding for each argument without a rule whose kind (path, URL, mail address) a rule restricts for another tool.
 
     For example, a rule restricts the paths that one tool reads, and another tool accepts any path. `denied` are argument names that are
     never sent to the source.
@@ -221,7 +224,11 @@ def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozen
 
 
 def _unjudged(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str], place: str) -> Iterator[Finding]:
-    """Yield a finding for each tool that reads files and can run without a path, although the rule at `place` restricts the paths."""
+    """Yield a finding for each tool that can read files in a call without a path argument, which no rule about paths restricts.
+
+    Used if the policy has such a rule for another tool; `place` is the path of that rule in the policy. `denied` are argument names that
+    are never sent to the source.
+    """
     for tool, schema in _served(policy, schemas):
         accepted = _callers_arguments(tool, schema, policy, denied)
         fixed = policy.overrides[tool].fixed if tool in policy.overrides else {}

@@ -56,9 +56,9 @@ y a5 194 1b3 1b4 24e 24f 263 28f 393 3a5 3b3 423 427 443 447 4ae 4af 4b0 4b1 10e
   ab5a ab79 ab8d 102b2 118a4 118dc 16f43
 z 1b5 1b6 224 225 290 396 3b6 13c3 1d22 1d76 a4dc ab93 118a9 118c4 118c9
 """
-"""A Latin letter, then the hexadecimal code points of characters that look like it; more of them in indented lines.
+"""Table of look-alikes: a line per Latin letter, with the letter and the hexadecimal code points of characters that look like it.
 
-Characters in upper case map to the capital letter.
+An indented line continues the line before it. Characters in upper case are replaced by the capital letter.
 """
 
 _INVISIBLE_RANGES = (
@@ -85,9 +85,9 @@ _SAME_LETTERS = {
     **{0x649: 0x64A, 0x6CC: 0x64A, 0x6A9: 0x643, 0x6C1: 0x647, 0x6BE: 0x647, 0x629: 0x647, 0x6D5: 0x647},
     **dict(zip(map(ord, "łŁøØđĐıħĦ"), map(ord, "lLoOdDihH"), strict=True)),
 }
-"""Code point → code point of the same letter: Persian and Urdu forms of Arabic letters, and Latin letters with a stroke.
+"""Code point of a variant of a letter → code point of the basic letter, for variants that NFKD does not decompose.
 
-NFKD does not decompose these letters.
+The variants are Persian and Urdu forms of Arabic letters, and Latin letters with a stroke.
 """
 
 _ENCLOSED_LETTERS = (0x1F150, 0x1F170, 0x1F1E6)
@@ -127,7 +127,7 @@ def read_as_latin(plain: str) -> str:
 
 
 def looks_latin(name: str) -> bool:
-    """Return whether a name can be mistaken for another one in Latin letters.
+    """Return whether a name with letters of other scripts can be mistaken for a name in Latin letters.
 
     It can if it mixes Latin letters with look-alikes, or if all letters beyond ASCII are indistinguishable from Latin letters.
     """
@@ -143,9 +143,10 @@ def read_letters(word: str) -> str:
 
 
 def spell_letters(word: str) -> tuple[str, ...]:
-    """Return the spellings of a lower-case word with letters in place of digits and signs, and without doubled letters.
+    """Return the spellings by which a disguised lower-case word is compared with names of secrets (`p4ssword` → `pasword`).
 
-    There are two spellings if the word contains `1`, which can replace `i` or `l`.
+    They have letters in place of digits and signs, and no doubled letters in words of more than `SHORT` letters. There are two spellings
+    if the word mixes letters with `1`, which can replace `i` or `l`.
     """
     if word.isalpha() or word.isdigit():
         return (_single(word),)

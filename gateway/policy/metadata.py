@@ -59,7 +59,7 @@ AGENT_META_KEY = "dev.moongate/agent"
 """Key in the `_meta` of the result of an agent's run: model, token usage, citations, and how the run ended."""
 
 SESSION_META_KEY = "dev.moongate/sessionId"
-"""Key in the `_meta` of the result of an agent's run: id of the session to which the call belongs."""
+"""Key in the `_meta` of the result of an agent's run: id of the agent session (conversation) to which the run belongs."""
 
 PART_META_KEY = "dev.moongate/part"
 """Key in the `_meta` of the result of the tool `read_result`, which returns parts of stored results: which part of which result it is."""
@@ -161,8 +161,8 @@ def via_of(meta: JsonMapping) -> tuple[str, ...]:
 def peer_meta(meta: JsonMapping) -> JsonMapping:
     """Return the part of a server's `_meta` that the gateway accepts; `meta` itself if all of it is accepted.
 
-    Keys that belong to the connection are dropped, and keys with the prefix `dev.moongate/` that a server which is itself a gateway does
-    not need to send. Accepted keys only describe the server's response and grant no rights.
+    Keys that belong to the connection are dropped. Of the keys with the prefix `dev.moongate/`, only those are accepted that a server
+    needs if it is itself a gateway; they only describe the server's response and grant no rights. All other keys are accepted.
     """
     if not any(key in CONNECTION_KEYS or is_own_key(key) for key in meta):
         return meta

@@ -39,7 +39,10 @@ _BYPASSES: dict[ArgumentKind, tuple[str, ...]] = {
     "url": ("https://evil.example/", "evil.example/", ".evil.example/", "@evil.example/", ":1@evil.example/", "http://evil.example/"),
     "recipient": ("x@evil.example", ".evil.example", ",x@evil.example", "\nBcc: x@evil.example", "@evil.example"),
 }  # fmt: skip
-"""Kind of argument → texts that careless patterns accept. They are tested alone, and between the literal start and end of a pattern."""
+"""Kind of argument → texts that careless patterns accept, to test an operator's pattern.
+
+Each text is tested alone, and with the literal text at the start and end of the pattern around it: `docs/../x` for `^docs/`.
+"""
 
 
 def left_open(name: str, rule: JsonObject, schema: JsonObject, *, is_confined: bool = False) -> Iterator[str]:
@@ -160,9 +163,9 @@ def pattern_faults(pattern: str) -> Iterator[str]:
 
 
 def worth_knowing(name: str, schema: JsonObject, *, always_given: bool) -> Iterator[str]:
-    """Yield notes for the author of a rule for the argument `name`: facts that are easy to overlook, such as that it is optional.
+    """Yield notes for the author of a rule for the argument `name`, such as that a call may leave out the argument.
 
-    `always_given`: an override always sends the argument.
+    `schema` is the tool's input schema. `always_given`: an override always sends the argument.
     """
     if not always_given and name not in items_of(schema.get("required")):
         yield "the argument is optional, and this rule does not judge a call without it; an override can set a default."

@@ -28,9 +28,10 @@ def is_own_source(source: str) -> bool:
 
 
 def own_policy(written: SourcePolicy | None) -> SourcePolicy:
-    """Return the policy of a source `agent/<name>` or `workflow/<name>`.
+    """Return the policy that applies to a source `agent/<name>` or `workflow/<name>`.
 
-    It is the configured policy `written` (`None`: all defaults), without the default limits on time and size of results.
+    `written` is the policy in the configuration, or `None`. The result is a copy in which limits on time and size of results that the
+    configuration does not set are unlimited instead of having the usual defaults.
     """
     policy = written or SourcePolicy()
     return policy.model_copy(update={key: limit for key, limit in _LIMITS.items() if key not in policy.model_fields_set})
@@ -48,7 +49,7 @@ class FunctionNames:
     name: str
     """The name that policies use: the name of the tool if the function is served as a tool, otherwise the name of the function."""
     aliases: Sequence[str] = ()
-    """Other names of the function: the attribute's name in the file, and further names under which the function is served."""
+    """Other names of the function: the attribute's name in the agent or workflow file, and further names under which it is served."""
 
 
 def judge_function(function: FunctionNames, policy: SourcePolicy, source: str) -> Reject | None:

@@ -115,9 +115,10 @@ def _specs(starter: _Starter, words: Sequence[str]) -> Iterator[str]:
 
 
 def _judge(registry: Registry, spec: str, is_sure: bool) -> str | None:
-    """Return why the registry may serve another version of a package, or `None` if `spec` fixes the version.
+    """Return why the registry may serve another version of the package `spec`, or `None` if `spec` fixes the version.
 
-    `None` also if the package is not from the registry but a path or a repository. `is_sure`: without a version, it is certainly fetched.
+    Also `None` if `spec` is a path or a repository instead of a package of the registry. `is_sure`: the program fetches a package without
+    a version in any case, even if it is installed; if this is not sure, such a package is not reported.
     """
     spec = spec.strip()
     match = (_NPM if registry == "npm" else _PYPI).fullmatch(spec)

@@ -76,7 +76,7 @@ class Folder:
     written: str
     """The folder as the operator wrote it."""
     segments: list[str]
-    """Names of the folders on the path, outermost first, without `.`."""
+    """Names of the folders on the path to this folder, outermost first, and its own name at the end. `.` is left out."""
     root: str
     """Root of the path: `""` for a relative path, `"/"`, or the lower-case letter of a Windows drive."""
 

@@ -50,12 +50,13 @@ def pin_digest(form: JsonMapping) -> str:
 def judge_pins(
     listed: Mapping[str, str], pinned: Mapping[str, str] | None, mode: PinMode, *, first_use: bool = False
 ) -> dict[str, PinFinding]:
-    """Return the differences between the tools that a server lists and their pins, by the server's name of the tool.
+    """Return the tools that differ from their pins (digests of accepted definitions), by the server's name of the tool.
 
-    `listed` and `pinned` map these names to digests of definitions. `pinned` is `None` for a server without pins: nothing differs. With
-    `first_use`, only a changed tool is a difference, because a new tool is pinned when it is first listed, and a missing tool may come
-    back. Otherwise new and missing tools are differences too. With `mode` `warn`, differing tools are still served; with `off`, nothing
-    is compared.
+    `listed` maps the tools that the server lists to digests of their current definitions, `pinned` maps tools to their pins. Nothing
+    differs if `pinned` is `None` (a server without pins) or `mode` is `off`. With `mode` `warn`, differing tools are still served.
+
+    New tools and tools that are no longer listed also differ, except with `first_use`: then a new tool is pinned when it is first listed,
+    and a missing tool may come back.
     """
     if pinned is None or mode == "off":
         return {}

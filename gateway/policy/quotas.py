@@ -149,7 +149,7 @@ class ConnectionQuotas:
     reserve: int
     """Number of connections beyond `connections` that are reserved for health checks and operators (API keys with the scope `admin`)."""
     connections_per_address: int | None
-    """Maximum connections of one address; `None` for half of all connections, and no limit for addresses of this machine."""
+    """Maximum connections of one address. `None`: half of `connections` for a remote address, no limit for an address of this machine."""
     incomplete_bytes: int
     """Maximum bytes of all incomplete requests (those that have only partly arrived) together."""
     max_request_bytes: int
@@ -171,8 +171,8 @@ class ConnectionQuotas:
     def incomplete_bytes_of_one(self, *, is_local: bool) -> int:
         """Return the maximum bytes of all incomplete requests of one address or caller.
 
-        A quarter of the limit for all together, but at least one request of maximum size. `is_local`: no limit, for addresses of this
-        machine.
+        A quarter of `incomplete_bytes`, the limit for all addresses together, but at least the size of the largest allowed request.
+        `is_local` (an address of this machine): no limit.
         """
         return NO_LIMIT if is_local else max(self.incomplete_bytes // 4, self.max_request_bytes)
 

@@ -21,9 +21,9 @@ _BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 
 def quote_text(text: str, *, max_chars: int, max_lines: int) -> str:
-    """Return `text` as a quotation: with `| ` before every line, without hidden characters and padding, cut at both limits.
+    """Return `text` as a quotation: with `| ` before every line, and without hidden characters and padding.
 
-    Runs of empty lines become one empty line. If the text was cut, a last line says so.
+    It is cut to `max_chars` characters and `max_lines` lines; if so, a last line says so. Runs of empty lines become one empty line.
     """
     lines: list[str] = []
     for line in strip_text(_BREAKS.sub("\n", text[:max_chars])).split("\n"):

@@ -62,9 +62,9 @@ class Shorten:
 def judge_result(result: JsonObject, max_bytes: int, max_kept_bytes: int, encoded_bytes: int | None = None) -> Pass | Shorten | Reject:
     """Decide by its size whether a result is returned whole (`Pass`), shortened while the whole is stored (`Shorten`), or rejected.
 
-    `max_bytes` limits the part that a model reads as text: images, audio and binary resources do not count, because cutting would destroy
-    them. A larger result is stored, unless it exceeds `max_kept_bytes`, towards which everything counts. `encoded_bytes` is the size of
-    the JSON from which the result was decoded, if known: a small size makes it unnecessary to walk over the result.
+    A result is rejected if its total size exceeds `max_kept_bytes` as well as `max_bytes`. Otherwise it is shortened if the part that a
+    model reads as text exceeds `max_bytes`: images, audio and binary resources do not count, because cutting would destroy them.
+    `encoded_bytes` is the size of the JSON from which the result was decoded, if known: a small size saves the walk over the result.
     """
     if encoded_bytes is not None and encoded_bytes * MOST_COUNTED <= max_bytes:
         return PASS

@@ -35,10 +35,11 @@ def may_resend(
     idempotent: Sequence[str],
     trust_annotations: bool,
 ) -> bool:
-    """Return whether to send a failed request to a server once more, on a new session. `annotations` belong to the tool that it calls.
+    """Return whether to send a failed request to a server once more, on a new MCP session.
 
     A request that was not accepted because the session no longer exists may be sent again. A request that may have run may be sent again
     only if it is a call of an idempotent tool and did not request a task. After any other failure, a second attempt would fail too.
+    `annotations` are those of the called tool.
     """
     match failure:
         case SessionGone():

@@ -80,7 +80,7 @@ def has_words(rule: JsonMapping) -> bool:
 
 
 def read_word(word: str, node: JsonMapping) -> Word:
-    """Compile the rule word `word` (such as `within`), which is a key of the argument rule, or part of a rule, `node`.
+    """Compile the rule word `word` (such as `within`), a key of `node`, which is an argument rule or a subschema in it.
 
     Raises:
         ValueError: The value of the keyword is invalid; the message is the end of a sentence whose subject is the rule.

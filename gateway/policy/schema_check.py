@@ -64,7 +64,7 @@ _AUTOMATON_BYTES = (131_072, 4_194_304)
 """Maximum bytes of a compiled regular expression: the usual limit, and the limit for expressions that need more."""
 
 _PREDICATES = frozenset({"anyOf", "oneOf", "const", "falseSchema"}) | WORDS
-"""Keywords for which the text of a problem is a predicate to "argument 'x' …". For other keywords, the text follows after a colon."""
+"""Keywords whose violation is described by a predicate ("argument 'x' must be …"). Otherwise a text follows a colon: "argument 'x': …"."""
 
 _BACKTRACKS = 10_000
 """Maximum number of backtracking steps of a regular expression with look-around or back-references."""
@@ -156,8 +156,8 @@ class SchemaCheck:
     def find(self, value: JsonValue, size: ValueSize, *, root: str = "") -> str | None:
         """Return why `value` does not match the schema, as text for a model, or `None` if it matches.
 
-        `size` is the measured size of the arguments of the call. `root` is the argument that contains `value`, if `value` is not all
-        arguments.
+        `size` is the measured size of the arguments of the call. `root` is the name of the argument whose value is checked; without
+        `root`, `value` contains all arguments of the call.
         """
         compiled = self._compiled
         if compiled is None:
@@ -256,7 +256,7 @@ def _why_unusable(error: Exception | None) -> str:
 def describe(error: jsonschema_rs.ValidationError, value: JsonValue, root: str = "") -> str:
     """Describe an error of the validator to a model: which argument, what is wrong, what is expected. Never contains the value.
 
-    `value` is the checked value; `root` is the argument that contains it, if it is not all arguments.
+    `value` is the checked value of the argument with the name `root`; without `root`, it contains all arguments of the call.
     """
     from jsonschema_rs import ValidationErrorKind as kinds  # its members are the classes of the validator's errors
 
@@ -316,5 +316,5 @@ def _cut(text: str, limit: int) -> str:
 
 
 def sentence(parts: Iterator[str] | Sequence[str]) -> str:
-    """Return the parts as sentences, each with a capital and a full stop, joined and cut to `MAX_REASON_LENGTH` characters."""
+    """Return the parts of a rejection's reason as sentences with capitals and full stops, cut to `MAX_REASON_LENGTH` characters."""
     return _cut(" ".join(f"{part[:1].upper()}{part[1:]}." for part in parts if part), MAX_REASON_LENGTH)

@@ -1,8 +1,8 @@
 """Decides whether a text of an elicitation form asks the user for a secret or only mentions a secret. Used by `form_judging`.
 
-"Enter your password" and "PIN?" ask for one. "Password policy", "we never ask for your password" and "reset the password of Alice?" only
-mention one. The words before and after the name of the secret decide, by the same rules in every language. Each text was split into words
-by `form_reading`, which also found the clauses (parts of sentences), the names of secrets (`Hit`) and the roles of other words
+"Enter your password" and "PIN?" ask for a secret. "Password policy", "we never ask for your password" and "reset the password of Alice?"
+only mention it. The words before and after the name of the secret decide, by the same rules in every language. Each text was split into
+words by `form_reading`, which also found the clauses (parts of sentences), the names of secrets (`Hit`) and the roles of other words
 (`request_words.WordRole`).
 """
 
@@ -14,10 +14,10 @@ REACH = 9
 """Maximum distance, in words, between a word that requests ("enter") and the name of the secret."""
 
 MAX_BEFORE, MAX_BEHIND = 1, 3
-"""Maximum number of other words before and after the name of a secret in a clause that counts as the name alone ("GitHub PIN of alice")."""
+"""A clause counts as the name of a secret alone ("GitHub PIN of alice") if at most this many other words are before and after the name."""
 
 MAX_ADJECTIVES = 2
-"""Maximum number of words before the name of a secret with which a description still begins ("PEM encoded private key")."""
+"""A description begins with the name of a secret if at most this many words are before the name ("PEM encoded private key")."""
 
 _USED_BY_NAME = ("password", "key", "token", "code", "private key", "recovery phrase", "identity number")
 """Kinds of secrets that are requested by "which" before their name ("which password"). "Which pin" and "which card" mean something else."""
@@ -298,7 +298,10 @@ def _is_quotation(reading: Reading, hit: Hit) -> bool:
 
 
 def _is_spoken_of(reading: Reading, hit: Hit) -> bool:
-    """Return whether a clause mentions the reader's own secret without an action on it ("Your password"), or several numbers of a card."""
+    """Return whether a clause mentions the reader's own secret without an action on it ("Your password"), so that it may ask for it.
+
+    Also true for a clause that names several numbers of a payment card ("card number, CVV").
+    """
     clause = reading.clause_of(hit.start)
     if _is_quotation(reading, hit) or _has_beside(reading, hit, "not", "elsewhere", "others"):
         return False

@@ -1,7 +1,8 @@
-"""Finds tools that look like, or mention, a tool of another server, with which a hostile server could make a model use the wrong tool.
+"""Finds tools whose name looks like the name of another server's tool, or whose description mentions a tool of another server.
 
-Nothing is rejected, because honest servers do the same by accident; `moongate doctor` reports the tools. Names are compared as clients see
-them, because only these names can confuse a model; the names at the sources are compared only if they contain letters beyond ASCII.
+With such tools, a hostile server could make a model use the wrong tool. Nothing is rejected, because honest servers do the same by
+accident; `moongate doctor` reports the tools. Names are compared as clients see them, because only these names can confuse a model; the
+names at the sources are compared only if they contain letters beyond ASCII.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Applies an operator's overrides (`policies.<source>.overrides`): they change a tool's published name, texts and arguments.
 
-The functions are pure. `policy.argument_policy` uses those for arguments, `catalog` those for names, and `gate.tools` those for texts.
+The functions are pure. `policy.argument_policy` applies overrides of arguments, `catalog` those of names, and `gate.tools` those of texts.
 Schemas come from remote servers, so every walk over a schema is bounded.
 """
 
@@ -65,9 +65,11 @@ def plan_arguments(
 ) -> ArgumentPlan:
     """Decide for each argument of a tool whether a caller may pass it, and which values the gateway adds.
 
-    `tool_name` is the tool's name at its source. `declared` are the names in the tool's schema; `extra` are undeclared names that the
-    policy accepts. Names in `denied`, which agent frameworks use, are accepted only if they are in `extra`. A fixed or default value of the
-    override for an argument that is neither declared nor extra is not sent: an override cannot extend the accepted arguments.
+    `tool_name` is the tool's name at its source. A caller may pass the arguments in `declared` (those in the tool's schema) and in `extra`
+    (undeclared names that the policy accepts), with two exceptions: names in `denied`, which agent frameworks use for themselves, unless
+    they are in `extra`; and arguments that the override hides or sets to a fixed value.
+
+    The gateway adds the override's fixed and default values, but only for arguments in `declared` or `extra`.
     """
     known = declared | extra
     withheld = dict.fromkeys(sorted((declared & denied) - extra), "frameworkNames")
@@ -84,10 +86,9 @@ def plan_arguments(
 
 
 def with_properties(schema: JsonObject) -> JsonObject:
-    """Return a tool's schema with an object under `properties`.
+    """Return a tool's schema that has readable `properties`: a copy of `schema` with `properties: {}`, or `schema` itself.
 
-    Returns a copy with `properties: {}` if `properties` is not an object, or if it is missing and no other part of the schema declares
-    an argument. Otherwise returns `schema` itself.
+    The copy is returned if `properties` is not an object, or if it is missing and no other part of the schema declares an argument.
     """
     if isinstance(schema.get("properties"), dict) or ("properties" not in schema and declared_names(schema)):
         return schema
@@ -203,9 +204,9 @@ def shown_texts(
 def public_names(natives: Iterable[str], overrides: Mapping[str, ToolOverride]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     """Return the published names of a source's tools, and the tools that cannot be published because their new name is in use.
 
-    `natives` are the tools' names at the source. The first mapping is name at the source → published name without prefix. The second is
-    name at the source → name from the override, and name at the source of the tool that uses it. A name that a tool has at its source has
-    precedence over a name from an override; between two overrides, the order of `natives` decides.
+    `natives` are the tools' names at the source. The first result maps them to the published names, without the source's prefix. The
+    second maps a tool that cannot be published to its name in the override, and to the tool that already uses this name (by name at the
+    source). If two tools want one name, the tool that has it at the source gets it; between two overrides, the first in `natives`.
     """
     listed = list(natives)
     renamed = {name: new for name in listed if (o := overrides.get(name)) is not None and (new := o.name) is not None and new != name}

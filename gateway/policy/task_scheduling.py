@@ -30,8 +30,8 @@ class Claim(Protocol):
     def limits(self) -> Sequence[JsonObject]:
         """The limits that apply to the task: of its caller, its source and its tool.
 
-        Each has the name `scope` of the group of tasks to which it applies and, if set, `running`, the maximum number of running tasks, and
-        `perMinute`, the maximum number of tasks started per minute.
+        Each limit is an object. `scope` is the name of the group of tasks to which the limit applies, such as the tasks of one caller. Two
+        optional members limit this group: `running` (tasks that run at the same time), and `perMinute` (tasks started per minute).
         """
         ...
 

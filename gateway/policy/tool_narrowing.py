@@ -18,7 +18,8 @@ _WISH = re.compile(r"[^\s,()]+(?:\([^)]*\))?")
 def requested_tools(value: JsonValue) -> list[str] | None:
     """Return the tool names and globs in a skill's field `allowed-tools` (text or list), or `None` if the field is absent.
 
-    Text in parentheses after a name, such as `Bash(git:*)`, is a restriction of other hosts. It is removed, and the name counts.
+    Text in parentheses after a name, as in `Bash(git:*)`, restricts the tool's arguments in other MCP hosts. Here it is ignored: the
+    result contains `Bash`.
     """
     if value is None:
         return None

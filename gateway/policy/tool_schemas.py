@@ -286,9 +286,9 @@ def _merge(schema: JsonValue, rule: JsonObject, *, modern: bool) -> JsonValue:
 
 
 def _tighter(key: str, present: JsonValue, wanted: JsonValue) -> tuple[bool, JsonValue]:
-    """Combine two values of the JSON Schema keyword `key`. Returns whether a single value can require both, and that value.
+    """Combine two values of the JSON Schema keyword `key`, such as two maximums, into a single value that requires what both require.
 
-    If not, returns `False` and `wanted`.
+    Returns `True` and this value; `False` and `wanted` if no such value is known.
     """
     if key == "description" and isinstance(present, str) and isinstance(wanted, str) and present != wanted:
         return True, f"{present} {wanted}".strip()

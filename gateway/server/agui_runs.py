@@ -154,7 +154,8 @@ class _Caller(NoCaller):
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Raise `AskUnavailable`: input cannot be requested during an AG-UI request.
 
-        A run that needs input is parked instead, and its event stream ends with an interrupt.
+        A run that needs input is parked instead: its event stream ends with an interrupt event, which asks for the input, and the run waits
+        for the application's next request.
         """
         raise AskUnavailable("AG-UI applications are asked by interrupts only.", capability=capability_of(request))
 

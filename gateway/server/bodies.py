@@ -88,7 +88,7 @@ class BufferedReceive:
 class Utf8Bodies:
     """ASGI middleware that rejects a POST request whose body is malformed (HTTP 400) or too large (413).
 
-    The application receives a body that is not rejected as one ASGI message.
+    The application receives every other body whole, in one ASGI message.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int, *, is_rpc: bool) -> None:
@@ -98,7 +98,7 @@ class Utf8Bodies:
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read and check the body of a POST request, then call the application with it. Other requests are passed on without reading."""
+        """Read and check the body of a POST request, then call the application with it. The bodies of other requests are not read here."""
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return

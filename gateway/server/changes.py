@@ -120,8 +120,8 @@ class Changes:
     def _listing_changed(self, scope: str) -> None:
         """Record that a client loaded or unloaded on-demand tools, which are listed only for clients that load them.
 
-        `scope` is the key of the client's loaded tools. A 2025 client is notified on its session. For a 2026 client, every listen stream is
-        notified, because a stream does not identify its client.
+        `scope` is the key under which the catalog stores which tools the client has loaded. A 2025 client is notified on its session. For a
+        2026 client, every listen stream is notified, because a stream does not identify its client.
         """
         sessions = {scope_of(session.profile.session_id, "") for session in self._clients.all()}
         self._scopes.add(scope if scope in sessions else _LISTENERS)

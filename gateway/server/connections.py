@@ -109,7 +109,7 @@ class Connections:
         return network_of(client[0] if client else None)
 
     def opened(self, peer: Peer, now: float) -> bool | None:
-        """Count the new connection `peer`, and decide whether it is served. At a limit, close one that waits for its client.
+        """Count the new connection `peer`, and decide whether it is served. At a limit, close a connection that waits for its client.
 
         Return true if its requests are served, false if it may only be used for health checks and by administrators, and `None` if it is
         refused. `now` is the event loop's time.
@@ -148,7 +148,8 @@ class Connections:
     def _stays_full(self, group: LongestIdle[Peer], newcomer: Peer, now: float) -> bool:
         """Close the connection of `group` that has waited longest for its client, to make room for the new connection `newcomer`.
 
-        Return true if this made no room: no connection waits, or the closed connection was itself above the limit.
+        Return false if there is room now. Return true if no connection of `group` waits, or if the closed connection was itself one above
+        the limit, so that closing it made no room.
         """
         idle = group.find(now, but=newcomer)
         if idle is None:
@@ -174,7 +175,7 @@ class Connections:
 
         It counts for its caller, or for the network of its client while the caller is unknown (`admission` is `None`). If the caller or
         network exceeds its quota, its oldest incomplete requests are ended. If all incomplete requests together exceed the total quota, the
-        oldest ones of the caller or network with most bytes are ended. This can include the request itself.
+        oldest ones of the caller or network with most bytes are ended. The request itself may be ended, too.
         """
         held, quotas = self._incomplete, self._quotas
         owner, is_local = peer.address, is_local_network(peer.address)

@@ -1,4 +1,7 @@
-"""`DetachedCaller`: sends progress and log messages of a call that several requests of its client share. `wants_level`: compares levels."""
+"""`DetachedCaller`: sends the progress and log messages of a call that its client continues with several requests.
+
+`wants_level` decides whether a client receives log messages of a level.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ def wants_level(wanted: LogLevel | None, level: str) -> bool:
 
 
 class DetachedCaller:
-    """Sends the progress and log messages of a call that several requests of its client share; implements `Caller`.
+    """Sends the progress and log messages of a call that its client continues with several requests; implements `Caller`.
 
-    `current` is the `Caller` of the request that now waits for the call; it receives the messages. Between two requests `current` is
-    `None`, and messages are dropped.
+    `current` is the `Caller` of the request that now waits for the call. It receives the messages. Between two
+    requests `current` is `None`, and messages are dropped.
     """
 
     def __init__(self) -> None:

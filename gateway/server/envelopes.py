@@ -1,4 +1,4 @@
-"""`Envelopes`: checks what a request of protocol version 2026-07-28 declares about its client, and that the headers repeat its values.
+"""`Envelopes`: checks what a request of protocol version 2026-07-28 declares about its client, and whether its headers repeat its body.
 
 The envelope is the part of `_meta` that the protocol defines: protocol version, client capabilities and client name. Common forms are
 checked here. Unusual forms are checked by the models of the MCP SDK if the SDK is loaded; if not, the SDK handles the whole request (on the
@@ -29,8 +29,8 @@ MAX_KNOWN_CLIENTS = 256
 again."""
 
 MAX_KEPT_CHARS = 2_048
-"""Maximum approximate characters of a stored envelope (what a 2026 client declares in `_meta`). An envelope that is equal to the stored one
-of an earlier request is not checked again; a larger envelope is always checked."""
+"""Maximum size, in characters (approximate), of an envelope (what a 2026 client declares in `_meta`) that is stored. If a later request has
+an equal envelope, it is not checked again. Larger envelopes are checked in every request."""
 
 ENVELOPE_KEYS = (PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY)
 ENVELOPE = frozenset(ENVELOPE_KEYS)
@@ -39,9 +39,9 @@ _INFO = {"name", "version", "title", "description"}
 
 
 class KnownClient:
-    """The client of a 2026-07-28 tool call, with what it declared in the call's `_meta`, after this was found to be valid.
+    """The client of a 2026-07-28 tool call, as it described itself in the call's `_meta`. The description was found to be valid.
 
-    A later call on the same connection whose `_meta` declares the same values is not checked again.
+    If a later call on the same connection has the same description, it is not checked again.
     """
 
     __slots__ = ("envelope", "facts", "spelled")
@@ -54,7 +54,10 @@ class KnownClient:
         self.envelope = envelope if is_small else None
         """Protocol version, capabilities and name of the client, as in `_meta`; `None` if they are too large to store."""
         self.spelled = "" if is_exact else repr(envelope)
-        """`envelope` as text, which must be compared too, because in Python different JSON values can be equal (1 and true); else empty."""
+        """`envelope` as text; empty if the envelope has no numbers and booleans.
+
+        It is compared in addition to `envelope`, because different JSON values, such as 1 and true, can be equal in Python.
+        """
 
 
 def is_plain_meta(meta: JsonMapping) -> bool:

@@ -55,7 +55,7 @@ class ListingRequest:
 
     principal: Principal
     scope: str
-    """Key under which `catalog.disclosure` stores which on-demand tools the client has loaded; without that they are not listed."""
+    """Key under which `catalog.disclosure` stores which on-demand tools the client has loaded; other on-demand tools are not listed."""
     is_modern: bool
     via: tuple[str, ...] = ()
     """Ids of the gateways through which the request came. A listing for another gateway names the originating gateways of its entries."""

@@ -38,7 +38,7 @@ class LongestIdle(Generic[W]):
         self._empty_at = float("-inf")
 
     def find(self, now: float, *, but: W | None = None) -> W | None:
-        """Return the member that has been idle longest; `None` if all members are busy. `but` is never returned.
+        """Return the member that has been idle longest; `None` if all members are busy. The member `but` is never returned.
 
         `now` is the current time on the clock that the members' `waits` use.
         """

@@ -113,9 +113,9 @@ class _Parked(Generic[OutcomeT]):
 
 
 class ParkedCalls:
-    """Runs calls that may request input from a 2026 client, and parks them: keeps them waiting until the client's next request answers.
+    """Runs calls that may request input from a 2026 client, and parks them: keeps them waiting until the client's next request.
 
-    A handle in the request state identifies a parked call.
+    That request brings the input, and identifies the parked call by a handle in its request state.
     """
 
     def __init__(self, tasks: anyio.abc.TaskGroup, *, ttl_seconds: float) -> None:
@@ -287,8 +287,8 @@ def open_upstream_state(state: str | None) -> str | None:
     """Return the request state of a remote server from the one that the client sent, by removing `STATE_PREFIX`.
 
     Raises:
-        NotFound: `state` is the handle of a parked call (one that waits here for input), but calls of the tool are no longer parked,
-            because its server handles request states itself (`kind` is `GONE`). The server would start a new call.
+        NotFound: `state` is the handle of a call that was parked here, although the tool's server now handles request states itself, so
+            that its calls are no longer parked (`kind` is `GONE`). With such a state, the server would start a new call.
     """
     if state is not None and state.startswith(HANDLE_PREFIX):
         raise NotFound(GONE, "", OVER)

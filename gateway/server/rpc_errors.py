@@ -1,7 +1,7 @@
 """Converts the gateway's exceptions to the JSON-RPC errors that clients receive, for 2025 and 2026 protocol versions.
 
-The exceptions are unknown names, invalid requests, and failures of resource reads, prompts and completions; a failing tool is a result, not
-an exception. An unexpected exception is logged, and the client receives only "Internal error".
+The exceptions report unknown names, invalid requests, and failures of resource reads, prompts and completions. The failure of a tool is not
+an exception, but a tool result. An unexpected exception is logged, and the client receives only "Internal error".
 """
 
 from __future__ import annotations

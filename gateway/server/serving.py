@@ -207,7 +207,7 @@ _LIVENESS = (
     (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
     (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 120_000),
 )
-"""Socket options that close a TCP connection when the client's machine has not responded for two minutes: level, name and value.
+"""Socket options (level, name, value) that close a TCP connection when the client's machine has not responded for two minutes.
 
 Times are in seconds, the last one in milliseconds. On Linux, accepted connections inherit the options of the listening socket. Options
 that the operating system does not have are not set."""

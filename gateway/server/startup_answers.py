@@ -53,7 +53,7 @@ CHANGED = {
     "resources/list": "notifications/resources/list_changed",
     "resources/templates/list": "notifications/resources/list_changed",
 }
-"""Notification method that reports a change of a listing, by the method of the listing request."""
+"""Method of a listing request → method of the notification that the listing has changed."""
 
 Number = int | str
 """The JSON-RPC id of a request."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SnapshotParts(Protocol):
-    """The interface of `GatewayServer` that produces the results of `initialize` and of listing requests which are stored here."""
+    """The part of `GatewayServer` that produces the stored results: those of `initialize` and of the listing requests."""
 
     plain: PlainAnswers
 
@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 async def keep_answers(loaded: LoadedConfig, server: SnapshotParts, modules: Collection[str], first: StartupAnswers) -> None:
     """Store the current results of `initialize` and of the listing requests for the next start over stdio.
 
-    Nothing is stored if a file on which the results depend changed since this process started, or if there are too many such files.
-    `modules` are the files of the Python modules that agents, workflows and functions import; they belong to these files. `first` has the
+    Nothing is stored if a file on which the results depend changed since this process started, or if the results depend on too many
+    files. These include `modules`, the files of the Python modules that agents, workflows and functions import. `first` has the
     cache file and the time of the start. Failures are logged.
     """
 

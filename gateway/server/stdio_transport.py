@@ -26,7 +26,7 @@ from gateway.server.startup_answers import READ_SIZE, SHORT_BYTES, AnsweredFilte
 
 
 class StdioParts(ServerParts, Protocol):
-    """The interface of `GatewayServer` that serving a client over stdio needs."""
+    """The attributes and methods of `GatewayServer` that are needed to serve a client over stdio."""
 
     parked: ParkedCalls
 

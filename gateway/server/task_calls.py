@@ -71,7 +71,7 @@ class TaskHandler:
         self._handles = TaskHandles(key)
 
     def run_with(self, runner: TaskRunner) -> None:
-        """Let this gateway run calls as tasks, with `runner`. Without this call, only tasks of remote servers are relayed."""
+        """Let this gateway run calls as tasks, with `runner`. A gateway without a runner only relays tasks of remote servers."""
         self._given = runner
 
     @property

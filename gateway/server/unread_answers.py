@@ -61,7 +61,7 @@ class HeldBytes(Generic[OwnerT, PeerT]):
         self.total += grown
 
     def drop(self, peer: PeerT) -> OwnerT | None:
-        """Stop counting the bytes of the connection `peer`, and return its owner; `None` if none were counted."""
+        """Stop counting the bytes of the connection `peer`, and return its owner; `None` if no bytes were counted."""
         if peer not in self._owner:
             return None
         owner = self._owner.pop(peer)
@@ -111,7 +111,7 @@ class UnreadAnswers:
         """Set the number of unread response bytes of a connection to `size`.
 
         They count for the caller of the request in `exchange`, or of an earlier response that is still unread. Return false if they do not
-        count, because the request was rejected or its page needs no API key. This may close connections, if a quota is far exceeded.
+        count, because the request was rejected or was for a page that needs no API key. Connections are closed if a quota is far exceeded.
         """
         caller = _caller_of(exchange)
         if caller is None:

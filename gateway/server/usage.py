@@ -270,7 +270,7 @@ class CountedBody:
         usage.hold_bytes(size)
 
     async def __call__(self) -> Message:
-        """Return the next ASGI message of the request. The last message of a large body is delayed, to spread their parsing over time."""
+        """Return the next ASGI message of the request. To spread the parsing of large bodies, their last messages are delayed."""
         message = await self._receive()
         if message["type"] == "http.request" and (self._parts is not None or not self._is_known):
             body = message.get("body", b"")

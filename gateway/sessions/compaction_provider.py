@@ -28,8 +28,8 @@ async def apply_compaction(
 ) -> list[Message]:
     """Apply a compaction strategy to a conversation, and return the messages that the model sees.
 
-    Without a strategy, all messages are returned; a tokenizer then only counts their tokens. If the strategy excludes everything, the
-    newest group of messages is kept, so that the model has input.
+    Without a strategy, all messages are returned. A `tokenizer` counts the tokens of each message. If the strategy excludes everything,
+    the newest group of messages is kept, so that the model has input.
     """
     if strategy is None and tokenizer is None:
         return messages
@@ -60,7 +60,7 @@ class RunCompaction:
         self._working: list[Message] = []
 
     async def project(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages that the next model call sees. `messages` is the run's whole conversation, which does not change."""
+        """Return the messages that the next model call sees. `messages` is the run's whole conversation; it is not modified."""
         known = len(self._taken)
         if len(messages) < known or any(a is not b for a, b in zip(self._taken, messages, strict=False)):
             known, self._taken, self._working = 0, [], []  # earlier messages of the conversation were replaced
@@ -96,7 +96,7 @@ class CompactionProvider(ContextProvider):
         self.history_source_id = history_source_id
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Apply `before_strategy` to the loaded messages, and remove the messages that it excludes from `context`.
+        """Apply `before_strategy` to the loaded messages in `context`, and remove the messages that the strategy excludes.
 
         A summary takes the place of the messages that it summarises.
         """

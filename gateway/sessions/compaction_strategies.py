@@ -32,7 +32,7 @@ from gateway.types.responses import ChatResponse
 logger = logging.getLogger(__name__)
 
 MAX_RESULT_CHARS = 1_000
-"""Maximum length of each tool result in a summary, in characters."""
+"""Maximum characters of a tool result, or of a tool call's arguments, in a text that replaces old messages or is to be summarised."""
 
 SUMMARY_PROMPT = """\
 Summarise the conversation below in at most five sentences, so that it can continue from the summary alone.
@@ -51,8 +51,8 @@ class SummaryClient(Protocol):
 class TruncationStrategy:
     """Compaction strategy: if there are more than `max_n` messages, excludes the oldest groups until at most `compact_to` are left.
 
-    With a tokenizer, both limits count tokens instead of messages. Logs a warning if more than `max_n` are left because the remaining
-    groups of messages must stay.
+    With a tokenizer, both limits count tokens instead of messages. The newest group and, by default, system messages always stay. A
+    warning is logged if they alone exceed `max_n`.
     """
 
     def __init__(self, *, max_n: int, compact_to: int, tokenizer: TokenizerProtocol | None = None, preserve_system: bool = True) -> None:
@@ -234,7 +234,7 @@ class ContextWindowCompactionStrategy:
     """Compaction strategy: keeps a conversation within a model's context window, by two steps.
 
     First, if the conversation exceeds `tool_eviction_threshold`, old tool results are replaced by a line of text. Second, if it still
-    exceeds `truncation_threshold`, the oldest groups of messages are excluded, until it is at the first threshold. Both thresholds are
+    exceeds `truncation_threshold`, the oldest groups of messages are excluded until it fits `tool_eviction_threshold`. Both thresholds are
     fractions of the input budget, which is the context window minus `max_output_tokens`.
     """
 
@@ -278,7 +278,7 @@ class ContextWindowCompactionStrategy:
         self._truncate = TokenBudgetComposedStrategy(token_budget=truncated, tokenizer=counter, strategies=[truncate])
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Shorten old tool results above the first threshold, and exclude the oldest groups above the second.
+        """Shorten old tool results if the conversation exceeds the first threshold, and exclude its oldest groups if it exceeds the second.
 
         Returns whether anything changed.
         """
@@ -329,9 +329,9 @@ def _is_summary(group: MessageGroup) -> bool:
 
 
 def _replace(messages: list[Message], groups: Sequence[MessageGroup], text: str, summary_id: str, *, reason: str) -> None:
-    """Exclude groups of messages, and insert a summary with the given text in place of the first.
+    """Exclude groups of messages, and insert a message with the summary `text` before the first group.
 
-    Annotations of the summary and of the groups refer to each other by their ids.
+    Annotations of the summary contain the ids of the groups and of their messages; an annotation of each group contains `summary_id`.
     """
     ids = [message.message_id for group in groups for message in group.included]
     marks = {SUMMARY_OF_MESSAGE_IDS_KEY: ids, SUMMARY_OF_GROUP_IDS_KEY: [group.id for group in groups]}

@@ -59,9 +59,9 @@ class HistoryProvider(ContextProvider):
     ) -> None:
         """Store which messages are loaded before a run and stored after it.
 
-        If `load_messages` is false, the agent skips `before_run`. `store_inputs` stores the input of a run, and `store_outputs` the
-        response. `store_context_messages` also stores messages that other context providers added, or only the providers in
-        `store_context_from`. `store_responses` is an alias of `store_outputs`.
+        If `load_messages` is false, the agent skips `before_run`. `store_inputs` stores the input of a run, and `store_outputs` (or its
+        alias `store_responses`) the response. `store_context_messages` also stores the messages that other context providers added to the
+        run; `store_context_from` restricts this to the providers with these ids.
         """
         super().__init__(source_id)
         self.load_messages = load_messages
@@ -77,7 +77,7 @@ class HistoryProvider(ContextProvider):
 
     @property
     def loads_only(self) -> bool:
-        """Whether `before_run` only adds the messages that `get_messages` returns, because the subclass does not override it."""
+        """Whether `before_run` only adds the messages that `get_messages` returns, because the subclass does not override `before_run`."""
         return type(self).before_run is HistoryProvider.before_run
 
     async def load(self, session_id: str | None, state: JsonObject) -> list[Message]:

@@ -63,7 +63,7 @@ class MessageGroup:
         return included(self.messages)
 
     def exclude(self, reason: str) -> bool:
-        """Mark all messages of the group as excluded, so that the model does not see them; return whether one was not excluded before."""
+        """Mark all messages of the group as excluded, so that the model does not see them. Return false if all were excluded already."""
         left = self.included
         for message in left:
             message.additional_properties[EXCLUDED_KEY] = True
@@ -71,7 +71,7 @@ class MessageGroup:
         return bool(left)
 
     def note(self, **marks: object) -> None:
-        """Add values to the annotation `GROUP_ANNOTATION_KEY`, which describes the group, of each message of the group."""
+        """Add values to the annotation `GROUP_ANNOTATION_KEY` of each message of the group; the annotation describes the group."""
         for message in self.messages:
             _annotate(message, marks)
 

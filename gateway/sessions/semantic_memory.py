@@ -84,7 +84,7 @@ class SemanticMemoryProvider(ContextProvider):
         self._database: OpensDatabase = LazyDatabase(url) if url is None or isinstance(url, str | Path) else url
 
     async def remember(self, texts: Sequence[str], *, owner: str | None = None, fields: Mapping[str, object] | None = None) -> None:
-        """Store texts with their embeddings as memories. `fields` are returned with each text by `recall`.
+        """Store texts with their embeddings as memories of `owner` (default: the provider's owner). `recall` returns them with `fields`.
 
         Raises `ModelError`, `StorageError`.
         """
@@ -98,7 +98,7 @@ class SemanticMemoryProvider(ContextProvider):
             await (await self._memories()).add(owner or self.owner or "local", self.collection, items)
 
     async def recall(self, text: str, *, owner: str | None = None) -> list[Memory]:
-        """Return the memories (stored texts) that are most similar to a text, best first. Raises `ModelError`, `StorageError`."""
+        """Return the memories (stored texts) of `owner` most similar to `text`, best first. Raises `ModelError`, `StorageError`."""
         [embedded] = await self.embedding_client.get_embeddings([text[:MAX_TEXT_CHARS]])
         found = await self._memories()
         return await found.search(

@@ -63,7 +63,7 @@ class SessionContext:
         self.service_session_id = service_session_id
         self.input_messages = input_messages
         self.context_messages: dict[str, list[Message]] = context_messages or {}
-        """`source_id` of each context provider → messages that it added. They are sent before the input, in the order of the providers."""
+        """`source_id` of each context provider → messages that it added. The model gets them before the input, in the providers' order."""
         self.instructions: list[str] = instructions or []
         self.tools: list[Tool] = tools or []
         self.middleware: dict[str, list[object]] = {}

@@ -79,7 +79,7 @@ def _key(session_id: str | None) -> str:
 
 
 class LazyDatabase:
-    """Opens the database of a program on first use, and migrates it to the newest schema. The driver is imported then, in a thread."""
+    """Opens the database of a program on first use, in a thread: imports the driver, and migrates the database to the newest schema."""
 
     def __init__(self, url: str | Path | None) -> None:
         self._url = url

@@ -1,7 +1,7 @@
 """`CodeSkills`: serves skills that are Python objects in the same way as skills in folders.
 
 `skills.objects` of the configuration names the objects; their classes are in `gateway.skills.objects`. Each skill's text becomes a
-`SKILL.md`, which is listed with its digest like a file on disk. A resource that is a function is computed at each read. The functions run
+`SKILL.md`, which is listed with its digest like a file on disk. A resource may be a function, which is called at each read. Functions run
 in this process, because they are the operator's own code, like the functions that `expose.functions` of the configuration names.
 """
 
@@ -42,7 +42,10 @@ It differs from the first part of the keys of skills in folders, which is an abs
 
 
 class CodeSkills:
-    """A `SkillBackend` that provides the configured skills that are Python objects. `start` imports them, `refresh` reads them again."""
+    """A `SkillBackend` that provides the configured skills that are Python objects.
+
+    `start` imports the objects, and `refresh` reads their skills again.
+    """
 
     def __init__(self, references: Sequence[str], *, base_dir: Path, strict: bool = False) -> None:
         """Store the settings. Nothing is imported before `start`.
@@ -303,7 +306,9 @@ def _to_bytes(value: object) -> bytes:
 
 
 def _skills_in(value: object) -> list[Skill | SkillsSource]:
-    """Return the skills and skill sources in a Python value: the value itself, an instance of a skill class, or those in a list.
+    """Return the skills and skill sources in a Python value; empty if it has none.
+
+    A skill or skill source is returned itself. For a skill class, a new instance is returned; for a list, what its items yield.
 
     Raises:
         ConfigError: Creating an instance of the skill class fails.

@@ -87,8 +87,8 @@ def find_skills(
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each skill folder below `root` as `(root, segments)`, in path order. Folders inside a skill are not searched.
 
-    A skill folder has a `SKILL.md`. `roots` are the real paths of all configured folders. A link to a skill folder yields the folder it
-    points to, with the one of `roots` that contains it; if none of `roots` contains it, it is skipped and added to `problems`.
+    A skill folder has a `SKILL.md`. `roots` are the real paths of all configured folders. For a symbolic link to a skill folder, the
+    link's target is yielded, with the one of `roots` that contains the target. If none does, the link is skipped and added to `problems`.
     """
     stack: list[tuple[str, ...]] = [()]
     looked = 0

@@ -69,10 +69,10 @@ class SkillIndex:
         return any(skill.is_listed for skill in self.skills)
 
     def named(self, name: str) -> list[Skill]:
-        """Return the skills in `for_models` that `name`, written by a model or a user, can refer to.
+        """Return the skills to which `name`, written by a model or a user, can refer, among those that models may see (`for_models`).
 
-        An id or a `skill://` URI refers to one skill, a name without slash to every skill with that name. Case matters only if a skill has
-        exactly the spelling of `name`; the other skills are then left out.
+        An id or a `skill://` URI refers to one skill, a name without slash to every skill with that name. Upper and lower case are treated
+        as equal, unless a skill is spelled exactly like `name`: then skills that differ in case are left out.
         """
         wanted = name.strip().removesuffix(f"/{MANIFEST}").removeprefix(SCHEME).rstrip("/")
         found = self.by_name.get(wanted.casefold(), ())
@@ -146,9 +146,10 @@ def build_index(
 ) -> SkillIndex:
     """Read the skills below the folders `roots` and assign their ids and URIs. Return `previous` itself if nothing changed.
 
-    Skill folders that did not change are taken from `previous`, the last index, or at the first call from `cached`, the content of the
-    cache file. If `only` is given, just the folders with these keys are checked for changes, and folders that contain them or are inside
-    them. `strict` refuses skills with warnings. `signed` has a signature rule for each root folder whose skills must be signed.
+    Skill folders that did not change on disk are not read again. They are taken from `previous`, the last index; at the first call from
+    `cached`, the content of the cache file. `only` has keys of skill folders: just these folders, and folders that contain them or are
+    inside them, are checked for changes. `strict` refuses skills with warnings. `signed` has a signature rule for each root folder whose
+    skills must be signed.
     """
     known: Mapping[Key, SkillFolder] = previous.folders if previous else (cached or {})
     reader = FolderReader(known, signed or {})
@@ -248,8 +249,9 @@ def _is_listable(folder: SkillFolder, strict: bool) -> bool:
 def _unique_id(folder: SkillFolder, taken: set[str], names: Counter[str], *, listable: bool) -> str:
     """Return an unused id for the skill in `folder`: its name, or `<prefix>/<name>` if another skill has that id.
 
-    The prefix is made of the name of the skill's folder or of its parent folder. A prefix is never the name of a skill, because the URIs
-    would then lie inside that skill. A skill that cannot be listed never takes a name that a listed skill has.
+    The prefix is made of the name of the skill's folder or of its parent folder. It is never the name of a skill, because the new URI would
+    then be below the URI of that skill. A skill that cannot be in `skills/list` (`listable` is false) never takes the name of a skill that
+    can.
     """
     name = folder.document.name if listable else _slug(folder.name)
     if name not in taken and (listable or name not in names):

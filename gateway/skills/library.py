@@ -240,7 +240,7 @@ class SkillLibrary:
         self._combine()
 
     def _combine(self) -> None:
-        """Create the index of all skills, those of folders and those of backends, and call the listeners."""
+        """Create the index of all skills, those of folders and those of backends, and call the callbacks for a change of the index."""
         if self._folders is None:
             return
         more = [skill for backend in self._backends.values() for skill in backend.skills]

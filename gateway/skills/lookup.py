@@ -20,9 +20,9 @@ from gateway.tools.context import CallContext
 
 
 class SkillRights:
-    """Decides which skills a call may read: those that the scopes of the caller's API key include, and those that are granted by name.
+    """Decides which skills a tool call may read: those that the scopes of the caller's API key include, and those that are granted by name.
 
-    Granted by name are the skills that the file of an agent or workflow lists, for calls that this agent or workflow makes.
+    A call that an agent or workflow makes may also read the skills that the file of this agent or workflow lists by name.
     """
 
     def __init__(self, library: SkillLibrary, index: SkillIndex, ctx: CallContext) -> None:

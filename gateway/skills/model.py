@@ -57,7 +57,11 @@ def verdict_of(diagnostics: Iterable[Diagnostic], *, strict: bool = False) -> Ve
 
 @dataclass(frozen=True, slots=True)
 class SkillReport:
-    """Whether a skill was accepted or rejected, and why; or why a root folder (searched for skills) cannot be used, without a `name`."""
+    """Report about one skill: whether it was accepted or rejected, and the diagnostics that say why.
+
+    A report may also be about a folder searched for skills, a path or a Python object from which no skill can be read; its `name` is then
+    empty.
+    """
 
     path: str
     name: str
@@ -78,7 +82,7 @@ class SkillReport:
 
 
 def rejected_skills(reports: Iterable[SkillReport]) -> list[JsonObject]:
-    """Return the rejected skills as objects with `source`, `where` (path) and `message`, as a gateway reports files that it cannot load."""
+    """Return the rejected skills in the form in which a gateway reports files that it cannot load: `source`, `where` (path), `message`."""
     return [
         {"source": "skill", "where": report.path, "message": "; ".join(d.message for d in report.diagnostics if d.level == "error")}
         for report in reports

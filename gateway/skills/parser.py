@@ -42,7 +42,7 @@ EXECUTABLE_KEYS = frozenset({"hooks", "model", "context", "agent", "shell", "all
 """Frontmatter fields with which some hosts run commands or widen permissions. The gateway treats them as data."""
 
 TOOLS_ONLY = " Served by tools only"
-"""Start of the last sentence in messages of diagnostics about problems because of which `skills/list` leaves a skill out.
+"""Start of the last sentence in a diagnostic's message, if `skills/list` leaves out the skill because of the reported problem.
 
 The tools for skills still serve the skill. `SkillFrontmatter` removes the sentence, because it does not apply to skills in programs."""
 
@@ -107,7 +107,8 @@ def _read_frontmatter(header: str) -> tuple[JsonObject, list[Diagnostic]]:
     """Parse frontmatter as YAML; if it is not valid YAML, parse it line by line. Return the fields and diagnostics.
 
     Raises:
-        DocumentError: Neither works, or the frontmatter uses a refused feature of YAML (aliases, anchors, tags, repeated keys, depth).
+        DocumentError: Neither way of parsing works, or the frontmatter uses a refused feature of YAML (aliases, anchors, tags, repeated
+            keys, deep nesting).
     """
     try:
         value = load_yaml(header)

@@ -74,7 +74,7 @@ class SkillFolder:
         return self.is_settled and list_files(self.key[0], self.segments) == self.listing
 
     def overlaps(self, other: SkillFolder) -> bool:
-        """Return whether one of the two skill folders contains the other, so that both skills publish the same files."""
+        """Return whether this skill folder contains `other` or is inside it, so that both skills publish the same files."""
         shorter = min(len(self.segments), len(other.segments))
         return self.key[0] == other.key[0] and self.segments[:shorter] == other.segments[:shorter]
 
@@ -94,7 +94,7 @@ class FolderReader:
         """One report per root folder (a folder searched for skills) that cannot be used, or that was not searched completely."""
 
     def read_roots(self, roots: Sequence[str], max_depth: int = MAX_SEARCH_DEPTH) -> Iterable[SkillFolder]:
-        """Read every skill up to `max_depth` levels below the folders `roots`. Yields the skill folders by root folder and path.
+        """Read every skill up to `max_depth` levels below the folders `roots`. Yields the skill folders in the order of `roots` and paths.
 
         Each skill is followed by the skills inside its folder. Problems of root folders are added to `trouble`.
         """

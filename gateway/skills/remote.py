@@ -98,7 +98,7 @@ def listed_skill(uri: str, description: str, backend: str, origin: str) -> Skill
 
 
 def unlisted_skill(uri: str, name: str, description: str, backend: str, origin: str) -> Skill:
-    """Return a skill of which only the name, the description and the URI of its `SKILL.md` are known.
+    """Return a skill without an entry of `skills/list`: only its name, its description and the URI of its `SKILL.md` are known.
 
     Its other files are unknown, so any path can be read from the server.
     """

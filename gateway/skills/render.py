@@ -128,7 +128,7 @@ def _opening(tag: str, member: SkillMember) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSkill:
-    """A skill formatted for a model: text and structured content for a result of the tool `load_skill`. Its MCP prompt uses the text."""
+    """A skill formatted for a model: text and structured content of a result of `load_skill`. The skill's MCP prompt has the same text."""
 
     text: str
     structured: JsonObject

@@ -96,7 +96,7 @@ class ScriptRunner:
 
     @property
     def is_offered(self) -> bool:
-        """Whether the configuration grants any script and scripts can run."""
+        """Whether script files are offered to models: the configuration grants at least one, and scripts can run on this machine."""
         return not self.problem and bool(self.settings.allow)
 
     def judge(self, skill: Skill, path: str) -> ScriptGrant:

@@ -68,7 +68,7 @@ _NAMED: JsonObject = {
     "uri": _STRING,
 }
 _ALWAYS = ("name", "skill", "description", "origin")
-"""Names of the fields of a skill that every result of a skill tool has. `_NAMED` has the schemas of all fields that describe a skill."""
+"""Names of the fields that describe a skill in every result of a skill tool. `_NAMED` has the schemas of these and of optional fields."""
 
 _FILE = object_schema({"path": _STRING, "size": _COUNT, "mimeType": _STRING, "digest": _STRING, "script": {"type": "boolean"}}, "path")
 _FUNCTION = object_schema({"name": _STRING, "description": _STRING, "parameters": {"type": "object"}}, "name")
@@ -133,7 +133,7 @@ _LOAD = (
 
 
 class LoadSkill:
-    """The tool `load_skill(skill_name)`, with which a model reads a skill. The tool's description lists the skills in `index`."""
+    """The tool `load_skill(skill_name)`, with which a model reads a skill. Its description lists the skills in the skill index `index`."""
 
     def __init__(self, library: SkillLibrary, index: SkillIndex) -> None:
         self._library = library
@@ -162,9 +162,10 @@ class LoadSkill:
         )
 
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        """Return the tool's description for one caller. It lists the skills `named`, or without names those that `scopes` include.
+        """Return the tool's description for one caller, with a list of skills.
 
-        `scopes` are those of the caller's API key; `None` means all skills.
+        These are the skills in `named` or, if `named` is empty, the skills that the caller may read: `scopes` are the scopes of the
+        caller's API key, and `None` allows all skills.
         """
         if named:
             skills = skills_named(self._index, named)

@@ -78,8 +78,7 @@ class SkillSource:
 
         `strict` refuses skills that are otherwise served with a warning. Folders are checked for changes every `refresh_seconds`; with 0,
         only at every use. Without `scripts`, no script file can run. The skill index is cached in `state_folder` for the next start. `code`
-        provides the skills that are Python objects. Runs of scripts are reported to `events`, from which
-        the audit log is written.
+        provides the skills that are Python objects. Runs of scripts are reported to `events`, from which the audit log is written.
         """
         rules = rules or SkillRules()
         self.library = SkillLibrary(
@@ -171,7 +170,10 @@ class SkillSource:
         return list(self._tools)
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Register the callback that is called with the kind (tools, resources, prompts) of a changed list. It replaces an earlier one."""
+        """Register the callback that is called with the kind (tools, resources, prompts) of a changed list.
+
+        It replaces a callback registered earlier.
+        """
         self._on_change = on_change
 
     def subscribe_updates(self, on_update: Callable[[str], None]) -> None:

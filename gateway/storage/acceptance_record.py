@@ -38,7 +38,10 @@ class Acceptances:
     held: dict[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
     """Key of each entry of the configuration whose commands do not run until a person accepts them → file and place of the entry."""
     homes: list[str] = field(default_factory=lambda: cast("list[str]", []))
-    """Paths of all state folders that contain an acceptance record of the same configuration, so that each record is read and changed."""
+    """Paths of all state folders that contain an acceptance record of the same configuration.
+
+    By these paths, a process that runs with another home folder (and thus another state folder) finds all records.
+    """
     has_run: bool = False
     """Whether a gateway has run with this configuration. If so, entries that are added later need acceptance, because somebody other than
     the user may have written them."""

@@ -74,7 +74,7 @@ class Sessions:
     async def claim(self, session_id: str, principal: str) -> HeldSession | None:
         """Reserve a session of the principal for one call and return it, or return `None` if another call uses the session now.
 
-        A session that an earlier version of Moongate stored without a gateway becomes a session of this gateway.
+        A session that an earlier version of Moongate stored without the id of a gateway becomes a session of this gateway.
 
         Raises:
             NotFound: The session is unknown, expired, or belongs to another principal.

@@ -36,7 +36,7 @@ class Checkpoints:
         self._database = database
 
     async def save(self, owner: str, row: CheckpointRow, *, keep: int) -> None:
-        """Store a checkpoint, or replace the one with its id, and delete the oldest of its workflow so that at most `keep` remain.
+        """Store a checkpoint, or replace the one with its id. Delete the workflow's oldest checkpoints so that at most `keep` remain.
 
         Committed on return. Raises `StorageError`.
         """

@@ -234,7 +234,10 @@ class ContainedFolder:
 
     @contextlib.contextmanager
     def _open(self, folders: list[str], *, create: bool = False) -> Generator[_Place, None, None]:
-        """Context manager: open the folders of a path one after the other, from the root; yield the last one. `create` creates them."""
+        """Context manager: open the folders of a path one after the other, from the root; yield the last one.
+
+        With `create`, missing folders are created.
+        """
         flags = _FOLDER & ~_NOFOLLOW
         place = _Place(str(self.root), os.open(self.root, flags) if _OPENS_RELATIVE else None)
         try:

@@ -76,7 +76,7 @@ class Database:
     """An open database, which runs transactions. `open_database` or `open_url` creates it; its creator calls `aclose`."""
 
     def __init__(self, engine: AsyncEngine, urgent: AsyncEngine, shown: str, hint: str) -> None:
-        """Store the arguments. `urgent` is the SQLAlchemy engine for transactions that must not wait for others of this process.
+        """Store the arguments. `urgent` is the SQLAlchemy engine for transactions that must not wait for others of the same process.
 
         Errors contain `shown`, the name of the database without a password, and `hint`, which says what to check.
         """
@@ -121,7 +121,8 @@ class Database:
     def _failed(self, error: StorageUnusable) -> StorageUnusable:
         """Log a database error, at most once in `LOG_SECONDS`, and return it.
 
-        It is logged because clients do not receive its text, and rarely, because every call fails while a server is unavailable.
+        Clients do not receive the text of the error, so it is logged. While a database server is unavailable, every call causes an error,
+        so not all errors are logged.
         """
         now = time.monotonic()
         if now - self._logged_at >= LOG_SECONDS:

@@ -21,7 +21,8 @@ _RESERVED = frozenset({"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port 
 def file_stem(given: str, *, prefix: str) -> str:
     """Convert an id to a file name: the id itself if it is valid on every system, else `prefix` and the Base64 of the id.
 
-    Microsoft's agent-framework makes the same file names, so that Moongate can read the files in its folders.
+    If the name would be too long, it is `prefix` and a digest of the id. Microsoft's agent-framework makes the same file names, so that
+    Moongate can read the files in its folders.
     """
     safe = (
         bool(given)

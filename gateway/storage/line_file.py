@@ -1,8 +1,8 @@
 """`LineFile`: reads and appends to a file with one JSON value per line, which several processes share.
 
-A line is valid when its line break has been written. If a process dies while it writes a line (`kill -9`, power loss), the next append
-moves the incomplete line to `<name>.torn`. Reading and appending hold a lock of the file, which the operating system releases if the
-process dies.
+A line is complete if it ends with a line break, or if it is the last line and is valid JSON. If a process dies while it writes a line
+(`kill -9`, power loss), the next append moves the incomplete line to `<name>.torn`. Reading and appending hold a lock of the file, which
+the operating system releases if the process dies.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LineFile:
     async def _held(self, flags: int) -> AsyncGenerator[int | None]:
         """Context manager: open the file, wait for its lock, and yield the descriptor.
 
-        Yields `None` if the file does not exist and `flags` do not create it.
+        Yields `None` if the file does not exist and `flags`, which are those of `os.open`, do not create it.
         """
         descriptor = await anyio.to_thread.run_sync(self._open, flags)
         if descriptor is None:

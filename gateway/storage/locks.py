@@ -1,4 +1,4 @@
-"""Lock files between processes, for which async code can wait. The operating system releases a lock if its process dies."""
+"""Locks between processes, by lock files, for which async code can wait. The operating system releases a lock if its process dies."""
 
 from __future__ import annotations
 

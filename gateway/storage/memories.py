@@ -30,7 +30,7 @@ MAX_MEMORIES = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A stored text that a search has found, with its similarity to the query."""
+    """A stored text that a search has found, and the fields that were stored with the text."""
 
     text: str
     fields: JsonObject
@@ -67,7 +67,7 @@ class Memories:
     async def search(self, owner: str, collection: str, vector: Sequence[float], *, top: int, at_least: float) -> list[Memory]:
         """Return the `top` texts of a collection that are most similar to `vector`, best first.
 
-        Texts with a similarity below `at_least`, and with vectors of another length (from another model), are left out. Raises
+        Texts with a similarity below `at_least`, and texts whose vectors have another length (from another model), are left out. Raises
         `StorageError`.
         """
         here = (memories.c.owner == owner) & (memories.c.collection == collection)

@@ -1,6 +1,7 @@
 """`place_of`: returns the identity of a path, which is equal for two different paths to the same folder.
 
-`gate.root_rules` compares identities to find out whether a folder for models contains, or is inside, a folder with code or configuration.
+`gate.root_rules` compares identities to find out whether a folder that agents may use contains, or is inside, a folder with code or
+configuration.
 
 Symbolic links, bind mounts and letter case hide that two paths lead to one folder. The identity is therefore a chain from the file system's
 root down: device and inode of each existing part, and the case-folded name of each missing part. Every function blocks.

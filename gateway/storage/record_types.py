@@ -150,7 +150,7 @@ def is_open(item: JsonObject) -> bool:
 def is_answer_to(stored: JsonObject, item: JsonObject) -> bool:
     """Return whether a stored question of a task has an answer that the task has not refused yet.
 
-    `stored` is the question as it is stored, `item` the copy of the question in the running task.
+    `stored` is the question in the database, where another process may have added the answer; `item` is the running task's copy of it.
     """
     return "answer" in stored and stored.get("refusals", 0) == item.get("refusals", 0)
 
@@ -181,9 +181,10 @@ class TaskRow:
     asked: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
     """The questions (requests for input) of the task, by the name under which clients see them.
 
-    Each has `request`, `at` (time), `step` (durable key; empty if the question ends with the attempt), `answer` once it is given, and
-    `withdrawn` if the task no longer waits for the answer. If the code inside the task checks the answers (`judged`), the question also has
-    `refusals` (number of refused answers), `problem` (reason of the last refusal) and `used` (whether an answer was used).
+    Each has `request`, `at` (time), `step` (a key that is the same when the task is resumed; empty if a resumed task does not repeat the
+    question), `answer` once it is given, and `withdrawn` if the task no longer waits for the answer. If the code inside the task checks the
+    answers (`judged`), the question also has `refusals` (number of refused answers), `problem` (reason of the last refusal) and `used`
+    (whether an answer was used).
     """
     created_at: float = field(default_factory=time.time)
     updated_at: float = field(default_factory=time.time)
@@ -224,6 +225,6 @@ class WaitingTask:
 
 
 Choose = Callable[[Sequence[WaitingTask], Sequence[WaitingTask], Mapping[str, int]], list[str]]
-"""Function that chooses the queued tasks to start. Receives queued tasks, running tasks, and numbers of recent starts; returns ids.
+"""Function that returns the ids of the queued tasks to start. Receives the queued tasks, the running tasks, and numbers of recent starts.
 
-The numbers are by the scope of a limit, which names the tasks that the limit counts, such as all tasks of one principal."""
+The last argument maps the `scope` of a limit (name of the group of tasks that it counts) to the number of recent starts in the group."""

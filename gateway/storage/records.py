@@ -70,9 +70,9 @@ class Records:
     def __init__(self, state: StateFolder, *, audit_days: int, url: str | None = None, gateway: str = "") -> None:
         """Store the settings without opening the database. With a `url`, it is on a PostgreSQL server instead of in the state folder.
 
-        Audit entries are deleted after `audit_days`. `gateway` is an id that separates the tasks, sessions, sampling budgets and standing
-        approvals of configurations that share a state folder. It is ignored with a `url`, because gateways that share a database server
-        share all records.
+        Audit entries are deleted after `audit_days`. `gateway` is an id that separates the tasks, agent sessions, counted sampling requests
+        and standing approvals of configurations that share a state folder. It is ignored with a `url`, because gateways that share a
+        database server share all records.
         """
         self._gateway = gateway if url is None else ""
         self._state = state
@@ -108,7 +108,10 @@ class Records:
         return (await self._open()).rules
 
     async def budget(self) -> SamplingUse:
-        """Open the database if necessary, and return the counter of servers' sampling requests. Raises `StorageError`."""
+        """Open the database if necessary, and return the store that counts servers' sampling requests. Raises `StorageError`.
+
+        The count enforces the limit on a server's sampling requests per hour.
+        """
         return (await self._open()).budget
 
     async def sessions(self) -> Sessions:
@@ -120,7 +123,7 @@ class Records:
         return (await self._open()).database
 
     async def tasks(self) -> TaskRows:
-        """Open the database if necessary, and return the store of tasks. Raises `StorageError`."""
+        """Open the database if necessary, and return the store of tasks (calls that run in the background). Raises `StorageError`."""
         return (await self._open()).tasks
 
     def has_orphans(self, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""`SamplingUse`: counts recent sampling requests per server and principal, over all processes of a gateway, to enforce sampling budgets."""
+"""`SamplingUse`: counts recent sampling requests per server and principal, over all processes of a gateway, to limit their number."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class SamplingUse:
     async def count(self, server: str, principal: str, *, limit: int, window_seconds: float) -> int:
         """Return how many sampling requests the server sent for the principal in the last `window_seconds`, before the present request.
 
-        If that number is below `limit`, the present request is counted too. This is one transaction, so that concurrent processes never
-        exceed a budget. Raises `StorageError`.
+        If that number is below `limit`, the present request is stored, so that later calls count it. This is one transaction, so that
+        concurrent processes never exceed the limit. Raises `StorageError`.
         """
         now = time.time()
         mine = (sampling_use.c.server == server) & (sampling_use.c.principal == principal) & of_gateway(sampling_use, self._gateway)

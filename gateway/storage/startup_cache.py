@@ -39,7 +39,7 @@ MAX_FILES = 2_000
 CLOCK_TICK_NS = 20_000_000
 """Coarsest assumed resolution of the timestamps of file systems, in nanoseconds (20 ms).
 
-A file whose time is up to this much before the start of the process may have changed after the start."""
+A file whose modification time is up to this much before the start of the process may have changed after the start."""
 
 _VARIABLE = re.compile(rb"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)")
 

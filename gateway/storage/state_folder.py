@@ -74,7 +74,7 @@ class StateFolder:
         return self.path
 
     def key(self, purpose: str) -> bytes:
-        """Return the 32-byte secret key of this installation for `purpose`, a fixed text. All processes get the same key.
+        """Return the 32-byte secret key of this installation for `purpose`, a fixed text that names what the key protects.
 
         Keys are derived from one random root key, which is stored in the folder (mode 0600) on first use, so that no key reveals another.
 

@@ -14,9 +14,10 @@ def _table(name: str, *columns: str) -> sa.TableClause:
 
 
 locks = _table("locks", "name")
-"""Locks for transactions that count rows of a table or chain them by digests: one row per such table, or group of tables.
+"""Rows that transactions lock (`SELECT … FOR UPDATE`), so that only one transaction at a time counts the rows of a table and adds to it.
 
-A transaction that adds rows to the table first locks this row (`SELECT … FOR UPDATE`).
+There is one row per table, or group of tables. Some tables are locked because their number of rows is limited, the audit log because each
+entry contains the digest of the previous entry.
 """
 
 audit = _table("audit", "id", "at", "kind", "source", "name", "principal", "fields", "digest")

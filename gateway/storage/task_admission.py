@@ -1,8 +1,8 @@
-"""Stores new tasks, and allows queued tasks to start, in the database. Both count the tasks of all processes, under one database lock.
+"""Stores new tasks (calls that run in the background) in the database, and marks queued tasks as started.
 
-Only one process holds the lock at a time, so a process stores all its waiting new tasks in one transaction, and the time for fifty tasks
-does not grow with other work of the process. `policy.task_scheduling` chooses the tasks to start. Only the package `tasks` uses this
-module.
+Both actions count the tasks of all processes, under one database lock. Only one process holds the lock at a time, so a process stores all
+its waiting new tasks in one transaction, and the time for fifty tasks does not grow with other work of the process.
+`policy.task_scheduling` chooses the tasks to start. Only the package `tasks` uses this module.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NewTask:
     """A new task that waits to be stored, and the result of storing it."""
 
     def __init__(self, row: TaskRow, steps: Steps, choose: Choose | None, *, max_open: int, max_kept: int) -> None:
-        """Encode the task and its finished steps. The arguments are those of `TaskRows.add`.
+        """Encode a task and its finished steps for the database. The arguments are those of `TaskRows.add`.
 
         Raises `TypeError` or `ValueError` if a part of the task is not JSON.
         """
@@ -72,7 +72,7 @@ class NewTasks:
     async def add(self, new: NewTask) -> None:
         """Store a new task. Returns when it is committed; raises `TaskError` or `StorageError` if it was not stored.
 
-        Cancellation takes effect only after that, so that the caller knows whether the task is stored.
+        Cancellation takes effect only when the task is committed or has failed, so that the caller knows whether the task is stored.
         """
         self._waiting.append(new)
         with anyio.CancelScope(shield=True):  # each transaction has its own deadline
@@ -102,7 +102,8 @@ class NewTasks:
     async def _judged(self, connection: Any, batch: Sequence[NewTask]) -> list[NewTask]:
         """Return the tasks of `batch` that may be stored: their idempotency keys are new, and their principals have not too many tasks.
 
-        The other tasks receive an error or the id of the earlier task. Old finished tasks are deleted to make room.
+        Of the other tasks, those with a known key receive the id of the earlier task with this key (`existing`), and the rest an error. Old
+        finished tasks are deleted to make room.
         """
         batch = await self._unknown(connection, batch)
         callers = sorted({new.row.principal for new in batch})

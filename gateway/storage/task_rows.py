@@ -23,13 +23,13 @@ from gateway.storage.tables import of_gateway, task_owners, task_steps, tasks
 from gateway.storage.task_admission import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, sweep, to_row
 
 _DOUBT = re.compile(r"!\d+$")
-"""Matches the key of the question whether to retry a step of a task whose outcome is unknown because its process died."""
+"""Matches the keys of questions that ask whether to retry a step. They are asked if the process died during the step."""
 
 FORGET_OWNER_SECONDS = 86_400.0
 """Seconds after its expiry at which the lease of a process (its right to run its tasks) is deleted."""
 
 UNCLAIMED_SECONDS = 30 * 86_400.0
-"""Seconds for which an unfinished task waits for its gateway to run again. Then another gateway that shares the database fails it."""
+"""Seconds for which an unfinished task waits for its gateway to run again. Then another gateway with this database sets it to `failed`."""
 
 UNCLAIMED: JsonObject = {"error": {"code": -32603, "message": "The gateway of this task has not run for 30 days."}}
 
@@ -97,7 +97,10 @@ class TaskRows:
             return await admit(connection, choose, self._gateway)
 
     async def sweep(self) -> None:
-        """Delete expired tasks and old leases of processes, and set tasks to `failed` whose gateway has not run for `UNCLAIMED_SECONDS`."""
+        """Delete expired tasks and old leases of processes. Unfinished tasks whose gateway is not running any more become `failed`.
+
+        This happens if such a task has not changed for `UNCLAIMED_SECONDS`.
+        """
         async with self._database.begin() as connection:
             await sweep(connection)
             unclaimed = (tasks.c.gone_at == 0) & (tasks.c.updated_at < time.time() - UNCLAIMED_SECONDS) & ~_has_owner(connection)
@@ -300,14 +303,14 @@ class TaskRows:
             return bool((await connection.execute(_PUT_STEP, row)).rowcount)
 
     async def drop_step(self, task_id: str, key: str) -> None:
-        """Delete the record that a step began, because the step failed without effect and may run again."""
+        """Delete the record of the start of a step, because the step failed without effect and may run again."""
         await self._database.change(sa.delete(task_steps).where((task_steps.c.task == task_id) & (task_steps.c.key == key)))
 
 
 def _now(connection: Any) -> sa.ColumnElement[float]:
     """Return an SQL expression for the current time, with which the expiry of leases is compared.
 
-    It is the clock of the PostgreSQL server, because clocks of machines differ, or of this machine for SQLite.
+    With PostgreSQL it is the time of the server, because clocks of machines differ; with SQLite, the time of this machine.
     """
     if connection.dialect.name == "postgresql":
         return sa.cast(sa.func.date_part("epoch", sa.func.clock_timestamp()), sa.Float)

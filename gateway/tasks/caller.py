@@ -1,9 +1,9 @@
 """`TaskCaller`: receives the progress and the requests for input (questions) of a call that runs as a background task.
 
 Progress becomes the status message of the task. Questions and answers are stored with the task (`TaskRow.asked`). After a restart the call
-runs again and asks the same questions: a question with a known durable key (`CallContext.question`) keeps the name under which clients
-see it, and gets its recorded answer; a question without a durable key is asked again. While a client still waits for the result of the call
-(`inline_call`), questions and progress go to that client.
+runs again and asks the same questions. A question with a durable key (`CallContext.question`), which identifies it at every attempt of the
+task, keeps the name under which clients see it, and gets its recorded answer. A question without such a key becomes a new question. While a
+client still waits for the result of the call (`inline_call`), questions and progress go to that client.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class TaskCaller:
         """Store the arguments.
 
         `client` has the capabilities of the client, and `save` stores the task. A question of a task waits `ask_timeout_seconds` for its
-        answer. `live` is the connection to a client that still waits for the result, which has `live_timeout_seconds` for each answer.
+        answer. `live` is the `Caller` that reaches a client which still waits for the result. This client has `live_timeout_seconds` for
+        each answer.
         """
         self._task = task
         self._client = client
@@ -72,7 +73,7 @@ class TaskCaller:
         self._live_timeout = live_timeout_seconds
         self._asked = len(task.row.asked)
         self._shown: list[str] = []
-        """Messages of the `with` blocks of `shows` that have not ended. The status message shows them instead of progress."""
+        """The messages passed to `shows` whose `with` blocks have not ended. The status message shows them instead of progress."""
         self._judges: set[str] = set()
         """Keys of the questions whose answers the code inside the task checks and may refuse.
 
@@ -93,7 +94,7 @@ class TaskCaller:
         """Time at which the client that waits for the result last answered a question, by the event loop's clock."""
 
     def detach(self) -> Caller | None:
-        """Stop sending progress and questions to the client that waits for the result, and return the connection to it."""
+        """Stop sending progress and questions to the client that waits for the result; return the `Caller` that reached the client."""
         live, self._live = self._live, None
         return live
 
@@ -169,10 +170,10 @@ class TaskCaller:
         return True
 
     def resume(self, version: int) -> bool:
-        """Withdraw open questions of earlier attempts that this attempt will not ask again; return whether there were any.
+        """Withdraw open questions of earlier attempts that this attempt cannot find again; return whether there were any.
 
-        `version` is the task's `STEPS_VERSION`. A question without a durable key, which would identify it at later attempts, ends with its
-        attempt. Version 1 stored no durable keys, so its open questions stay open until the code asks a question with the same text.
+        This attempt finds a question by its durable key, so questions without such a key are withdrawn. In a task whose `STEPS_VERSION`
+        (`version`) is 1, questions were stored before there were durable keys; they stay open, and are found by their text.
         """
         self._unclaimed = {name for name, item in self._task.row.asked.items() if is_open(item) and "step" not in item}
         ended = [item for item in self._task.row.asked.values() if is_open(item) and not item.get("step", version == 1)]
@@ -182,10 +183,9 @@ class TaskCaller:
         return bool(ended)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Store a request for input as an open question of the task, wait for the answer, and return it.
+        """Request input: from the client that waits for the result of the call, or else by an open question of the task. Return the answer.
 
-        If a client waits for the result of the call, the request is sent to this client instead. `key` is the durable key of the question,
-        by which a resumed task finds the answer.
+        The question is stored with the task. `key` is its durable key, by which a resumed task finds the answer.
 
         Raises:
             AskUnavailable: The client did not declare the capability for this request.
@@ -262,13 +262,12 @@ class TaskCaller:
         return next((name for name, item in asked.items() if key and item.get("step") == key and item["request"] == shown), None)
 
     def _claim(self, shown: JsonObject) -> str | None:
-        """Find the stored question that the resumed task asks again, if an earlier version of Moongate stored it; return its name.
+        """Find the question that the resumed task asks again, among questions that an old version of Moongate stored; return its name.
 
-        Questions have a durable key, which identifies them at every attempt of the task. With `STEPS_VERSION` 1 they had none, so such a
-        question is found by its text.
+        The old version (`STEPS_VERSION` 1) stored no durable keys, which now identify questions, so the question is found by its text.
 
-        Returns `None` unless exactly one stored question without a key has this text, and it was open when the task was taken over: an
-        answered question may be an earlier question with the same text.
+        Returns `None` if no question without a key has this text, if several have it, or if the question was not open when the task was
+        taken over: it may then be an earlier question with the same text.
         """
         asked = self._task.row.asked
         same = [name for name, item in asked.items() if "step" not in item and "request" in item and _is_same(item["request"], shown)]

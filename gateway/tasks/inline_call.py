@@ -1,7 +1,7 @@
-"""`InlineCall`: a call for a client without task support, which waits for the result, but which can become a background task.
+"""`InlineCall`: a call whose client has no task support and waits for the result. While it runs, the call can become a background task.
 
-The call runs in a separate asyncio task, so that it can continue after its request has ended. While the client waits, the steps of the call
-are in memory only; they are stored if the call becomes a task. `task_executor` runs the call; this module holds its shared state.
+The call runs in a separate asyncio task, so that it can continue after the client's request has ended. While the client waits, the steps of
+the call are in memory only; they are stored if the call becomes a task. `task_executor` runs the call; this module holds its shared state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.tools.context import CallContext
 from gateway.tools.drive import drive_rounds
 
 HEARTBEAT_SECONDS = 5.0
-"""Seconds between progress notifications to a waiting client; less if a quarter of the maximum wait is shorter."""
+"""Seconds between progress notifications to a client that waits for a result, but at most a quarter of the maximum wait for the result."""
 
 Work = Callable[[CallContext], Awaitable[ToolOutcome]]
 """Function that makes the tool call once. If it returns `InputRequired`, it is called again with a context that has the answers."""
@@ -54,9 +54,9 @@ class InlineCall:
             self.done.set()
 
     async def _drive(self, first: InputRequired, work: Work, ctx: CallContext) -> ToolOutcome:
-        """Complete a call that became a task and returned the requests for input `first`.
+        """Complete a call that became a task, and whose first outcome (`first`) was requests for input.
 
-        The requests become questions of the task, and the call is repeated with the answers until it is finished.
+        The requests become questions of the task. The call is repeated with the answers until it returns another outcome.
         """
         outcomes: list[ToolOutcome] = [first]
 
@@ -66,10 +66,10 @@ class InlineCall:
         return await drive_rounds(call, ctx, self.task.tool)
 
     async def wait(self, seconds: float, hand_over: Callable[[], Awaitable[bool]]) -> bool:
-        """Wait at most `seconds` for the end of the call, then call `hand_over`, which makes it a task. Return whether it became a task.
+        """Wait for the end of the call. After `seconds`, call `hand_over`, which makes the call a task. Return whether it became a task.
 
         The time is not counted while a question to the client is open, and starts again from zero after each answer. If `hand_over` returns
-        false, the wait continues without a limit.
+        false, which means that the call did not become a task, the wait continues without a limit.
         """
         spent, began = 0.0, anyio.current_time()
         beat = min(HEARTBEAT_SECONDS, seconds / 4)

@@ -1,4 +1,4 @@
-"""`Lease`: the time-limited right of a process to run its tasks. The database stores when it ends; then other processes take them over.
+"""`Lease`: the time-limited right of a process to run its tasks. When it ends, other processes take the tasks over.
 
 Used by `task_executor` and `upkeep`.
 """
@@ -29,7 +29,7 @@ class Lease:
     """
 
     def __init__(self, records: Records, seconds: float) -> None:
-        """Create a lease with a random owner id, which names this process. It lasts `seconds` after each renewal, as in all processes."""
+        """Create a lease that lasts `seconds` after each renewal (the same in all processes). A random owner id names this process."""
         self.owner = secrets.token_hex(12)
         self.seconds = seconds
         self.tick_seconds = seconds / 5
@@ -43,7 +43,7 @@ class Lease:
         """Renew the lease in the database, for longer if renewals are late because the machine is busy.
 
         `known` maps the id of each task that runs in this process to the time of its last known change. Returns the ids of the tasks that
-        this process still owns, and the rows of the tasks that have changed in the database since then.
+        this process still owns, and the rows of the tasks that have changed in the database after these times.
         """
         async with self._renewing:
             began = anyio.current_time()

@@ -1,7 +1,8 @@
 """`OpenInputRequests`: the unanswered requests for input of one call. The client gets them in an `input_required` result (MCP 2026-07-28).
 
-The client answers them by calling again. Used by `server.parked`, which keeps the call running in between, and decides how the requests are
-shown and when they expire. Calls that run as tasks store their requests in the database instead (`caller`).
+The client answers them by calling again. Used by `server.parked`, which keeps the call running between the two requests of the client, and
+decides how the requests for input are shown and when they expire. Calls that run as tasks store their requests for input in the database
+instead (`caller`).
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class OpenInputRequests:
         """The requests without an answer, by key, in the form of MCP's `inputRequests`."""
 
     def expect(self, ctx: CallContext) -> None:
-        """Store the answers that came with the call.
+        """Store answers that the client sent with the call, before the server requested input.
 
-        If the server later sends a request whose key is that of a stored answer, the request is answered at once.
+        If the server then sends a request for input with the key of a stored answer, `ask` returns the answer at once.
         """
         self._given = dict(cast("Mapping[str, JsonObject]", ctx.facts.input_responses or {}))
 

@@ -1,6 +1,6 @@
 """Checks whether the caller of a running task may still call the tool, and ends the task if not. Used by `task_executor` and `runner`.
 
-`server` passes the function that decides, by the current API keys.
+The package `server` passes the function (`CallerNow`) that decides this from the current API keys.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ async def current_caller(caller_now: CallerNow, tool: str, principal: Principal)
 
 
 async def refuse_unadmitted(tasks: Iterable[Task], caller_now: CallerNow) -> None:
-    """End those of `tasks` whose caller may no longer call the tool. A task whose tool is unavailable now is checked before its next step.
+    """End those of `tasks` whose caller may no longer call the tool.
+
+    A task whose tool is unavailable cannot be checked now, and continues; it is checked before its next step.
 
     Raises:
         StorageError: The API keys cannot be read.

@@ -30,7 +30,7 @@ MAX_TTL_SECONDS = 24 * 3600.0
 """Maximum time that a client may request for storing a finished task, in seconds, unless `tasks.ttlSeconds` is longer."""
 
 LEASE_SECONDS = 2.5
-"""Seconds for which a process has the right to run its tasks after each renewal. Then other processes take its tasks over."""
+"""Seconds for which a process has the right to run its tasks (lease). If it is not renewed, other processes take the tasks over."""
 
 _DRAIN_POLL_SECONDS = 0.02
 
@@ -129,7 +129,7 @@ class TaskRunner:
         return [here.get(row.id) or Task(row) for row in await (await self._records.tasks()).all_of(principal)]
 
     async def wait_for_change(self, task: Task) -> Task:
-        """Wait for the next change of a task and return the task. If another process runs it, read its state after a short pause."""
+        """Wait for the next change of a task and return the task. If another process runs it, return its state after a short pause."""
         if task.is_here and not task.is_over:
             await task.changed.wait()
             return task
@@ -212,7 +212,7 @@ class TaskRunner:
     async def _find_same(self, task_id: str, row: TaskRow) -> Task:
         """Return the task `task_id`, which an earlier call with the same idempotency key created.
 
-        Raises `TaskError` if tool or arguments of that call differ from those of `row`.
+        `row` is that of the new call. Raises `TaskError` if the two calls have different tools or arguments.
         """
         task = await self.find(task_id, row.principal)
         if (task.tool, task.row.call["arguments"]) != (row.tool, row.call["arguments"]):

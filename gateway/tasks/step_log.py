@@ -1,4 +1,4 @@
-"""`StepLog`: records the steps of a task, so that no finished step runs twice after a restart. Code in the task uses it by a `StepPort`.
+"""`StepLog`: records the steps of a task, so that no finished step runs again after a restart. Code in the task uses a `StepPort`.
 
 A step is one action of the task with a JSON result: a tool call, a model call, a function, or a round of a workflow.
 """
@@ -29,9 +29,10 @@ names as its start.
 """
 
 _RETRIED = "idle"
-"""Key in the stored value of a failed step; its value is how often a person had the step retried.
+"""Key of the only member of the JSON that is stored for a failed step: how often a person had the step retried.
 
-The key of the next question about the step contains this number, so that the answer to an earlier question does not count.
+It is named `idle` because the failed step is not in flight. The next question about the step has this number in its key, so that the answer
+to an earlier question does not count.
 """
 
 Repeatable = bool | Callable[[str], bool]
@@ -61,7 +62,7 @@ class StepLog:
         self._in_flight: dict[str, Repeatable] = {}
         self.version = STEPS_VERSION
         self.context: CallContext | None = None
-        """Context of the task, with which a person is asked whether to repeat a step, if the step has no context.
+        """Context of the task. It is used to ask a person whether to repeat a step that was started without its own context.
 
         The context must not contain this log: the two would refer to each other, and all recorded results would stay in memory.
         """
@@ -103,7 +104,7 @@ class StepLog:
     def port(self) -> StepPort:
         """Return the object (`DurablePort`) through which the outermost code of the task records its steps.
 
-        Parts of the task, such as executors of a workflow, get their own object from it (`StepPort.scoped`).
+        Parts of the task, such as executors (nodes) of a workflow, get their own object from it (`StepPort.scoped`).
         """
         return StepPort(self, "")
 
@@ -114,7 +115,7 @@ class StepLog:
         return f"{name}#{count}"
 
     def restart(self, scope: str) -> None:
-        """Let the numbers of all steps whose names start with `<scope>/` begin at 1 again, because that part of the task begins."""
+        """Let the numbers of all steps whose names start with `<scope>/` begin at 1 again, because the part `scope` of the task begins."""
         for name in [name for name in self._counts if name.startswith(f"{scope}/")]:
             del self._counts[name]
 
@@ -168,9 +169,9 @@ class StepLog:
         return any(not _may_repeat(repeatable, key) for key, repeatable in self._in_flight.items())
 
     async def begin(self, key: str, *, repeatable: bool, ctx: CallContext | None = None) -> tuple[bool, JsonValue]:
-        """Return whether the step `key` has a recorded result, and the result. Otherwise record that the step begins.
+        """Return true and the recorded result of the step `key`, or, if it was not recorded yet, record that the step begins.
 
-        The caller records the result later with `finish`.
+        In the second case, return false and `None`; the caller records the result later with `finish`.
         """
         is_done, value = self._steps.get(key, (False, None))
         if not is_done:
@@ -275,10 +276,13 @@ def _not_json(error: Exception) -> StorageError:
 
 
 class StepPort:
-    """Implements `DurablePort`: lets one part of a task, such as one executor of a workflow, record its steps in the task's log."""
+    """Implements `DurablePort`: lets one part of a task, such as an executor (node) of a workflow, record its steps in the task's log."""
 
     def __init__(self, log: StepLog, scope: str, prefix: str = "") -> None:
-        """Create the port of the part `scope` of the task. `prefix` is put before the names of the questions that this part asks."""
+        """Create the port of one part of the task. `scope` is the part's name, with which the keys of its steps begin.
+
+        `prefix` is put before the names of the questions that the part asks.
+        """
         self._log = log
         self._scope = scope
         self._prefix = prefix
@@ -331,7 +335,7 @@ class StepPort:
         return await self._log.step(self._log.number(f"{self._scope}/{name}"), work, repeatable=repeatable, ctx=ctx)
 
     async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> StartedStep:
-        """Begin a step of the task whose result the caller records later, through `StartedStep.finish`."""
+        """Begin the next step with this name. The returned object has the result that an earlier attempt recorded, or later records it."""
         key = self._log.number(f"{self._scope}/{name}")
         is_done, value = await self._log.begin(key, repeatable=repeatable, ctx=ctx)
         return StartedStep(is_done, value, partial(self._log.finish, key))

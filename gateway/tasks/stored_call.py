@@ -21,10 +21,10 @@ INTERNAL = -32603
 
 
 def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> JsonObject:
-    """Return the JSON that another process needs to make the call again.
+    """Return the JSON from which another process can make the tool call of a task again.
 
-    It has arguments, principal, client, `_meta`, and the client's answers to requests for input of the call. `resumes` is false if no other
-    process may make the call again.
+    The JSON has the call's arguments, principal, client and `_meta`, and the client's answers to the call's requests for input. If
+    `resumes` is false, the JSON also says that no other process may make the call again.
     """
     principal, client = ctx.facts.principal, ctx.facts.client
     call: JsonObject = {
@@ -45,7 +45,7 @@ def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> Json
 def from_stored(row: TaskRow) -> CallContext:
     """Create the context of the stored call of a task. The principal has the scopes that it had when the task was created.
 
-    A row without scopes has no restriction: the key had no scopes, or an older version stored the row.
+    If the row has no scopes, the principal may use everything: its API key had no scopes, or an older version stored the row.
     """
     call = row.call
     scopes = cast("list[str] | None", call.get("scopes"))

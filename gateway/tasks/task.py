@@ -61,7 +61,7 @@ class Task:
 
     @property
     def status(self) -> Status:
-        """The MCP status of the task. It becomes `input_required` only when the question is stored, so that clients can read it."""
+        """The MCP status of the task. It becomes `input_required` only when a question is stored, so that clients can read the question."""
         if self.row.status == "input_required" and not self.open_requests:
             return "working"
         return cast("Status", self.row.status)

@@ -63,9 +63,10 @@ def usable_answers(task: Task, answers: Mapping[str, JsonValue]) -> dict[str, Js
 
 
 async def await_verdicts(tasks: TaskRows, row: TaskRow | None, keys: Collection[str]) -> None:
-    """Wait until the code inside a task has used or refused new answers to the questions `keys`, for at most `VERDICT_SECONDS`.
+    """Wait until the code inside a task has used or refused the new answers to the questions with these `keys`.
 
-    Questions whose answers this code does not check are not waited for.
+    Wait at most `VERDICT_SECONDS`, and only for questions whose answers the code checks. Do not wait if no process runs the task now (`row`
+    is its stored row, or `None` if the task does not exist).
 
     Raises:
         AnswerRefused: The code refused an answer. The question is open again under the same name.

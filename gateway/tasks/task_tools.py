@@ -32,10 +32,10 @@ _PARAMETERS: JsonObject = {"type": "object", "properties": {"task_id": _TASK_ID}
 
 
 def still_running(task: Task, *, has_output_schema: bool = False) -> Complete:
-    """Return the tool result for a call that continues as a task: the id of the task, as text, structured content and in `_meta`.
+    """Return the tool result for a call that continues as a task: the task's id and state, as text and in `_meta`.
 
-    Clients check structured content against the tool's output schema, unless the result is an error. If the tool has an output schema, the
-    result is therefore an error with text only, so that the text reaches the model.
+    They are also the structured content, unless the tool has an output schema, against which clients would check it. In that case the
+    result is marked as an error, because clients do not check errors, so that the text reaches the model.
     """
     shown = describe(task)
     text = (
@@ -132,7 +132,7 @@ class _TaskResult:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Wait for the result of the task and return it. After the maximum wait, return a result that the task is still running."""
+        """Wait for the result of the task and return it. After the maximum wait, return a result which says that the task is running."""
         task = await self._tasks.find(arguments, ctx)
         runner = self._tasks.runner
         seconds = runner.settings.inline_seconds

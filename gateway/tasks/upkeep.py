@@ -41,7 +41,8 @@ class Upkeep:
         self._takes_over_from = float("-inf")
         """Time by the event loop's clock from which this process may take over tasks of dead processes.
 
-        It is infinite while the database is unavailable, and then in the future, so that living processes can renew their leases first.
+        It is infinite while the database is unavailable. Afterwards it is one lease duration later, so that living processes first have
+        time to renew their leases (rights to run their tasks).
         """
 
     async def run(self) -> None:

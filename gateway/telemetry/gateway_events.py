@@ -1,7 +1,7 @@
 """`EventStream`: calls listeners with the events of the gateway.
 
-`app` creates the stream and passes it to the packages that emit events. The audit log subscribes to it. Events are not kept. They
-contain names, counts and outcomes, never arguments, results or secrets.
+`app` creates the stream and passes it to the packages that emit events. The audit log subscribes to it. Events are not stored by the
+stream. They contain names, counts and outcomes, never arguments, results or secrets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Event:
     source: str = ""
     """Id of the source of tools that the event concerns, or an empty string."""
     name: str = ""
-    """Exposed name of a tool, resource or prompt, or the subject of the event."""
+    """Exposed name of the tool, resource or prompt that the event concerns, or another name, such as `tools` in `catalog.changed`."""
     principal: str = ""
     """`Principal.id` of the caller, or an empty string if the event has no caller."""
     fields: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
@@ -40,7 +40,7 @@ Listener = Callable[[Event], None]
 
 
 class EventStream:
-    """Calls the listeners of events. Cheap enough to use in every call: an event without listeners costs one look-up."""
+    """Passes the events of the gateway to listeners that subscribed to them. An event without listeners costs only one look-up."""
 
     def __init__(self) -> None:
         self._listeners: tuple[tuple[Listener, Collection[str] | None], ...] = ()
@@ -50,7 +50,7 @@ class EventStream:
     def emit(
         self, kind: str, *, source: str = "", name: str = "", principal: str = "", fields: JsonObject | None = None
     ) -> None:
-        """Call the listeners of an event. The listeners own `fields` afterwards: do not change it."""
+        """Create an event, and call the listeners that subscribed to its kind. Do not change `fields` afterwards."""
         if self._wanted is None or kind in self._wanted:
             self._notify(Event(kind, time.time(), source, name, principal, fields if fields is not None else {}))
 

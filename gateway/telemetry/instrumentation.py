@@ -1,9 +1,9 @@
 """Switches traces and metrics on and off, and defines `Operation`, a span whose duration can also be recorded as a metric.
 
-Only OpenTelemetry's API is used, and imported when instrumentation is on.
+Of OpenTelemetry, only the API is used; it is imported when instrumentation is on.
 
-OpenTelemetry's providers belong to the process, so the switch, `OBSERVABILITY_SETTINGS`, is an object at module level. Off is the default;
-a call then costs one attribute read. Names and attributes follow the GenAI conventions
+OpenTelemetry's providers belong to the process, so the switch, `OBSERVABILITY_SETTINGS`, is an object at module level. By default
+instrumentation is off, and costs each call one attribute read. Names and attributes follow the GenAI conventions
 (https://opentelemetry.io/docs/specs/semconv/gen-ai/). Content of messages is recorded only on request.
 """
 
@@ -39,14 +39,17 @@ _TRUE = frozenset({"true", "1", "yes", "on"})
 
 
 class ObservabilitySettings:
-    """Whether this process records traces and metrics, and which data. Every call reads `enable_instrumentation`."""
+    """Whether this process records traces and metrics, and whether they contain the content of messages.
+
+    The code of each request, model call and tool call reads `enable_instrumentation`, and records nothing if it is false.
+    """
 
     __slots__ = ("_instruments", "_is_refused", "enable_instrumentation", "enable_sensitive_data")
 
     def __init__(self) -> None:
         """Start with instrumentation off. A program may switch it on, or disable it permanently (`refuse`)."""
         self.enable_instrumentation = False
-        """Whether traces and metrics are recorded. If so, the MCP SDK, which records them, processes every request, also plain ones."""
+        """Whether traces and metrics are recorded. If so, the fast path, which serves plain requests without the MCP SDK, is not used."""
         self.enable_sensitive_data = False
         """Whether messages, tool arguments and results are recorded in traces and metrics."""
         self._is_refused = False
@@ -115,12 +118,12 @@ def enable_instrumentation(*, enable_sensitive_data: bool | None = None, force: 
 
 
 def enable_sensitive_telemetry(*, force: bool = False) -> None:
-    """Record traces and metrics, including the content of messages. After `disable_instrumentation`, `force` is needed."""
+    """Record traces and metrics, including the content of messages. No effect after `disable_instrumentation` without `force`."""
     enable_instrumentation(enable_sensitive_data=True, force=force)
 
 
 def disable_instrumentation() -> None:
-    """Stop recording traces and metrics; enabling them again needs `force`."""
+    """Stop recording traces and metrics. Afterwards, `enable_instrumentation` has no effect without `force`."""
     OBSERVABILITY_SETTINGS.refuse()
 
 
@@ -146,7 +149,10 @@ def get_meter(
 
 
 class Operation:
-    """A span and the measurement of its duration. Do the work inside `running`; or inside `active`, and then call `end` once."""
+    """An OpenTelemetry span, whose duration can also be recorded as a metric.
+
+    Run the measured code inside the context `running`; or inside the context `active`, and then call `end` once.
+    """
 
     __slots__ = ("_attributes", "_metric", "_span", "_start")
 
@@ -182,7 +188,10 @@ class Operation:
 
     @contextmanager
     def running(self, *, labels: Sequence[str] = ()) -> Generator[Span]:
-        """Make this span the active span, and end it when the context exits; an exception marks it as failed. `labels` are as in `end`."""
+        """Make this span the active span, and end it when the context exits; an exception marks it as failed.
+
+        `labels` are the names of the attributes that become labels of the metric of the duration.
+        """
         try:
             with self.active() as span:
                 yield span
@@ -231,7 +240,7 @@ class Operation:
 async def follow(
     operation: Operation, parts: AsyncGenerator[PartT, None], finish: Callable[[Sequence[PartT]], None]
 ) -> AsyncGenerator[PartT, None]:
-    """Yield the parts of a stream that an operation produces. The span is active only while a part is produced.
+    """Yield the parts of a stream that an operation produces. The operation's span is active only while a part is produced.
 
     `finish` receives all parts and must end the operation; it is called in every case.
     """

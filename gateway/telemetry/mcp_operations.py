@@ -40,7 +40,7 @@ async def measured(
     transport: Transport | None = None,
     code_of: Callable[[BaseException], int | None],
 ) -> ResultT:
-    """Call `work`, which serves a received request, return its result, and record its duration.
+    """Call `work`, which serves a received MCP request. Return its result, and record how long it took as a metric.
 
     `code_of` returns the JSON-RPC code of an exception, or `None`.
     """
@@ -106,7 +106,7 @@ async def traced(
 
 
 def note_unsent(method: str, params: Mapping[str, object], error: BaseException) -> None:
-    """Record the span of a request that was not sent because no connection could be opened, if instrumentation is on."""
+    """If instrumentation is on, record a failed span for a request that was not sent because no connection could be opened."""
     if not OBSERVABILITY_SETTINGS.enable_instrumentation:
         return
     labels = {"mcp.method.name": method, **_named(method, params)}
@@ -118,7 +118,7 @@ def note_unsent(method: str, params: Mapping[str, object], error: BaseException)
 
 @contextmanager
 def create_mcp_client_span(method_name: str, target: str | None = None, attributes: Attributes | None = None) -> Generator[Span]:
-    """Open a span around a request to an MCP server, for clients that do not use the SDK. The span is active inside.
+    """Context manager: open a span for a request to an MCP server, and make it active. For clients that do not use the SDK.
 
     `target` is the name of the tool or prompt. If instrumentation is off, the span is not recorded. An exception is recorded by its class.
     """

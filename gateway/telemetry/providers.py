@@ -36,8 +36,8 @@ def create_resource(
 ) -> Resource:
     """Return the OpenTelemetry resource that describes this program, with additional `attributes`.
 
-    `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` take precedence over arguments. `env_file_path` is as in
-    `configure_otel_providers`.
+    `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` take precedence over arguments. Variables in the file `env_file_path` are set
+    first, unless they are set already.
 
     Raises:
         ModuleNotFoundError: The extra `telemetry` is not installed.

@@ -1,7 +1,7 @@
 """Detects secrets by their form: a password in a URL, `?token=…`, `api_key=…`, `Authorization: Bearer …`. `SecretMask` uses it.
 
-It is applied to errors, logs and spans of other software, whose secrets the gateway does not know. Each pattern begins with a fixed word,
-so that long texts take linear time. A text that only names a field (`missing token`, `password: too short`) is not changed.
+The patterns are applied to errors, logs and spans of other software, whose secrets the gateway does not know. Each pattern begins with a
+fixed word, so that long texts take linear time. A text that only names a field (`missing token`, `password: too short`) is not changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAMES = (
     r"|(?:access|refresh|id|auth|session|bearer|api)[_-]?token"
 )
 _WORD = r"(?!(?:none|null|nil|undefined|true|false|missing|required|invalid|expired|empty|unset|redacted|string|str)\b)"
-"""Pattern that excludes words that error texts use in place of a secret's value."""
+"""Pattern that excludes words, such as `missing`, that error texts use in place of a secret's value."""
 _BARE = rf"{_WORD}[^\s&;,'\"<>()\[\]{{}}|\\*$%#][^\s&;,'\"<>()\[\]{{}}|\\#]*"
 _QUOTED = r"\\?[\"'][^\s\"'\\\[<{$*][^\"'\\\n]{0,511}(?=[\"'\\])"
 _FORMS = (

@@ -126,9 +126,9 @@ class OtelAttr(str, Enum):  # noqa: UP042  # unlike in StrEnum, `repr` of a memb
     NETWORK_PROTOCOL_NAME = "network.protocol.name"
 
     def __repr__(self) -> str:
-        """Return the exported name."""
+        """Return the name as OpenTelemetry exports it, such as `mcp.session.id`."""
         return self.value
 
     def __str__(self) -> str:
-        """Return the exported name."""
+        """Return the name as OpenTelemetry exports it, such as `mcp.session.id`."""
         return self.value

@@ -227,7 +227,7 @@ class Tool(Protocol):
         ...
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run the tool once. Its caller, the gate, has checked the arguments against the policy and the input schema.
+        """Run the tool once. The gate, which calls this, has checked the arguments against the policy and the input schema.
 
         A failure on which a model can act is returned as a `Complete` with `isError`, or raised as a `GatewayError`, which the gate
         converts to such a result.
@@ -254,7 +254,7 @@ TaskMethod = Literal["tasks/get", "tasks/update", "tasks/cancel"]
 
 @runtime_checkable
 class TaskTool(Protocol):
-    """Protocol of a tool of a remote server that forwards requests about MCP tasks, which calls of the tool started on the server."""
+    """Protocol of a remote server's tool that also forwards requests about MCP tasks: those as which the server runs the tool's calls."""
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
         """Send a task request to the server, and return its result in the form of MCP 2026-07-28. `taskId` in `params` is the server's id.
@@ -354,9 +354,9 @@ server's configuration entry waits until a person accepts it. `disabled`: the en
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """A wait of a server of protocol 2025-11-25 or older that blocks calls of other clients, shown in the server's status.
+    """A wait that blocks calls of other clients to a server of protocol 2025-11-25 or older. The server's status shows it.
 
-    The server waits for the answer to its request for input, or the gateway waits for the end of a cancelled call on the server.
+    Either the server waits for the answer to its request for input, or the gateway waits until a cancelled call has ended on the server.
     """
 
     method: str
@@ -402,19 +402,19 @@ class SourceStatus:
     state: SourceState
     tools: int
     milliseconds: float | None = None
-    """Milliseconds from the start of the connection until all lists were fetched; `None` before that."""
+    """Milliseconds from the start of the connection until the source's lists (such as its tools) were fetched; `None` before that."""
     error: str | None = None
     """Why the source is down or disabled, and what to do; `None` without an error."""
     failure: SourceFailure | None = None
-    """Kind of the failure in `error`, if it is one of those that a change of the configuration can mend."""
+    """Kind of the failure that `error` describes, if it is a rejection of credentials or a timeout; else `None`."""
     quarantined: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
     """Native name of each tool that is not served until a person accepts its definition → the reason, and the command that accepts it."""
     suspicious: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
-    """Listed items whose text reads like instructions to a model (such as `tool search`) → the reason. They are served nevertheless."""
+    """Listed item (such as `tool search`) whose text reads like instructions to a model → the reason. The items are served nevertheless."""
     since: str | None = None
     """Time at which the source began to fail, in ISO 8601; `None` if it does not fail."""
     loop: str | None = None
-    """If the source is this gateway itself, or a gateway connected to it: a text with the problem and the fix. Else `None`."""
+    """Text with the problem and the fix if the source is this gateway itself, or a gateway that is connected to it; else `None`."""
     questions: tuple[OpenQuestion, ...] = ()
     """Waits of an older server for input or for the end of a cancelled call, which block calls of other clients."""
 
@@ -436,7 +436,10 @@ class UpdatingSource(Protocol):
     """Protocol of a `Source` that reports updates of resources to which the gateway has subscribed."""
 
     def subscribe_updates(self, on_update: Callable[[str], None]) -> None:
-        """Call `on_update` with the native URI of each subscribed resource that changes. The function must not block or raise."""
+        """Register a function that the source calls with the native URI (its own URI) of each subscribed resource that changes.
+
+        The function must not block or raise.
+        """
         ...
 
 
@@ -477,9 +480,9 @@ class SkillServing(Protocol):
 
 @runtime_checkable
 class AskingSource(Protocol):
-    """Protocol of a `Source` that may request input from the client (`CallContext.ask`) during reads and prompts."""
+    """Protocol of a `Source` that may request input from the client (`CallContext.ask`) when it reads a resource or renders a prompt."""
 
     @property
     def may_ask(self) -> bool:
-        """Whether reads and prompts of this source may request input from the client, according to what the source knows now."""
+        """Whether reading a resource or rendering a prompt may request input from the client, as far as the source knows now."""
         ...

@@ -18,21 +18,26 @@ class Provenance:
     """The origin of a call: which agents, workflows or task the call is part of. The gateway sets these fields, never a request."""
 
     caller: Principal | None = None
-    """The principal with the scopes of its API key, after the gate authorized the call and removed them from `CallFacts.principal`.
+    """The principal of the original caller with the scopes of its API key. `None` before the gate has authorized the call.
 
-    `None` before that, and if the key has no scopes.
+    When the gate authorizes the call, it removes the scopes from `CallFacts.principal`, so they are stored in this field. `None` also if
+    the key has no scopes.
     """
     agent_depth: int = 0
     """Number of nested agent runs that this call is part of; 0 outside an agent."""
     named_in_files: frozenset[tuple[str, str]] = frozenset()
-    """Values of arguments that the surrounding agent and workflow files contain, so that the caller's scopes do not apply to them.
+    """Values of arguments that the call may use regardless of the scopes of the caller's API key.
 
-    Each is a pair of argument name and value: a constant of a workflow, or `skill_name` and the name of a skill.
+    They may be used because the surrounding agent and workflow files contain them. Each is a pair of argument name and value: a constant
+    of a workflow, or `skill_name` and the name of a skill.
     """
     shows_errors: bool = True
     """Whether the caller receives the text of an unexpected exception of a Python function. Inside an agent, the agent's file decides."""
     step_key: str = ""
-    """Key of this call as a step of a durable task; the key stays the same when the task is resumed. Empty outside a durable task."""
+    """Key of this call if it is a step of a durable task (a background call that continues after a restart); else empty.
+
+    The key stays the same when the task is resumed.
+    """
 
 
 DIRECT = Provenance()
@@ -66,7 +71,9 @@ class CallFacts:
     in_task: bool = False
     """Whether this call runs as a task, with the limit `tasks.maxWaitSeconds` instead of `timeoutSeconds`. False for its nested calls."""
     line: str = ""
-    """Key of requests that must use the same session with a server: a call of a task tool, and the polls of its task. Else empty."""
+    """Key of this call's session with the server, for a call that starts a task there: polls of the task have the same key and use the
+    same session. Empty for other calls.
+    """
     log_level: LogLevel | None = None
     """The least severe level of log messages that the caller wants to receive; `None` for no log messages."""
     provenance: Provenance = DIRECT
@@ -81,11 +88,11 @@ class CallFacts:
     def on_behalf_of(self) -> Principal:
         """The principal of the original caller with the scopes of its API key, also in calls that an agent or workflow makes for it.
 
-        The gate removes the scopes from `principal` when it has authorized a call; here they are still present.
+        When the gate has authorized a call, it removes the scopes from `principal`, but not from the principal that this property returns.
         """
         return self.provenance.caller or self.principal
 
     @property
     def skills_in_files(self) -> frozenset[str]:
-        """The names of skills that the surrounding agent and workflow files contain, so that this call may use these skills."""
+        """The names of the skills in the surrounding agent and workflow files. The scopes of the caller's API key do not apply to them."""
         return frozenset(value for name, value in self.provenance.named_in_files if name == SKILL_ARGUMENT)

@@ -27,7 +27,7 @@ from gateway.tools.ports import Caller, LogLevel, NoCaller, Presence
 ToolT = TypeVar("ToolT")
 
 Wait = Callable[[], contextlib.AbstractAsyncContextManager[None]]
-"""A function that returns a context manager, which a call enters while it waits for a person (it releases a concurrency slot meanwhile)."""
+"""Function that returns a context manager, which releases a concurrency slot of a call while the call waits for a person."""
 
 
 class CallClock:
@@ -98,7 +98,7 @@ class LateClock:
     __slots__ = ("_is_closed", "_seconds", "clock")
 
     def __init__(self, seconds: float) -> None:
-        """Create it without a clock. After `seconds`, the server begins to enforce the deadline of the call.
+        """Create a holder without a deadline. After `seconds`, the server begins to enforce the deadline that the holder then contains.
 
         The gate, which runs the call, enforces shorter deadlines from the start.
         """
@@ -108,9 +108,9 @@ class LateClock:
         """The clock whose deadline the server enforces; `None` if the gate, which runs the call, enforces all deadlines."""
 
     def takes(self, clock: CallClock, seconds: float) -> bool:
-        """Let the server enforce the deadline of `clock`, which is in `seconds`; return false if the gate must enforce it itself.
+        """Let the server enforce the deadline of `clock`, `seconds` from now; return false if the gate must enforce this deadline itself.
 
-        The gate runs the call and calls this. The server enforces only the first clock of a call, and only if its deadline is late enough.
+        Only the gate, which runs the call, uses this. The server enforces only the first deadline of a call, and only if it is late enough.
         """
         if self._is_closed or self.clock is not None or seconds <= self._seconds:
             return False
@@ -124,13 +124,13 @@ class LateClock:
 
 @dataclass(frozen=True, slots=True)
 class StartedStep:
-    """A step of a durable task, as `DurablePort.begin` returns it: newly started, or with the result that an earlier attempt recorded."""
+    """A step of a durable task (a background call that continues after a restart), newly started or with an already recorded result."""
 
     is_done: bool
     value: JsonValue
-    """The recorded result; `None` if the step has no recorded result."""
+    """The result of the step, as JSON, that an earlier attempt of the task recorded; `None` if `is_done` is false."""
     finish: Callable[[JsonValue], Awaitable[None]]
-    """Function that records the result of the step. The caller of `begin` calls it when the step has ended."""
+    """Function that records the result of the step. The code that began the step calls it when the step has ended."""
 
 
 class DurablePort(Protocol):
@@ -159,8 +159,8 @@ class DurablePort(Protocol):
     def question(self, name: str) -> str:
         """Return the key of the next question (request for input) with this name; a resumed task finds the stored answer by the key.
 
-        Call it only in code that runs again when the task is resumed, or on the step log of the step that contains the question. Otherwise
-        the numbers in the keys shift when a recorded step is skipped.
+        The keys are numbered. Code inside a step does not run again when the step is recorded, so it must use the step log of that step
+        (`scoped`): otherwise later questions of a resumed task would get other numbers.
         """
         ...
 
@@ -174,8 +174,8 @@ class DurablePort(Protocol):
     async def judged(self, key: str, problem: str = "") -> bool:
         """Report that the answer to the question with this key was used, or, with `problem`, why it cannot be used.
 
-        A refused answer is removed, and the client that sent it receives the problem as an error. Returns whether the question stays open:
-        if the code then repeats the same request with the same key, clients see it under the same name.
+        A refused answer is removed, and the client that sent it receives the problem as an error. Returns true if the question stays open,
+        so that the code can send the same request with the same key again; clients see it under the same name.
         """
         ...
 
@@ -189,9 +189,9 @@ class DurablePort(Protocol):
     ) -> JsonValue:
         """Run `work` once, and record its JSON result. `work` receives an idempotency key of the step, the same at every attempt.
 
-        Steps of the same name are numbered in their order. A step that was running when the process died runs again if it is `repeatable`
-        (a function receives the key without the task's id and decides); otherwise a person decides. Deadlines of `ctx`, the call that
-        contains the step, stop while a person decides.
+        Steps of the same name are numbered in their order. A step that was running when the process died runs again if `repeatable` is
+        true, or is a function that returns true for the step's key without the task's id. Otherwise a person decides; meanwhile the
+        deadlines of `ctx`, the call that contains the step, stop.
 
         Raises:
             ToolFailed: The outcome of an earlier attempt is unknown, and the step must not be repeated.
@@ -199,11 +199,11 @@ class DurablePort(Protocol):
         ...
 
     async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> StartedStep:
-        """Begin a step whose result the caller records later with `StartedStep.finish`. Other parameters and errors are those of `step`."""
+        """Begin a step of the task; its result is recorded later with `StartedStep.finish`. Parameters and errors are those of `step`."""
         ...
 
     def shows(self, message: str) -> contextlib.AbstractContextManager[None]:
-        """Show `message` as the task's status message inside the context, even if other parts of the task report progress."""
+        """Return a context manager inside which `message` is the task's status message, even if other parts of the task report progress."""
         ...
 
     async def keep(self, name: str, value: JsonValue) -> None:
@@ -217,7 +217,7 @@ class DurablePort(Protocol):
     async def goes_on(self) -> bool:
         """Return whether the task will be resumed, by another process or at the next start, although its code is being cancelled here.
 
-        If so, its calls that are in flight on servers must not be cancelled there, because the resumed task waits for their results.
+        If so, in-flight calls of the task must not be cancelled on their servers, because the resumed task waits for their results.
         """
         ...
 
@@ -246,14 +246,15 @@ class ToolGuard(Protocol[ToolT]):
         ...
 
     def lent(self, tools: Sequence[ToolT]) -> list[ToolT]:
-        """Return tools of other sources, which an agent has by its key `skills`, wrapped so that these policy checks apply to them too.
+        """Return tools of other sources that the agent has by the key `skills` of its file, wrapped so that the agent's policy applies too.
 
-        A call passes these checks, and then those of the tool's source. Tools that policy hides are left out. Rules use native names.
+        A call passes the checks of the agent's policy, and then those of the tool's source. Tools that the agent's policy hides are left
+        out. Rules of the policy contain the tools' names at their source.
         """
         ...
 
     async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:
-        """Ask a person to approve the call of `name`, which the text `shown` describes; return `None` if approved.
+        """Ask a person to approve the call of `name`, which the text `shown` describes. Return the refusal, or `None` if approved.
 
         `key` identifies the question in a durable task (`CallContext.question`).
 
@@ -265,8 +266,8 @@ class ToolGuard(Protocol[ToolT]):
     def function(self, reference: str, found: object, tool: ToolT) -> ToolT:
         """Return a tool that runs a Python function (`found`), wrapped so that its calls pass the policy checks (the gate).
 
-        `reference` is the name of the function in the file. The gate refuses each call if the policy of `function` or of the agent or
-        workflow denies the function.
+        `reference` is the name of the function in the agent's or workflow's file. The gate refuses each call if the policy of the source
+        `function`, or the policy of the agent or workflow, denies the function.
         """
         ...
 
@@ -279,7 +280,7 @@ class CallPorts:
     presence: Presence | None = None
     """Tracks whether the client is connected, for a request in a 2025 session over HTTP. Other requests end with their connection."""
     durable: DurablePort | None = None
-    """The step log of the durable task that contains the call; `None` outside a task."""
+    """Records the steps of the durable task (a background call that continues after a restart) that contains the call; `None` outside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,7 +336,7 @@ class CallContext:
         return self.with_facts(dataclasses.replace(self.facts, meta=meta))
 
     def with_answers(self, answers: JsonMapping | None, state: str | None) -> CallContext:
-        """Return a copy with the client's answers to requests for input, and the `requestState` of these; both `None` for a new call."""
+        """Return a copy with the client's answers to requests for input, and the requests' `requestState`; both `None` for a new call."""
         return self.with_facts(dataclasses.replace(self.facts, input_responses=answers, request_state=state))
 
     def with_state(self, state: str | None) -> CallContext:
@@ -347,11 +348,11 @@ class CallContext:
         return CallContext(self.facts, dataclasses.replace(self.ports, caller=caller), self.limits, self.run)
 
     def with_durable(self, durable: DurablePort | None) -> CallContext:
-        """Return a copy of the context with another step log of the durable task, or without one."""
+        """Return a copy of the context with another recorder for steps of the durable task that contains the call, or without one."""
         return CallContext(self.facts, dataclasses.replace(self.ports, durable=durable), self.limits, self.run)
 
     def with_wait(self, wait: Wait) -> CallContext:
-        """Return a copy with one more concurrency slot to release during waits for a person: `wait` returns the context manager for it."""
+        """Return a copy with one more concurrency slot, which the context manager from `wait` releases during waits for a person."""
         return dataclasses.replace(self, limits=dataclasses.replace(self.limits, waits=(*self.limits.waits, wait)))
 
     def for_invocation(self, invocation: Invocation) -> CallContext:
@@ -379,16 +380,16 @@ class CallContext:
         return CallContext(facts, self.ports, self.limits, AgentScope(invocation=invocation, tool_guard=self.run.tool_guard))
 
     def limited(self, clock: CallClock, wait: Wait | None) -> CallContext:
-        """Return a copy of the context with one more deadline and, if `wait` is given, one more concurrency slot."""
+        """Return a copy with one more deadline (`clock`) and, if `wait` is given, one more concurrency slot to release during waits."""
         held = self.limits
         waits = held.waits if wait is None else (*held.waits, wait)
         limits = CallLimits(clocks=(*held.clocks, clock), waits=waits, late_clock=held.late_clock)
         return CallContext(self.facts, self.ports, limits, self.run)
 
     def authorized(self) -> CallContext:
-        """Return the context for an authorized call: its principal has no scopes, because an agent or workflow may use what its file names.
+        """Return the context for a call that the gate has authorized: its principal no longer has the scopes of the caller's API key.
 
-        `on_behalf_of` still returns the principal with its scopes.
+        So the scopes do not apply to nested calls, by which an agent or workflow uses what its file names. `on_behalf_of` has them still.
         """
         return self._from(self.facts.principal.unscoped(), caller=self.facts.on_behalf_of)
 
@@ -399,15 +400,15 @@ class CallContext:
     def for_argument(self, name: str, value: str) -> CallContext:
         """Return the context with which to check whether this call may use `value`, the value of its argument `name` (such as a URI).
 
-        A value that a workflow's or agent's file contains may be used regardless of the caller's scopes; for other values, the scopes
-        apply. Values that an agent's model chooses count as the caller's, because the caller's prompt controls the model.
+        The scopes of the caller's API key apply to the value, unless a workflow's or agent's file contains it. Values that an agent's model
+        chooses count as the caller's, because the caller's prompt controls the model.
         """
         return self if (name, value) in self.facts.provenance.named_in_files else self.as_caller()
 
     def inside_agent(self, skills: Sequence[str] = (), *, shows_errors: bool = False) -> CallContext:
-        """Return the context for the run of an agent whose file names `skills`, which it may use regardless of the caller's scopes.
+        """Return the context for the run of an agent whose file names `skills`. The scopes of the caller's API key do not apply to these.
 
-        Constants in the file of a surrounding workflow are no longer exempt from these scopes.
+        Inside the run, the scopes apply to constants in the file of a surrounding workflow, which were exempt outside.
         """
         named = frozenset((SKILL_ARGUMENT, skill) for skill in skills)
         came = self.facts.provenance
@@ -416,7 +417,7 @@ class CallContext:
         )
 
     def named_in_file(self, constants: frozenset[tuple[str, str]]) -> CallContext:
-        """Return the context of a call that may use `constants` regardless of the caller's scopes, because a workflow's file has them.
+        """Return the context of a call to whose `constants`, from a workflow's file, the scopes of the caller's API key do not apply.
 
         Each constant is a pair of argument name and value.
         """
@@ -424,7 +425,7 @@ class CallContext:
         return self._with_provenance(dataclasses.replace(came, named_in_files=came.named_in_files | constants))
 
     def as_step(self, durable: DurablePort | None, key: str) -> CallContext:
-        """Return the context of a step of a durable task. Servers receive the step's `key` as an idempotency key."""
+        """Return the context of a call that is a step of a durable task. Servers receive the step's `key` as an idempotency key."""
         step = self._with_provenance(dataclasses.replace(self.facts.provenance, step_key=key)).with_durable(durable)
         return step.with_meta({**self.facts.meta, IDEMPOTENCY_KEY: key})
 
@@ -465,7 +466,7 @@ class CallContext:
             yield
 
     async def here(self) -> None:
-        """Wait until the client has an open stream for messages. Call it inside `waiting`, so that the call ends if the client is lost."""
+        """Wait until the client has an open stream for messages. Use it inside `waiting`, so that a lost client ends the call."""
         if self.ports.presence is not None:
             await self.ports.presence.here()
 

@@ -27,7 +27,7 @@ MAX_ROUNDS = 10
 """Maximum number of times that one call may request input. A server that requests input more often is assumed to be stuck."""
 
 WITHDRAW_SECONDS = 5.0
-"""Seconds to wait until a remote gateway ends a call whose requests for input stay unanswered. After that, only its deadline ends it."""
+"""Seconds to wait until a remote gateway ends a call whose requests for input stay unanswered. Else the call ends at its deadline."""
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -48,10 +48,10 @@ async def drive_rounds(
     name: str,
     arguments: JsonObject | None = None,
 ) -> OutcomeT:
-    """Make a call (`work`), and repeat it while its outcome is `InputRequired`, each time with answers for which the caller is asked.
+    """Make a call (`work`). While its outcome is `InputRequired`, ask the caller for the answers, and repeat the call with them.
 
-    `work` receives a context with the answers. `name` is the name of the call in errors. Together with `arguments` it identifies the
-    questions in a durable task.
+    `work` receives a context with the answers. `name` is the name of the call in errors. `name` and `arguments` identify the questions in a
+    durable task.
     """
     outcome = await work(ctx)
     return await drive_on(outcome, work, ctx, name, arguments) if isinstance(outcome, InputRequired) else outcome
@@ -89,11 +89,11 @@ async def drive_on(
 async def withdraw(asked: InputRequired, work: Callable[[CallContext], Awaitable[object]], ctx: CallContext) -> None:
     """End a call on a remote gateway that waits there for the answers to `asked`, because the requests for input will not be answered.
 
-    Does nothing if no call waits. `work` sends the call again, with a key in `_meta` that ends it; `ctx` is the context of the last
+    Does nothing if no call waits there. `work` sends the call again, with a key in `_meta` that ends it; `ctx` is the context of the last
     attempt.
 
-    Returns when the call has ended there, or after `WITHDRAW_SECONDS`. Cancellation does not interrupt it: the request is sent in a
-    separate task, because a shielded scope does not protect the current task from `asyncio.Task.cancel`.
+    Returns when the call has ended on the remote gateway, or after `WITHDRAW_SECONDS`. Cancellation does not interrupt the request: it is
+    sent in a separate task, because a shielded scope does not protect the current task from `asyncio.Task.cancel`.
     """
     if HELD_KEY not in asked.meta or asked.state is None:  # without a state, the remote gateway would start a new call
         return
@@ -137,9 +137,9 @@ def digest_of(value: JsonValue) -> str:
 
 
 def keyed(request: JsonObject, key: str) -> JsonObject:
-    """Return a copy of a request for input with `key`, its key in the server's `InputRequired`, in `_meta`.
+    """Return a copy of a request for input whose `_meta` contains `key`, the key of the request in the server's `InputRequired`.
 
-    A durable task then uses the same key for its clients.
+    A durable task shows the request to clients under this key.
     """
     params: JsonObject = request.get("params") or {}
     return {**request, "params": {**params, "_meta": {**(params.get("_meta") or {}), ASK_KEY: key}}}

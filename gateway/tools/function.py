@@ -77,7 +77,7 @@ class _SkipParsing(Enum):
 
 
 SKIP_PARSING = _SkipParsing.SKIP_PARSING
-"""A value for `result_parser`, with which `FunctionTool.invoke` returns the function's return value unchanged."""
+"""A value for the parameter `result_parser` of `FunctionTool`: `invoke` then returns the function's return value unchanged."""
 
 
 class FunctionTool(Generic[P, R]):
@@ -105,9 +105,9 @@ class FunctionTool(Generic[P, R]):
 
         `func=None` declares a tool without a function, for which `name` is required: the program that runs an agent answers its calls. The
         signature is read at first use, so annotations may name objects that are defined later. With `approval_mode="always_require"` a
-        person must approve each call. `max_invocations` and `max_invocation_exceptions` limit the calls and failures of the object.
-        `include_detailed_errors` decides whether the caller receives the text of an unexpected exception. By default every caller does,
-        except an agent's model, for which the agent's `include-detailed-errors` decides.
+        person must approve each call. `max_invocations` and `max_invocation_exceptions` limit the calls and failures of this object.
+        `include_detailed_errors` decides whether the caller receives the text of an unexpected exception. If it is `None`, every caller
+        receives the text, except an agent's model, for which the key `include-detailed-errors` of the agent's file decides.
 
         Raises:
             ValueError: The name is missing or is not a valid tool name, or a limit is below 1.
@@ -351,8 +351,8 @@ class FunctionTool(Generic[P, R]):
         A cancelled sync function is abandoned: its thread continues, and its result is dropped.
 
         Raises:
-            ToolFailed: The arguments do not match the schema, the tool is only declared, or the function raised; its exception is the
-                `__cause__`. A `GatewayError` of the function is raised unchanged.
+            GatewayError: The function raised this error.
+            ToolFailed: The arguments do not match the schema, the tool is only declared, or another error in the function (`__cause__`).
         """
         value = await self.run(arguments, ctx)
         if isinstance(value, Complete | InputRequired | TaskStarted):
@@ -368,7 +368,7 @@ class FunctionTool(Generic[P, R]):
         """Run the function once, and return its result as JSON; a `ToolOutcome` that the function returns stays unchanged.
 
         Raises:
-            ToolFailed: The arguments do not match the schema, the tool is only declared, or the function raised (`__cause__`).
+            ToolFailed: The arguments do not match the schema, the tool is only declared, or the function raised an exception (`__cause__`).
         """
         return await self._value(arguments, ctx)
 

@@ -44,7 +44,7 @@ STAYS = "The earlier version stays in use."
 
 
 def still_served(problem: str) -> str:
-    """Return the message about a changed file that cannot be loaded, with a last sentence that its earlier version stays in use."""
+    """Return `problem`, a message about a changed file that cannot be loaded, and the sentence that its earlier version stays in use."""
     return f"{problem}{'' if problem.endswith(('.', '?', '!')) else '.'} {STAYS}"
 
 
@@ -119,7 +119,7 @@ class FunctionSource:
         """Do nothing, because modules are imported only once, so that the list of tools never changes."""
 
     def _keep(self, module_name: str, problem: str) -> None:
-        """Add a module that cannot be imported to `problems`, and serve its tools of the earlier source, if there was one."""
+        """Add a module that cannot be imported to `problems`. If the replaced source has tools of the module, continue to serve them."""
         before = self._previous
         kept = [] if before is None else [tool for name, tool in before._tools.items() if before._homes[name] == module_name]
         self._note(module_name, still_served(problem) if kept else problem)

@@ -53,10 +53,10 @@ class FunctionInvocationContext:
         self.function: NamedTool = named(function)
         """The tool that is called. Middleware may replace it."""
         self.arguments: JsonObject = _as_dict(arguments)
-        """The arguments of the call. For a Python function, they are validated, converted to the annotated types, and have defaults.
+        """The arguments of the call. Valid arguments of a Python function are converted to the annotated types, and have defaults.
 
-        Invalid arguments stay as the model wrote them, with the reason in `metadata["argument_error"]`. Middleware may correct them,
-        because the call validates them again.
+        If the arguments are invalid, they stay as the model wrote them, and `metadata["argument_error"]` has the reason. Middleware may
+        correct them, because the call validates them again.
         """
         self.session = session
         self.metadata: JsonObject = dict(metadata) if metadata else {}
@@ -75,7 +75,10 @@ class FunctionInvocationContext:
 
     @classmethod
     def for_call(cls, function: Tool, arguments: JsonMapping, ctx: CallContext) -> FunctionInvocationContext:
-        """Return the object to pass to a function's parameter annotated with this class: that of the agent's run, or a new one outside."""
+        """Return the object to pass to a function's parameter annotated with this class.
+
+        It is the object for the current tool call of an agent's run, or a new object outside an agent's run.
+        """
         current = ctx.run.invocation
         return current if isinstance(current, cls) else cls(function, arguments, ctx=ctx)
 

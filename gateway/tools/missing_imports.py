@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def missing_imports(error: ImportError, folder: str) -> tuple[list[str], list[str]]:
-    """Find all imports that fail in the files of an import error's traceback that lie below `folder`.
+    """Find the imports that fail in Python files below `folder`. Only files in the traceback of `error` are searched.
 
     Returns the modules that do not exist, and the names that do not exist in their module, as `module.name`. Only statements at the top
     level of a file count, because imports in `try` and `if` may be optional. Names are checked only in modules that are already imported.

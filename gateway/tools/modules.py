@@ -23,7 +23,10 @@ from types import ModuleType
 from gateway.config.watch import Signature, signature_of
 
 _CLOCK_TICK_NS = 10_000_000
-"""Assumed resolution of the timestamps of a file system, in nanoseconds (10 ms), by which an import's time is compared with a file's."""
+"""Assumed resolution of file timestamps, in nanoseconds (10 ms).
+
+A file that was changed up to this time before an import counts as changed after the import began.
+"""
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Names of folders with installed packages. Their modules are not recorded, even if they lie in the configuration's folder."""
@@ -113,7 +116,7 @@ class OwnModules:
 
 
 def current_generation() -> int:
-    """Return how often the user's modules were dropped, so that they are imported again; 0 if nothing records the imports."""
+    """Return how often the operator's Python modules were dropped to be imported again; 0 if no `OwnModules` records imports."""
     modules = current_modules()
     return modules.generation if modules is not None else 0
 

@@ -67,15 +67,15 @@ class Presence(Protocol):
         ...
 
     def need(self) -> None:
-        """From now on, end the request if the client is lost, because it waits for the client. Each call needs its own `release`."""
+        """Note that the request waits for the client: from now on, a lost client ends the request. Each call needs its own `release`."""
         ...
 
     def release(self) -> None:
-        """Undo one call of `need`, so that the request continues if the client is lost."""
+        """Take back one call of `need`. When all calls of `need` are taken back, a lost client no longer ends the request."""
         ...
 
     def waiting(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Return a context manager for a wait for a person or in a queue, during which a lost client ends the request (see `need`)."""
+        """Return a context manager for a wait for a person or in a queue. Inside it, a lost client ends the request, as after `need`."""
         ...
 
 
@@ -118,7 +118,10 @@ class NoCaller:
 
 
 class PassingCaller:
-    """Base class of `Caller`s that pass progress, log messages and requests for input to another `Caller`, some of them changed."""
+    """Base class of `Caller`s that pass progress, log messages and requests for input to another `Caller`.
+
+    A subclass overrides the methods of messages that it changes.
+    """
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller

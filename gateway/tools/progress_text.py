@@ -26,9 +26,9 @@ class NewLines:
         self._last: str | None = None
 
     def take(self, message: str | None) -> str | None:
-        """Return the message if it differs from the previous one, else `None`.
+        """Return the text of a progress notification, or `None` if the text is empty or equal to the previous text.
 
-        A progress notification without a message still shows that the call continues.
+        With `None`, the notification is sent without a text, because it still shows that the call continues.
         """
         if not message or message == self._last:
             return None

@@ -16,10 +16,13 @@ from gateway.tools.context import CallContext
 T = TypeVar("T")
 
 MAX_WRONG_ANSWERS = 5
-"""Maximum number of unusable answers to one question. More raise an error, because a program rather than a person sends so many."""
+"""Number of unusable answers to one question after which an error is raised, because not a person but a program sends so many."""
 
 MAX_WRONG_TASK_ANSWERS = 100
-"""Maximum number of unusable answers to one question of a durable task. It is high, because an error would end a task of many days."""
+"""Number of unusable answers to one question of a durable task (a background call that continues after a restart) that raise an error.
+
+It is high, because the error ends the task, which may have run for days.
+"""
 
 
 async def ask_until_usable(
@@ -28,8 +31,10 @@ async def ask_until_usable(
     """Send a request for input to the caller, pass the answer to `use`, and return the result of `use`.
 
     If `use` refuses the answer to a form or link (by `AnswerRefused`), the request is sent again with the reason. `key` identifies the
-    request in a durable task; each repetition has a new key, so that a resumed task finds the stored answers. Set `judges` if `use` may
-    refuse answers that match the schema of the request: a task may then repeat the request with the same key.
+    request in a durable task, so that a resumed task finds the stored answers; each repetition has a new key.
+
+    Set `judges` if `use` may refuse answers that match the schema of the request. In a durable task, the client that answered then receives
+    the reason, and the request is repeated unchanged with the same key.
 
     Raises:
         AnswerRefused: Too many answers were refused, or the refused answer was not given by a person (sampling, roots).

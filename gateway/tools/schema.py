@@ -80,7 +80,7 @@ class FunctionSchema:
     returns: TypeAdapter[Any] | None = field(default=None, repr=False)
     """Converts results to the annotated return type; `None` unless that type is described by an object schema."""
     check: SchemaCheck | None = field(default=None, repr=False)
-    """Validates the arguments by a JSON Schema; used without a pydantic model."""
+    """Validates the arguments by a JSON Schema if `model`, the pydantic model that would validate them, is `None`."""
     context_type: type[ContextType] | None = None
     """Class that provides the value of the context parameter; `None` if the parameter receives the `CallContext` itself."""
 
@@ -133,7 +133,7 @@ class FunctionSchema:
         }
 
     def to_json(self, value: object) -> JsonValue:
-        """Convert the result of the function to JSON. If the function has an output schema, the result is validated and converted to it.
+        """Convert the result of the function to JSON. If there is an output schema, the annotated return type first validates the result.
 
         Raises:
             ValueError: The value does not have the annotated type, or has no JSON form.

@@ -72,7 +72,9 @@ async def validate_chat_options(options: JsonMapping) -> JsonObject:
 
 
 def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
-    """Return the tools in a dict by name, in order. If a tool occurs several times, alone or wrapped by a gate, the first item is used.
+    """Return the tools in a dict by name, in order. If a tool occurs several times, the first item is used.
+
+    A tool, and the same tool wrapped by a gate (policy checks), count as one tool.
 
     Raises:
         ValueError: Two different tools have the same name.

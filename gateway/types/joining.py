@@ -27,7 +27,7 @@ class _HasRaw(Protocol):
 def append_content(contents: list[Content], content: Content) -> None:
     """Add a streamed content to the list: join it to the last content if both are parts of one text or one tool call, otherwise append it.
 
-    A tool call that the caller must answer replaces earlier parts with the same call id.
+    A tool call that the program must answer itself (`user_input_request`) replaces earlier parts with the same call id.
     """
     before = contents[-1] if contents else None
     if content.type == "function_call" and content.user_input_request:

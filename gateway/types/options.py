@@ -55,7 +55,7 @@ class ChatOptions(TypedDict, total=False):
     """Id of a conversation that the provider stores and the call continues."""
     additional_properties: JsonObject
     loop: JsonMapping
-    """Limits of the function loop, which runs the tools that the model calls. They replace the agent's limits, and are never sent."""
+    """Limits of the function loop, which runs the tools that the model calls; not sent to the provider. They replace the agent's limits."""
 
 
 def tool_mode(choice: ToolMode | str | None) -> ToolMode | None:

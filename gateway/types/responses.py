@@ -241,7 +241,7 @@ class _Response(Generic[UpdateT]):
     _optional: ClassVar[tuple[str, ...]]
     """Names of the attributes of the response that `to_dict` includes if they are set, in this order."""
     _own: ClassVar[tuple[str, ...]]
-    """Names of the attributes that only this class of responses and its class of updates have, and that are copied between the two."""
+    """Names of attributes that the other class of responses does not have. Joining or splitting copies them from or to the updates."""
     _update: ClassVar[Callable[..., Any]]
     """Class of the updates (parts of a streamed response) that `from_updates` joins to a response of this class."""
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable

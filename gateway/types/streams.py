@@ -68,7 +68,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         transform: Callable[[UpdateT], OuterUpdateT | Awaitable[OuterUpdateT]],
         finalizer: Callable[[Sequence[OuterUpdateT]], OuterFinalT | Awaitable[OuterFinalT]],
     ) -> ResponseStream[OuterUpdateT, OuterFinalT]:
-        """Return a stream of this stream's parts, each converted by `transform`. `finalizer` makes its complete response.
+        """Return a new stream of this stream's parts, each converted by `transform`. `finalizer` makes the new stream's complete response.
 
         The hooks of this stream still run.
         """
@@ -135,7 +135,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
 
     @property
     def updates(self) -> Sequence[UpdateT]:
-        """The parts of the response that have arrived so far, before transform hooks."""
+        """The parts of the response that have arrived so far, unchanged by transform hooks."""
         return self._seen
 
     def __await__(self) -> Generator[Any, None, ResponseStream[UpdateT, FinalT]]:

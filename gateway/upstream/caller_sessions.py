@@ -1,8 +1,8 @@
-"""`CallerSessions`: opens separate sessions with an MCP 2025 server for the callers that cannot share one.
+"""`CallerSessions`: opens separate sessions with an MCP 2025 server for the callers that cannot share a session.
 
 In MCP versions before 2026-07-28, the client's capabilities are fixed when a session begins, and the server sends requests for input
 (sampling, elicitation, roots) on the session. So each caller that supports such requests needs a session of its own. Sessions are opened on
-demand, limited in number, and closed when idle. Each runs in its own task of the owner's task group.
+demand, limited in number, and closed when idle. Each session runs in its own task, in the task group of the object's owner.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gateway.upstream.transport import Remote
 logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 256
-"""Maximum number of sessions that one server has at once for single callers."""
+"""Maximum number of sessions with one server at once that each belong to a single caller."""
 
 IDLE_SECONDS = 600.0
 """Seconds without a call after which the session of a caller is closed."""
@@ -50,7 +50,7 @@ class _Held:
     leaving: bool = False
 
     def idle_since(self) -> float | None:
-        """Return the time of the last use, or `None` while the session is in use or being opened."""
+        """Return the time at which the last call on the session ended, or `None` while the session is in use or being opened."""
         return None if self.users or self.session is None else self.last_used
 
     def evict(self) -> None:
@@ -94,12 +94,12 @@ class CallerSessions:
                 self._remote.children.note_idle()
 
     def _key(self, ctx: CallContext, capabilities: JsonObject) -> str:
-        """Return the key of the session for a call. Calls with equal keys share a session.
+        """Return the key of the server session on which a call runs. Calls with equal keys share a session.
 
-        Calls without `capabilities` share one session, unless policy separates callers. With `capabilities`, the calls of one session of an
-        MCP 2025 client share one. Each call of an MCP 2026 client gets a session to itself, because a request that the server sends outside
-        a call's response stream does not name the call to which it belongs. Calls of either client with the same nonempty `CallFacts.line`
-        share one.
+        `capabilities` are the client capabilities to declare to the server; without them, the server cannot request input. Then all calls
+        share one session, unless policy separates callers. With capabilities, all calls that come from one session of an MCP 2025 client
+        share a server session, while concurrent calls of an MCP 2026 client never share one: the gateway could not tell to which of them a
+        request for input belongs. A call that starts a task and the polls of its task (`CallFacts.line`) always share a session.
         """
         if not capabilities:
             separate = self._remote.policy.callers == "separate"

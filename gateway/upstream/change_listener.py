@@ -118,7 +118,7 @@ class ChangeListener:
             self._relisten.set()
 
     async def _ask(self, session: Session, method: str, uri: str) -> None:
-        """Send `resources/subscribe` or `resources/unsubscribe`, with `SUBSCRIBE_SECONDS` as timeout, because no call limits its time.
+        """Send `resources/subscribe` or `resources/unsubscribe`, with the timeout `SUBSCRIBE_SECONDS`, because no call's deadline applies.
 
         Raises:
             UpstreamError: The request failed, or timed out.

@@ -62,7 +62,7 @@ class Holder(Protocol):
     """The owner of one running child process, which can stop it to make room for another process."""
 
     def idle_since(self) -> float | None:
-        """Return the time of the last use, or `None` while the process is in use or starting."""
+        """Return the time at which the process was last used for a call, or `None` while it is in use or starting."""
         ...
 
     def evict(self) -> None:
@@ -117,7 +117,7 @@ class ChildProcesses:
 
     @asynccontextmanager
     async def place(self, server: str, holder: Holder) -> AsyncGenerator[None, None]:
-        """Count one process of `server` towards the limit inside the context. At the limit, stop an idle process first.
+        """Count one process of `server` towards the limit while this context is entered. At the limit, stop an idle process first.
 
         Raises:
             NotSent: The limit is reached, and all processes are busy.

@@ -89,7 +89,7 @@ class Connection:
         self.settled = anyio.Event()
         """Set when the first attempt to connect has ended; set at once if only the first call is to start that attempt."""
         self.responded = anyio.Event()
-        """Set when the server has answered the first handshake; at the latest together with `settled`."""
+        """Set when the server has answered the first handshake, or when the first attempt to connect has ended (`settled`)."""
         self._remote = remote
         self._places = remote.children if isinstance(remote.entry, StdioServer) else None
         """Limits the child processes of the gateway, and is notified when this server's process is idle. `None` for a server over HTTP."""
@@ -123,8 +123,9 @@ class Connection:
     async def session(self, *, probe: bool = False, patient: bool = False) -> Session:
         """Return the live session. If no session is open, wait for the running attempt to open a session, or start an attempt.
 
-        With `probe`, the session is for a call: if the server is failing although its session is open, only one caller gets the session, to
-        try the server, and all other callers get the error. With `patient`, wait for one more attempt after a failed attempt.
+        Pass `probe` if the session is for a call. If the server is failing although its session is open, then only one call per
+        `PROBE_SECONDS` gets the session, to try the server; other calls get the error. With `patient`, wait for one more attempt after a
+        failed attempt to connect.
 
         Raises:
             NotSent: No session was opened within `connectTimeoutSeconds`, or the server is failing; the message gives the last failure.
@@ -180,7 +181,10 @@ class Connection:
         return f"Server {self.server!r} is still starting; try again in a moment."
 
     def try_at_once(self) -> None:
-        """Drop the wait after a failure, so that the next call tries the server at once. For when the cause of the failure was removed."""
+        """Let the next call try the server at once, without the wait after a failure.
+
+        Called when the cause of the failure was removed, for example because a person signed in.
+        """
         self._retry_at = float("-inf")
 
     def note_failure(self, error: NotSent) -> None:
@@ -302,9 +306,9 @@ class Connection:
         self._watch_scope = None
 
     def _end_session(self, started: float) -> None:
-        """Give the session to no further call, before it is closed, which may take some time.
+        """Stop using the session for calls, because it has ended. Closing it, which may take some time, follows later.
 
-        If it was open for at least `STABLE_SECONDS`, let `run` open a new session at once.
+        If the session was open for at least `STABLE_SECONDS`, let `run` open a new session at once.
         """
         self._session = None
         if not self._resting and anyio.current_time() - started >= STABLE_SECONDS:

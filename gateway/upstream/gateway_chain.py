@@ -19,7 +19,7 @@ MAX_HOPS = 8
 """Maximum number of gateways through which one call may pass."""
 
 _DATA = frozenset({"_meta", "structuredContent", "arguments", "input"})
-"""Members of a result in which no `_meta` is searched, because their value is data of a tool, or is `_meta` itself."""
+"""Members of a result inside which no further `_meta` is searched: their value is data of a tool, or is a `_meta` itself."""
 
 
 _ValueT = TypeVar("_ValueT", JsonObject, list[JsonObject])
@@ -98,7 +98,10 @@ def extend_via(meta: JsonMapping, own_id: str, server: str) -> JsonObject:
 
 
 def without_loops(entries: Sequence[JsonObject], own_id: str) -> list[JsonObject]:
-    """Return those listing entries of a server whose `_meta` does not name this gateway (`own_id`) as one that they came through."""
+    """Return the listing entries of a server without those that came through this gateway.
+
+    The `_meta` of an entry lists the ids of the gateways that it came through; `own_id` is the id of this gateway.
+    """
     return [e for e in entries if own_id not in hops_of(cast("JsonMapping | None", e.get("_meta")), HOPS_KEY)]
 
 

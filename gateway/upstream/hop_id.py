@@ -27,7 +27,7 @@ STDIO = "stdio"
 def hop_id(state: StateFolder, loaded: LoadedConfig, endpoint: str | None) -> str:
     """Return the id of the gateway that serves `loaded` at `endpoint`: a port as text, or `STDIO`. Blocks.
 
-    With `None`, the endpoint is the configured port. If another gateway with the same configuration started this gateway as a child
+    If `endpoint` is `None`, the configured port is used. If another gateway with the same configuration started this gateway as a child
     process, return the id of that gateway, because the two gateways form a loop.
 
     Raises:

@@ -1,8 +1,9 @@
 """`InputGuard`: decides on each request for input of a remote server, and on the client capabilities that are declared to the server.
 
 Requests for input are sampling, elicitation and roots: requests that an MCP 2025 server sends, and those in `input_required` results of an
-MCP 2026 server. `policy.input_requests` has the rules. An allowed request goes to the caller, except for sampling requests that a model of
-the gateway answers (`sampling.mode` `answer`, and `ask` after approval). `input_rounds` handles the `input_required` results.
+MCP 2026 server. `policy.input_requests` has the rules. An allowed request goes to the caller. A sampling request goes to a model of the
+gateway instead if the policy's `sampling.mode` is `answer`, or if it is `ask` and a model is configured; `ask` first needs a person's
+approval. `input_rounds` handles the `input_required` results.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class InputGuard:
         self._model = policy.sampling.model or "auto"
         models = services.models if policy.sampling.mode in ("ask", "answer") else None
         self.answers_itself = models is not None and models.can_answer(self._model)
-        """Whether a configured model answers sampling requests of this server."""
+        """Whether a model of the gateway, not the client's model, answers sampling requests of this server."""
         self.approving: list[tuple[CallContext, str]] = []
         """The calls whose request for input waits for an approval: the context of each call, and its approvers."""
 
@@ -223,9 +224,11 @@ class InputGuard:
             raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
 
     async def _count(self, ctx: CallContext) -> int:
-        """Count a sampling request of this server for the caller in the gateway's database, and return their number in the hour before.
+        """Count a sampling request of this server for the caller in the gateway's database.
 
-        Without a quota (`sampling.maxRequests`), return 0 and count nothing.
+        Return the number of the caller's sampling requests from this server in the hour before.
+
+        If the policy sets no quota (`sampling.maxRequests`), count nothing and return 0.
         """
         limit = self._policy.sampling.max_requests
         if not limit:

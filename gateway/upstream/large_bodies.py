@@ -75,8 +75,8 @@ class LargeBodies:
     def __init__(self, max_bytes: int, *, used: Callable[[], None] | None = None) -> None:
         """Grant at most `max_bytes` of memory for large responses at once, and at most half of that to one caller.
 
-        A response larger than half is granted if its caller has no other large response, and one larger than `max_bytes` if no caller has.
-        `used` is called in the event loop each time granted memory was returned.
+        A response larger than half of `max_bytes` is granted if its caller has no other large response, and a response larger than
+        `max_bytes` if no caller has a large response. `used` is called in the event loop each time granted memory was returned.
         """
         self.max_bytes = max_bytes
         self._used = used
@@ -90,7 +90,10 @@ class LargeBodies:
         self._waiting: CallerQueues[_PendingClaim] = CallerQueues()
 
     def claim(self, caller: str, size: int, granted: Callable[[], None]) -> Claim:
-        """Claim `size` bytes of memory for a large response to `caller`. If the claim is not granted at once, `granted` is called later."""
+        """Claim `size` bytes of memory for a large response to `caller`.
+
+        The claim is granted at once or later. The callback `granted` is called only if it is granted later.
+        """
         wish = _PendingClaim(caller, size, granted)
         self._waiting.add(caller, wish)
         self._grant(quietly=wish)
@@ -138,9 +141,10 @@ class LargeBodies:
         self._grant()
 
     def _grant(self, quietly: _PendingClaim | None = None) -> None:
-        """Grant the waiting claims that fit, one of each caller in turn, and call `granted` of each except the claim `quietly`.
+        """Grant the waiting claims that fit, one of each caller in turn, and call the callback `granted` of each claim.
 
-        A claim that does not fit into the total blocks all later claims, so that it is granted in the end.
+        The callback of the claim `quietly` is not called. A claim that does not fit into the total blocks all later claims, so that it is
+        granted in the end.
         """
         is_moving = True
         while is_moving:

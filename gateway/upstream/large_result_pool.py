@@ -73,7 +73,9 @@ class HelperProcess:
         )
 
     def ask(self, fields: JsonObject, parts: Sequence[bytes] = ()) -> tuple[JsonObject, bytes]:
-        """Send an order, `fields` with `parts` as its body, and return the fields and the body of the reply.
+        """Send an order to the process, and return its reply. Order and reply each consist of a JSON object and a body of bytes.
+
+        `fields` is the JSON object of the order, and `parts` its body.
 
         Raises:
             OSError: The process ended.
@@ -124,8 +126,9 @@ class HelperPool:
     ) -> tuple[Decoded, Releasable | None]:
         """Parse a message with a helper process. Takes ownership of `parts`.
 
-        If the message answers a `tools/call` (`is_call` of its id) with a complete and plain result, return the message with an empty
-        result, and the `LargeResult` that has the real result. Otherwise return the whole message, parsed in this process, and `claim`.
+        `is_call` returns whether an id belongs to a pending `tools/call`. If the message answers such a call with a complete and plain
+        result, return the message with an empty result, and the `LargeResult` that has the real result. Otherwise return the whole message,
+        parsed in this process, and `claim`.
 
         Raises:
             ValueError: The message is not JSON.

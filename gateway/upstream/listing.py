@@ -82,7 +82,8 @@ class Requester(Protocol):
 async def list_kind(session: Session, what: str, loops: GatewayLoops) -> Listing:
     """Read one list of a server: `what` is `tools`, `resources`, `templates` or `prompts`.
 
-    Entries that originate from this gateway are dropped and counted in `loops`. Without the server's capability, the list is empty.
+    Entries that originate from this gateway are dropped and counted in `loops`. If the server does not declare the capability for this
+    list, the list is empty.
     """
     if _CAPABILITY_OF[what] not in session.negotiated.capabilities:
         return Listing([])

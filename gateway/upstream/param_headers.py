@@ -52,8 +52,8 @@ def encode_header_value(value: str) -> str:
 def marked_headers(schema: JsonMapping) -> dict[Path, str] | None:
     """Return the arguments that a tool's input schema marks with `x-mcp-header`: argument path → header name without `PREFIX`.
 
-    Return `None` if a mark is invalid: on another type than string, integer or boolean, on a value without a fixed path, with a name that
-    is not a header name, or with the name of another mark.
+    Return `None` if a mark is invalid. A mark must be on a string, integer or boolean whose path in the arguments is fixed, and its value
+    must be valid as part of a header name and differ from those of all other marks.
     """
     found: dict[Path, str] = {}
     for path, place in _places(schema):

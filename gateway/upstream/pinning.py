@@ -93,7 +93,10 @@ class Pinning:
             logger.info("new tools recorded server=%s tools=%d names=%s", self._server, len(new), _shown(new))
 
     async def write(self) -> bool:
-        """Store the definitions that `note` added. Return whether another process stored different ones first, which become the pins."""
+        """Store the definitions that `note` added. If another process stored other definitions of these tools first, those become the pins.
+
+        Return whether this changed a pin (accepted definition).
+        """
         if self._record is None or not self._unwritten:
             return False
         new, self._unwritten = self._unwritten, {}

@@ -239,9 +239,9 @@ class Pipe(FramedPipe):
         self._came.set()
 
     async def pass_on_forever(self, take: Callable[[JsonObject], Awaitable[None]]) -> None:
-        """Pass each message that is not the response to a pending request to `take`, in order, until the output ends.
+        """Call `take` with each received message, in order, until the child's output ends; responses to pending requests are left out.
 
-        A response that arrived after such a message ends its request only when the session has begun to process the message.
+        A response that arrived after another message ends its request only when the session has begun to process the message.
         """
         while self.is_open or self._waiting:
             await self._came.wait()
@@ -269,7 +269,7 @@ class Pipe(FramedPipe):
     # -- calls -------------------------------------------------------------------------------------------------
 
     def _is_call(self, said: JsonValue) -> bool:
-        """Return whether `said` is the id of a pending `tools/call` request."""
+        """Return whether `said`, the id in a received message, is the id of a pending `tools/call` request."""
         return (number := number_of(said)) in self._calls and number not in self._others
 
     def expect(self, number: int, progress: Progress | None = None, *, is_call: bool = True) -> asyncio.Future[JsonObject]:

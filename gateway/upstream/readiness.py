@@ -60,7 +60,7 @@ class Readiness:
             self._listable.set()
 
     async def listable(self, is_complete: Callable[[], bool]) -> None:
-        """Wait until a list request may be answered: each server has connected, failed or been skipped, or the timeout has passed.
+        """Wait until a list request may be answered: each server has connected, failed or been skipped (`skip`), or the timeout has passed.
 
         Return at once if `is_complete()` is true.
         """

@@ -51,7 +51,7 @@ class SerialQueue:
         self._owner: str | None = None
         self._running = 0
         self._joined = 0
-        """Number of calls of the client that now uses the server, which began while calls of other clients waited."""
+        """Number of calls that the client which now uses the server has begun while calls of other clients waited."""
         self._waiting: CallerQueues[_Waiter] = CallerQueues()
         self._holders: list[Presence] = []
         """For each running call whose client may disconnect and reconnect: the object that reports whether the client is connected."""
@@ -140,7 +140,9 @@ class SerialQueue:
 
     @asynccontextmanager
     async def _asking(self) -> AsyncGenerator[None, None]:
-        """Limit the time of a request for input of the current client inside the context, because it blocks all other clients.
+        """Limit how long a request for input to the current client may stay open, because it blocks all other clients.
+
+        The context manager is entered while the request for input is open. The limit applies only while calls of other clients wait.
 
         Raises:
             AskWithdrawn: The request had no answer in time while other clients waited.
@@ -191,9 +193,9 @@ class SerialQueue:
             raise
 
     def leave(self, ctx: CallContext, seconds: float = 0) -> None:
-        """End the call of `ctx`. Further calls begin after `seconds` at the earliest, those of other clients also after all running calls.
+        """End the call of `ctx`. Calls of other clients can begin when this client's last running call has ended.
 
-        `seconds` is not 0 if the server may still wait for the answer to a request for input of the ended call.
+        No call begins for `seconds`; pass this if the server may still wait for the answer to a request for input of the ended call.
         """
         if ctx.ports.presence in self._holders:
             self._holders.remove(ctx.ports.presence)

@@ -49,9 +49,9 @@ class ServerLists:
     def __init__(self, server: str, policy: SourcePolicy, own_id: str, sender: Sender, may_request_input: Callable[[bool], bool]) -> None:
         """Store the arguments, without side effects.
 
-        `own_id` is this gateway's id, by which listed entries are recognized that originate from this gateway itself. `sender` sends the
-        calls of the tools. `may_request_input` receives whether the server uses MCP 2026, and returns whether the client may get requests
-        for input while a call runs.
+        `own_id` is this gateway's id, which marks those listed entries that originate from this gateway itself. `sender` sends the calls of
+        the tools. `may_request_input` receives whether the server uses MCP 2026, and returns whether the client may get requests for input
+        while a call runs.
         """
         self.entries: dict[str, list[JsonObject]] = {"tools": [], "resources": [], "templates": [], "prompts": []}
         """The entries of each list, as the server sent them."""
@@ -89,7 +89,11 @@ class ServerLists:
         self._shared = session
 
     async def _read(self, session: Session, kinds: Sequence[ChangeKind], *, announced: bool) -> None:
-        """Read lists on `session`, and call `on_change` for each list that has changed or that the server `announced` as changed."""
+        """Read lists of the server on `session`, and call `on_change` for each list that differs from the list that was read before.
+
+        With `announced`, the server has announced a change of the lists: then `on_change` is called even if a list is the same, unless the
+        server is another gateway.
+        """
         for change in kinds:
             differs = False
             as_of = session.tool_changes
@@ -159,9 +163,10 @@ class ServerLists:
             self.on_change("tools")
 
     async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
-        """Check before a `tools/call` that `session` lists the tool with its accepted definition in the lock file, if calls may be refused.
+        """Check before a `tools/call` that the server lists the tool, on the session of the call, with its accepted definition.
 
-        The tools of a session are read before its first call, and again after the server announced a change.
+        Does nothing for other methods, or if no call can be refused: the lock file has no accepted definitions of the server, or policy
+        only warns. The tools of a session are read before its first call, and again after the server announced a change.
 
         Raises:
             PolicyDenied: The tool is not listed, or its definition differs.

@@ -29,7 +29,7 @@ MAX_OPEN_REQUESTS = 1_000
 """Maximum number of requests of one server that wait for their responses. Further requests are rejected."""
 
 MAX_PENDING_NOTIFICATIONS = 1_000
-"""Number of notifications of one server that wait for slow callers before further log messages are dropped. Other kinds always wait."""
+"""Number of notifications of one server that may wait for slow callers. Above it, log messages are dropped; other notifications wait."""
 
 
 class SessionHooks(Protocol):
@@ -57,7 +57,7 @@ class ServerMessages:
         self._server = server
         self._hooks = hooks
         self._running: dict[int, CallContext] = {}
-        """The running calls, by key. A message of the server that does not name a call may belong to any of them."""
+        """The running calls, by the key passed to `begin_call`. A message of the server that names no call may belong to any of them."""
         self._open: dict[anyio.CancelScope, set[int]] = {}
         """The server's requests that are being answered: cancel scope of the request → keys of the calls to which it may belong."""
         self._withdrawn: set[anyio.CancelScope] = set()
@@ -129,7 +129,7 @@ class ServerMessages:
     async def receive_notification(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
         """Pass a notification of the server to `SessionHooks`. Drop a log message if `MAX_PENDING_NOTIFICATIONS` notifications wait.
 
-        Progress and cancellation are ignored here, because the carriers process them.
+        Progress and cancellation are ignored here, because the carriers, which receive the messages, process them.
         """
         if method in ("notifications/progress", "notifications/cancelled"):
             return
@@ -145,9 +145,9 @@ class ServerMessages:
             self._notifying -= 1
 
     def _only_caller(self) -> CallContext | None:
-        """Return the call to which a message belongs that names no call: the latest running call, if all are of one client session.
+        """Return the call to which to attribute a message of the server that names no call.
 
-        Return `None` in all other cases.
+        This is the only running call, or the latest one if all running calls belong to one client session; else return `None`.
         """
         calls = list(self._running.values())
         if len(calls) <= 1:

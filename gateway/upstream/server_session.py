@@ -97,7 +97,9 @@ class Session:
         self.messages = ServerMessages(server, hooks)
         self._level: LogLevel | None = None
         self._last_meta: tuple[Negotiated, JsonMapping, JsonMapping, LogLevel | None, JsonObject] | None = None
-        """The values from which the last request's `_meta` was made, and this `_meta`. Carriers recognize the object and reuse its JSON."""
+        """The values from which the last request's `_meta` was made, and this `_meta`.
+
+        If the values are the same, the next request gets the same object, whose JSON the carrier (which sends requests) then reuses."""
         self._headers_cache: dict[tuple[str, str, str | None], Headers] = {}
         """HTTP headers of earlier requests: (protocol version, method, name or URI) → headers."""
 
@@ -317,9 +319,10 @@ def _shared(versions: JsonValue, known: tuple[str, ...]) -> list[str]:
 
 @asynccontextmanager
 async def open_session(server: str, carrier: Carrier, hooks: SessionHooks, *, client: JsonObject) -> AsyncGenerator[Session, None]:
-    """Run a session with `server` over an open `carrier`, and yield it before its handshake. Leaving cancels its pending requests.
+    """Run a session with `server`, and yield it before its handshake. Leaving cancels the session's pending requests.
 
-    The caller calls `negotiate` next. `client` is the `clientInfo` that the server receives.
+    The caller calls `negotiate` next. `carrier` sends and receives the messages; it must be open. `client` is the `clientInfo` that the
+    server receives.
     """
     async with anyio.create_task_group() as tasks:
         session = Session(server, carrier, hooks, client, tasks)

@@ -20,7 +20,10 @@ _ZLIB_OR_GZIP = 47
 
 
 class CodingError(ValueError):
-    """Raised if a body's content coding is unsupported or its data are corrupt. The message completes a sentence that begins "the body"."""
+    """Raised if a body's content coding is unsupported or its data are corrupt.
+
+    Its message has no subject, as in "has a corrupt content coding", so that callers can put "the body" before it.
+    """
 
 
 class Decompressor:
@@ -61,7 +64,8 @@ def decompressor_for(content_encoding: str) -> Decompressor | None:
 def decompress(parts: list[bytes], content_encoding: bytes, *, server: str, max_bytes: int) -> list[bytes]:
     """Return the body of a response, decompressed according to its `Content-Encoding` header.
 
-    `parts` is the whole body as it arrived; the result, too, is a list of consecutive parts. Errors name `server`.
+    `parts` is the whole body as it arrived; the result, too, is a list of consecutive parts. `server` is the name of the server for
+    error texts.
 
     Raises:
         Malformed: The coding is unsupported, or the data are corrupt.

@@ -1,8 +1,8 @@
-"""`FramedPipe`: splits the output of a child process into lines and writes lines to its input. `upstream.pipe` is its subclass.
+"""`FramedPipe`: splits the output of a child process into lines and writes lines to its input. `upstream.pipe` has its subclass.
 
-Every buffer is bounded. A line over the limit is dropped except for its ends. A large line needs a claim (permission to hold it in
-memory): until the claim is granted, the child is not read. The class uses asyncio's protocol callbacks directly, because memory streams and
-tasks (anyio) would cost ten times as much for each message.
+Every buffer is bounded. Of a line over the size limit only the beginning and the end are kept. A line of `LARGE_BYTES` or more needs a
+claim (permission to hold it in memory): until the claim is granted, the child's output is not read. The class uses
+asyncio's protocol callbacks directly, because memory streams and tasks (anyio) would cost ten times as much for each message.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ may keep its streams open forever.
 """
 
 FINAL_OUTPUT_WAITS = 20
-"""Maximum number of waits of `FINAL_OUTPUT_SECONDS` after the child's end. The wait is repeated if this process paused reading, because the
-pipe may then still contain output.
+"""Maximum number of waits of `FINAL_OUTPUT_SECONDS` after the child's end. The wait is repeated if the gateway paused reading during it,
+because the pipe may then still contain output.
 """
 
 
@@ -37,7 +37,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
     """Reads and writes the standard streams of one child process as lines. A subclass implements the methods that receive lines."""
 
     def __init__(self, name: str, max_line_bytes: int, claims: Claims | None = None) -> None:
-        """Limit lines to `max_line_bytes`. `claims` grants the memory for each large line, and counts its bytes for the server `name`.
+        """Limit lines to `max_line_bytes`. `claims` grants the memory for each large line (`LARGE_BYTES` or more) of the server `name`.
 
         Without `claims`, large lines are delivered like short lines.
         """
@@ -128,7 +128,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
             self._frame_stderr(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """Handle the closing of one of the child's standard streams: wake a waiting `write`, or end the output."""
+        """Handle the closing of the child's standard input (wake a waiting `write`), output (call `output_ended`) or error."""
         if fd == 0:
             self.takes_input = False
             self.resume_writing()
@@ -138,7 +138,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
             self._frame_stderr(b"\n")
 
     def process_exited(self) -> None:
-        """Set the event `ended`, and end the output `FINAL_OUTPUT_SECONDS` later, when its last lines have been read."""
+        """Set the event `ended`. Read the child's last lines for `FINAL_OUTPUT_SECONDS` (or several times as long), then end the output."""
         self.ended.set()
         self._was_paused = True
         self._await_final_output(FINAL_OUTPUT_WAITS)
@@ -271,9 +271,10 @@ class FramedPipe(asyncio.SubprocessProtocol):
             self.stderr_line_received(line)
 
     def read_on(self) -> None:
-        """Split the remaining bytes into lines, and then read the child's output again; pause reading while `has_room` returns false.
+        """Pause or resume reading the child's output, depending on whether the subclass accepts further lines (`has_room`).
 
-        Reading also pauses while a large line is processed or waits for its claim (permission to hold memory).
+        Bytes that were read but not yet split into lines are split first. While a large line is processed or waits for its claim
+        (permission to hold memory), reading is paused in any case.
         """
         has_room = self.has_room()
         if self._is_held or (self._claim is not None and not self._claim.is_granted):

@@ -45,7 +45,9 @@ LONG_BYTES = 65_536
 """If at least this many bytes of a response body are still to arrive, they bypass the parser, which would copy them."""
 
 DRAIN_SECONDS = 1.0
-"""Seconds that a connection whose event stream is no longer read may take to end the response; then it is closed."""
+"""Seconds for which a connection stays open after its event stream is no longer read, so that the response can end and the connection be
+reused.
+"""
 
 
 class ConnectionPool:
@@ -165,7 +167,7 @@ class ClientConnection(asyncio.Protocol):
         self._has_unread_bytes: Callable[[], bool] = lambda: False
         self._drain_timer: asyncio.TimerHandle | None = None
         self._buffer = b""
-        """Bytes of the request, until the pool's `WriteBatch` calls `flush`."""
+        """Bytes of the request that are to be sent. `flush`, which the pool's `WriteBatch` calls, sends them."""
         self._caller = ""
         self._claim: Claim | None = None
         self._claim_timer: asyncio.TimerHandle | None = None
@@ -173,7 +175,7 @@ class ClientConnection(asyncio.Protocol):
         self._reset(None)
 
     def _reset(self, waiter: asyncio.Future[Response] | None) -> None:
-        """Drop the state of the last response. If `waiter` is not `None`, expect a response and set it as the future's result."""
+        """Drop the state of the last response. With a future `waiter`, expect a response, which becomes the future's result."""
         self._waiter = waiter
         self._stream: EventStream | None = None
         self._response: Response | None = None

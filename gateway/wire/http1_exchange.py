@@ -120,7 +120,7 @@ class Exchange(Generic[HeadT]):
         return self._size <= HIGH_WATER_BYTES
 
     def reject(self) -> None:
-        """Reject the request: drop its body, including parts that have not arrived."""
+        """Mark the request as rejected, and drop its body, including parts that arrive later."""
         self.is_started = self.is_rejected = True
         self._parts, self._size = [], 0
 
@@ -136,7 +136,7 @@ class Exchange(Generic[HeadT]):
         return self._parts[0]
 
     def answer(self, field: Field | None, body: Sequence[bytes | memoryview]) -> None:
-        """Send a response of the fast path (no MCP SDK) with the JSON `body` and the additional header `field`, unless the client left."""
+        """Send a response of the fast path (no MCP SDK): JSON `body` and an additional header `field`. No effect if the client has left."""
         if self.client_gone:
             return
         connection = self._connection
@@ -267,7 +267,7 @@ class UnreadConnection(Protocol):
 
 
 class UnreadResponses(Protocol[HeadT]):
-    """Counts the response bytes that clients have not read, so that they use memory, and closes connections if they exceed a limit."""
+    """Counts the response bytes in memory that clients have not read yet, and closes connections if the bytes exceed a limit."""
 
     def hold(self, connection: UnreadConnection, exchange: Exchange[HeadT], size: int, /) -> bool:
         """Set the count of a connection's unread response bytes to `size`.
@@ -295,7 +295,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
     """Seconds that a response may stay unread before the connection is closed."""
 
     def __init__(self, state: ServerState) -> None:
-        """`state` is that of uvicorn's server. Its default header fields (such as `date`), renewed each second, are in every response."""
+        """`state` is that of uvicorn's server. It has the header fields of every response (such as `date`), which it renews each second."""
         self.loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport
         self.drained: asyncio.Event | None = None
@@ -359,7 +359,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
                 self._count_unread(len(data))
 
     async def wait_drained(self, size: int) -> None:
-        """Wait until the client reads its responses again. Until then, the `size` bytes to be sent afterwards count as unread, too."""
+        """Wait until the client reads its responses again. During the wait, the next `size` bytes of the response count as unread, too."""
         while self.drained is not None:
             self._count_unread(size)
             await self.drained.wait()

@@ -30,7 +30,7 @@ class Admission:
     is_local: bool
     """Whether the caller is the local user: one principal for all programs on this machine."""
     waits: bool
-    """Whether to wait for the end of a short body, so that the fast path can answer, instead of starting the ASGI application at once."""
+    """Whether to wait for the end of a short body, so that the fast path (no MCP SDK) can answer; else the ASGI application starts now."""
 
 
 class StartedRequest(Protocol):
@@ -50,13 +50,16 @@ class StartedRequest(Protocol):
         ...
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Register `then`, which is called once, when the response is ready or `go_on` must answer. `answer` is valid from then on."""
+        """Register `then`, which is called once: when the response is ready, or when the method `go_on` must produce it.
+
+        The method `answer` may be called from then on.
+        """
         ...
 
     def answer(self) -> tuple[Field | None, Sequence[bytes | memoryview]] | None:
         """Return an additional header field (or `None`) and the JSON body in consecutive parts.
 
-        Return `None` instead of this pair if the request was cancelled or `go_on` must answer it.
+        Return `None` instead of this pair if the request was cancelled, or the method `go_on` must produce the response.
         """
         ...
 
@@ -109,7 +112,7 @@ class ConnectionTable(Protocol):
         ...
 
     def incomplete(self, peer: Peer, admission: Admission | None, size: int, /) -> None:
-        """Record that a connection's incomplete requests now have `size` bytes. Above a limit, this closes the connection.
+        """Record that a connection's incomplete requests now have `size` bytes. Above a limit, this closes connections, maybe this one.
 
         `admission` is the caller of the request that is arriving, or `None` if the caller has not been determined.
         """

@@ -1,9 +1,9 @@
 """Heads of HTTP/1.1 messages, a cache of parsed heads, and batched writes, all shared by `http1_server` and `http1_client`.
 
-`HeaderCache` recognizes a head by its bytes, so that the next message of a peer need not be parsed. Most messages of a peer differ only in
-the values of a few fields. A head is cached after the parser has parsed it; equal bytes would be parsed to an equal result. At the position
-of a value that varies, a new head may have other visible characters. They are that field's value, because a value ends only before the
-spaces at the end of its line.
+`HeaderCache` recognizes the head of a message by its bytes, so that it need not be parsed again. A head is cached after the parser has
+parsed it; equal bytes would be parsed to an equal result. Most messages of a peer differ only in the values of a few fields. Therefore a
+head also matches if only those values differ: at the position of such a value, any visible characters are accepted, up to the end of the
+line or the spaces before it. The parser would return these characters as the value, too.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class RequestHead:
         return {**self._facts, "headers": self.headers, "state": self._facts["state"].copy()}
 
     def with_values(self, values: Mapping[bytes, bytes], length: int) -> Self:
-        """Return a copy in which the fields in `values` have those values, and the body has `length` bytes. Not for repeated fields."""
+        """Return a copy for a message that has the field values in `values` and a body of `length` bytes. No field may occur twice."""
         other = object.__new__(type(self))
         other._facts, other.method, other.path, other.is_single = self._facts, self.method, self.path, True
         other.fields, other.length = {**self.fields, **values}, length
@@ -109,7 +109,7 @@ class ResponseHead:
     is_single: bool = True
 
     def with_values(self, values: Mapping[bytes, bytes], length: int) -> ResponseHead:
-        """Return a copy in which the fields in `values` have those values, and the body has `length` bytes."""
+        """Return a copy for a message that has the field values in `values` and a body of `length` bytes."""
         return ResponseHead({**self.fields, **values}, length)
 
 
@@ -137,7 +137,7 @@ class ParsedHead(Protocol):
         ...
 
     def with_values(self, values: Mapping[bytes, bytes], length: int) -> Self:
-        """Return a copy in which the fields in `values` have those values, and the body has `length` bytes."""
+        """Return a copy for a message that has the field values in `values` and a body of `length` bytes."""
         ...
 
 
@@ -198,7 +198,7 @@ class _CachedHead(Generic[HeadT]):
         self._bytes = bytes_
         starts = [0, *(stop for _, stop, _ in spans)]
         self._texts = [(bytes_[start : span[0]], span[2]) for start, span in zip(starts, spans, strict=False)]
-        """The bytes before each varying value, and the field's name."""
+        """For each value that may differ: the bytes between the previous such value (or the start) and this one, and the field's name."""
         self._end = bytes_[starts[-1] :]
 
     def match(self, message: bytes, max_bytes: int) -> bytes | None:

@@ -27,5 +27,5 @@ class Response:
 
     @property
     def body(self) -> bytes:
-        """The whole body."""
+        """The whole body of the response, as it arrived: not decompressed."""
         return b"".join(self.parts)

@@ -191,7 +191,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self.transport.resume_reading()
 
     def answered(self, exchange: Exchange[HeadT]) -> None:
-        """Start the next request after a complete response, wait for the next request, or close the connection."""
+        """After a complete response: start the next pipelined request, wait for a request, or close the connection."""
         self._state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -294,7 +294,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self._reject()
 
     def _ignore_upgrade(self) -> None:
-        """Parse a head that offers another protocol again, without the offer, because the parser stops at such a head."""
+        """Parse the request head a second time, without its offer to upgrade to another protocol, because the parser stops at the offer."""
         method, version = self._parser.get_method(), self._parser.get_http_version()
         if method == b"CONNECT":
             return self._reject()

@@ -1,7 +1,7 @@
 """Limits on the structure of JSON text, enforced before the text is parsed. Used by the server for messages of clients.
 
-Each member of an object and each element of a list costs microseconds on the event loop (in models, copies and rules), so their number is
-limited.
+Each member of an object and each element of a list costs microseconds on the event loop (in the SDK's pydantic models, copies of the
+message, and policy rules), so their number is limited.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import codecs
 
 MAX_PARTS = 50_000
-"""Maximum number of parts (object members, objects and lists) of one message. This many members take about 50 ms with the MCP SDK."""
+"""Maximum number of parts (object members, objects and lists) of one message. Processing this many takes about 50 ms with the MCP SDK."""
 
 MAX_VALUES = 100_000
-"""Maximum number of values (object members and list elements) in one message. This many numbers take about 50 ms."""
+"""Maximum number of values (object members and list elements) in one message. Processing this many numbers takes about 50 ms."""
 
 WINDOW_BYTES = 65_536
 """Number of bytes of JSON text that `PartCounter` examines between two checks of the limits, in less than a millisecond."""

@@ -1,6 +1,6 @@
 """Decodes and encodes JSON-RPC 2.0 messages, checks them, and matches responses to requests. Used by `upstream` and `server`.
 
-`rpc_envelope` builds messages as objects.
+The module `rpc_envelope` builds messages as Python dicts.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ _FIRST_ID = re.compile(rb'\{"jsonrpc":"2\.0","id":("[^"\\]*"|-?\d+)[,}]')
 _METHOD = re.compile(rb'"method":"([^"\\]*)"')
 
 _N, _I = b"NI"
-"""First letters of `NaN` and `Infinity`, which Python writes and JSON does not allow."""
+"""First letters of `NaN` and `Infinity`. Python's encoders write these as numbers, although JSON does not have them."""
 
 
 def decode_object(data: bytes, *, is_counted: bool = False) -> JsonObject | None:
-    """Parse JSON text and return the object, or `None` if it is malformed, another value, or exceeds `MAX_PARTS` or `MAX_VALUES`.
+    """Parse JSON text that contains an object, and return the object.
 
-    If `is_counted` is true, these limits were already checked by the caller and are not checked again.
+    Return `None` if the text is malformed, contains another value, or exceeds `MAX_PARTS` or `MAX_VALUES`. If `is_counted` is true, these
+    limits were already checked by the caller and are not checked again.
     """
     if len(data) > MAX_PARTS and not is_counted and has_too_many_parts(data):
         return None
@@ -88,13 +89,13 @@ def id_of(message: bytes) -> int | str | None:
 
 
 def first_id(head: bytes) -> int | str | None:
-    """Return a message's id without parsing the message; `None` unless it has no spaces and the id is its second member."""
+    """Return the id of a message that begins with `{"jsonrpc":"2.0","id":` (no spaces), without parsing the rest; `None` for any other."""
     found = _FIRST_ID.match(head)
     return None if found is None else json.loads(found[1])
 
 
 def method_in(head: bytes) -> str:
-    """Return a message's method name without parsing the message, which must have no spaces; an empty string for a response."""
+    """Return the method name in a message without parsing the message, which must have no spaces between tokens; "" for a response."""
     found = _METHOD.search(head)
     return "" if found is None else found[1].decode(errors="replace")
 
@@ -163,7 +164,7 @@ def encode_message(message: JsonMapping) -> bytes:
 
 
 def encode_response(number: JsonValue, result: JsonObject, long_text: LongText | None) -> Sequence[bytes | memoryview] | None:
-    """Return a JSON-RPC response as JSON in consecutive parts; `None` if `result` contains NaN, Infinity, or a value unknown to JSON."""
+    """Return a JSON-RPC response as JSON in consecutive parts; `None` if `result` contains a value that JSON does not have, such as NaN."""
     message: JsonObject = {VERSION_KEY: VERSION, "id": number, "result": result}  # not `response(...)`: saves a function call per tool call
     try:
         body = (to_json(message),) if long_text is None else encode_around(message, long_text)
@@ -179,7 +180,7 @@ class RequestWriter:
     """Encodes the JSON-RPC requests of one connection. It encodes each method name once, and does not copy the parameters."""
 
     def __init__(self, repeated: str) -> None:
-        """`repeated` is the name of a parameter, such as `_meta`, whose value is often the same object, which is then encoded once."""
+        """`repeated` is the name of a parameter, such as `_meta`. If its value is the object of the last request, its JSON is reused."""
         self._repeated = to_json(repeated)
         self._methods: dict[str, bytes] = {}
         """JSON of each method name."""

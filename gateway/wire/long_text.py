@@ -2,7 +2,7 @@
 
 Encoding such a string again would cost more than the rest of the call. The parser checks the string separately from the rest of the
 message. In the rest, a random marker replaces the string, and must be found as a value of the result. So the JSON that is sent to the
-client is the JSON of the string that the gateway has judged. Many servers repeat the text of a content block in the structured content: it
+client is the JSON of the string that the gateway has checked. Many servers repeat the text of a content block in the structured content: it
 is decoded once if both strings have the same JSON.
 """
 
@@ -26,7 +26,7 @@ Encoding a shorter string takes less time than finding its JSON in the received 
 """
 
 ENDS_BYTES = 4096
-"""A long string is found only if it begins in the first bytes of the message, and ends in its last bytes: this many each."""
+"""A long string is found only if it begins within this many bytes of the message's start, and ends within this many bytes of its end."""
 
 SLICE_BYTES = 262_144
 """Maximum bytes of a JSON string that are decoded in one slice. Between two slices, other threads can run."""
@@ -108,9 +108,10 @@ def decode_lean(parts: list[bytes]) -> JsonValue:
 
 
 def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
-    """Decode a message, and return it without its long text, with the object and key to which the text belongs, and the text in UTF-8.
+    """Decode a message and its long text separately. Return the message, with a marker in place of the text, and three further values.
 
-    Return `None` if the message has no long text.
+    They are the object in the message that contains the marker, the key of the marker in this object, and the text in UTF-8. Return `None`
+    if the message has no long text.
     """
     place = _place([data], len(data)) if len(data) >= LONG_BYTES else None
     if place is None:
@@ -125,7 +126,7 @@ def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
 
 
 def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | None:
-    """Decode a message that has one long text, or two equal long texts, between the positions `start` and `stop`; else return `None`."""
+    """Decode the message in `parts` if it has one long text between `start` and `stop`, or two equal ones; otherwise return `None`."""
     gap = _gap(parts, start, stop)
     between = [] if gap is None else [_cut(parts, *gap)]
     around = [_cut(parts, 0, start), *between, _cut(parts, stop, size)]
@@ -189,9 +190,10 @@ def _boundary(encoded: bytes | memoryview, start: int, near: int) -> int:
 
 
 def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
-    """Return start and end, quotes included, of the JSON string in a message that may be a long text, or `None`.
+    """Return the positions at which a long text of a message probably starts and ends (quotes included); `None` if it has no long text.
 
-    It is the first string that begins near the start of the message and does not end there, up to a quote near the end of the message.
+    The start is the first quote in the first `ENDS_BYTES` whose string does not end within `ENDS_BYTES`. The end is the first quote in the
+    last bytes of the message. Between them may be one string or several; the caller checks this.
     """
     head = _unescaped(_cut(parts, 0, 2 * ENDS_BYTES))
     start = head.find(b'"', 0, ENDS_BYTES)
@@ -207,7 +209,10 @@ def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
 
 
 def _unescaped(data: bytes) -> bytes:
-    """Return JSON text with escaped quotes replaced, so that all its quotes delimit strings. Ten times faster than a regular expression."""
+    """Return JSON text with escaped quotes and backslashes replaced by `__`, so that the remaining quotes start or end strings.
+
+    This is ten times faster than a regular expression.
+    """
     return data.replace(b"\\\\", b"__").replace(b'\\"', b"__") if _BACKSLASH in data else data
 
 
@@ -233,9 +238,10 @@ def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
 
 
 def _gap(parts: Sequence[bytes], start: int, stop: int) -> tuple[int, int] | None:
-    """Return where the first of two long texts of equal length ends, and the second begins; `None` if there are not two.
+    """Return the position at which the first of two long texts of equal length ends, and the one at which the second begins.
 
-    A server may repeat the text of a content block in the structured content. `start` and `stop` enclose both texts.
+    Return `None` if there are not two texts. A server may repeat the text of a content block in the structured content. `start` and `stop`
+    enclose both texts.
     """
     middle = (start + stop) // 2
     near = _cut(parts, middle - ENDS_BYTES, middle + ENDS_BYTES)
@@ -256,7 +262,7 @@ def _marked(message: JsonValue) -> list[tuple[JsonObject, str]]:
 
 
 def encode_around(value: JsonObject, long_text: LongText) -> Sequence[bytes | memoryview]:
-    """Encode a response in consecutive parts. For each value that is the string object `long_text.text`, use the JSON in `long_text`.
+    """Encode a response in consecutive parts. The string `long_text.text` in it is not encoded: its stored JSON is one of the parts.
 
     Raises:
         ValueError: A string has a lone surrogate.

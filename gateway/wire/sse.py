@@ -1,6 +1,7 @@
 """Server-sent events (WHATWG HTML, 9.2): `SseParser` parses the bytes of a stream, `EventStream` queues the messages of a response.
 
-`http1_client` fills an `EventStream` for each response that is an event stream. Carriers with another HTTP library use `SseParser` alone.
+`http1_client` fills an `EventStream` for each response that is an event stream. Connections to servers
+that use another HTTP library only use `SseParser`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class SseParser:
         self.truncated: list[bytes] = []
         """The beginning, directly followed by the end, of the data of each event that was too large. The caller empties the list."""
         self.last_id = b""
-        """Id of the last event, for `Last-Event-ID`; empty if it has none."""
+        """Value of the last `id` field, for `Last-Event-ID`; empty if no event had an id, or the id is longer than `MAX_ID_BYTES`."""
         self.retry_seconds: float | None = None
         """Reconnection time in seconds from the last `retry` field; `None` if the server sent none."""
         self._max_bytes = max_bytes
@@ -74,7 +75,7 @@ class SseParser:
         return self._data_bytes + self._line_bytes
 
     def feed(self, part: bytes) -> list[bytes]:
-        """Parse the next bytes of the stream; return the data of each event that they complete, in time linear in the stream's size."""
+        """Parse the next bytes of the stream; return the data of each event that is complete now. This takes linear time."""
         if self._ended_in_return and part.startswith(b"\n"):
             part = part[1:]
             self._ended_in_return = False

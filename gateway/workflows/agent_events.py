@@ -1,6 +1,6 @@
 """Conversions for workflows that run as agents, used by `workflow_agent` and `functional_agent`.
 
-They convert a workflow's events to updates of the agent's response, and the agent's input to responses to the workflow's requests.
+They convert a workflow's events to updates (parts) of the agent's response, and the agent's input to responses to the workflow's requests.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class RequestInfoFunctionArgs:
 
 
 def updates_of(event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
-    """Convert a workflow event to updates of the agent's response.
+    """Convert an event of a workflow that runs as an agent to updates (parts) of the agent's response.
 
-    Outputs, intermediate outputs and requests become updates. For all other types of events the list is empty.
+    Events for outputs, intermediate outputs and requests become updates. For all other types of events the list is empty.
     """
     if event.type not in CROSSING_TYPES:
         return []
@@ -132,10 +132,10 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
 
 
 def _position_of(result: Content, author: str | None, messages: Sequence[Message]) -> int:
-    """Return the index in `messages` at which to insert a tool result.
+    """Return the index in `messages` at which to insert a tool result: after its tool call and results that already follow this call.
 
-    The result belongs behind its tool call and the results that already follow this call, or at the end if `messages` lacks the call. If
-    several messages contain the call id, the last of them by the same author counts.
+    If several messages contain a call with the result's id, the last one by `author` is chosen, or the last one if none is by `author`. If
+    no message contains the call, the index is the end of the list.
     """
     calls = [i for i, m in enumerate(messages) if any(c.type == "function_call" and c.call_id == result.call_id for c in m.contents)]
     if not calls:
@@ -148,7 +148,7 @@ def _position_of(result: Content, author: str | None, messages: Sequence[Message
 
 
 def whole_response(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-    """Combine the updates of a run to the response that a caller without streaming gets: one message for each update.
+    """Combine the updates (parts) of an agent's response to the whole response for a caller without streaming: one message per update.
 
     The usage is the sum over all updates, and `created_at` is the latest date.
     """
@@ -187,9 +187,9 @@ def _to_content(event: WorkflowEvent[Any]) -> Content:
 
 
 def answers_in(messages: Sequence[Message]) -> dict[str, Any]:
-    """Extract the responses to a workflow's requests from the input of the agent that runs the workflow, and return them by request id.
+    """Return the responses to a workflow's requests, by request id, from the input messages of the agent that runs the workflow.
 
-    Tool results and approval responses are responses.
+    The responses are the tool results and the approval responses in the messages.
 
     Raises:
         AgentError: The messages contain no response, or a content that is not a response.

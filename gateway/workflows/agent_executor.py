@@ -57,7 +57,7 @@ class AgentExecutor(Executor):
     """A workflow executor (node of the graph) that runs one agent. All runs use the same session: the given one, or a new session."""
 
     shows_parts: ClassVar[bool] = True
-    """Whether a streamed run yields each update of the agent's answer as an output when it arrives, instead of the complete answer."""
+    """Whether a streamed run yields each part of the agent's answer as an output when the part arrives, instead of the complete answer."""
 
     def __init__(
         self,
@@ -186,17 +186,17 @@ class AgentExecutor(Executor):
     async def publish_answer(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
         """Yield the agent's answer as an output of the workflow, and send it along the edges.
 
-        `is_shown` means that the updates of the answer were yielded while the agent ran; then the answer is only sent. Subclasses override
-        this method to handle the answer differently.
+        `is_shown` means that the parts of the answer were already yielded while the agent ran; then the answer is only sent. Subclasses
+        override this method to handle the answer differently.
         """
         if not is_shown:
             await ctx.yield_output(self._with_calls(answer.agent_response))
         await ctx.send_message(answer)
 
     def _with_calls(self, response: AgentResponse) -> AgentResponse:
-        """Return the response, preceded by tool calls whose results it contains without the calls.
+        """Return the response, with the earlier tool calls added in front whose results the response contains.
 
-        Such a response follows if the agent made tool calls, asked a person for approval, and continued with the results.
+        The response itself has results without calls if the agent made the calls, asked a person for approval, and then continued.
         """
         results = {content.call_id for message in response.messages for content in message.contents if content.type == "function_result"}
         calls: list[Message] = []
@@ -299,7 +299,7 @@ def is_agent(value: object) -> bool:
 
 
 def is_request(content: Content) -> bool:
-    """Return whether a content is a request that a person must answer, such as an approval request."""
+    """Return whether a message's content is a request that a person must answer, such as an approval request."""
     return content.type == "function_approval_request" or bool(content.user_input_request)
 
 
@@ -333,9 +333,9 @@ def _request_id(content: Content) -> str:
 
 
 def with_id(content: Content, key: str) -> Content:
-    """Return a copy of a request or response content with the id `key`; the same object if it already has this id.
+    """Return a copy of `content`, a request for a person's answer or the response to it, with the id `key`.
 
-    The id of a tool call inside an approval request does not change.
+    If `content` already has this id, it is returned itself. In an approval request, the id of the tool call to approve does not change.
     """
     if _request_id(content) == key:
         return content

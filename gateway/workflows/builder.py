@@ -150,7 +150,7 @@ class WorkflowBuilder:
         """Validate the graph and return the workflow.
 
         Raises:
-            WorkflowValidationError: The graph is invalid. The text has every problem, one per line; the subclass fits the first problem.
+            WorkflowValidationError: The graph is invalid. The text has every problem, one per line; the class is that of the first problem.
         """
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
             return self._build_traced()

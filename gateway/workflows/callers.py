@@ -40,7 +40,7 @@ class LabelledCaller(PassingCaller):
         self._label = label
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Report progress to the client if it has a message, with the executor's id in front of the message.
+        """Report progress that has a message to the client, with the executor's id in front of the message.
 
         Progress without a message is dropped, because its numbers count the work of one executor and not of the workflow.
         """

@@ -121,7 +121,7 @@ def latest(checkpoints: Sequence[WorkflowCheckpoint]) -> WorkflowCheckpoint | No
 class CheckpointStorage(Protocol):
     """Interface of storage for workflow checkpoints, such as memory, files or a database.
 
-    A class that inherits from this one gets `get_latest` and `list_checkpoint_ids`.
+    A subclass inherits implementations of `get_latest` and `list_checkpoint_ids`, and must implement the other methods.
     """
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> CheckpointID:
@@ -190,8 +190,8 @@ class FileCheckpointStorage(CheckpointStorage):
     def __init__(self, storage_path: str | Path, *, allowed_checkpoint_types: Sequence[str] | None = None) -> None:
         """Use the folder `storage_path`, which is created if it does not exist.
 
-        When a workflow continues from a checkpoint, the types of its handlers, and all classes in the modules of these types, are decoded.
-        `allowed_checkpoint_types` are additional classes to decode, as `module:qualname`.
+        When a workflow continues from a checkpoint, objects of its handlers' types, and of all classes in the modules of these types, are
+        decoded. `allowed_checkpoint_types` names further classes, as `module:qualname`, whose objects are decoded.
         """
         self.storage_path = Path(storage_path)
         self.storage_path.mkdir(parents=True, exist_ok=True)

@@ -131,7 +131,7 @@ class EdgeGroup:
     def describe(self) -> dict[str, Any]:
         """Return the data of this edge group that goes into the graph's signature.
 
-        The signature is a digest, stored in checkpoints, that shows whether the graph has changed since.
+        Checkpoints contain the signature, a digest of the graph, so that a changed graph does not restore them.
         """
         return {"type": self.type, "edges": [[edge.source_id, edge.target_id, edge.label, edge.max_traversals] for edge in self.edges]}
 
@@ -160,7 +160,7 @@ class FanOutEdgeGroup(EdgeGroup):
         self.selection_func = selection_func
 
     async def select(self, message: Any) -> list[Edge]:
-        """Return the edges that carry this message: all edges, or those to the targets that `selection_func` returns, in its order.
+        """Return the edges that carry this message: all, or the edges to the targets that `selection_func` returns, in the returned order.
 
         Raises:
             RuntimeError: `selection_func` returned an id that is not a target.
@@ -182,7 +182,7 @@ class FanOutEdgeGroup(EdgeGroup):
     def describe(self) -> dict[str, Any]:
         """Return the data of this fan-out that goes into the graph's signature, including the name of the selection function.
 
-        The signature is a digest, stored in checkpoints, that shows whether the graph has changed since.
+        Checkpoints contain the signature, a digest of the graph, so that a changed graph does not restore them.
         """
         return {**EdgeGroup.describe(self), "selection": self._selection_name}
 
@@ -213,7 +213,7 @@ class SwitchCaseEdgeGroupCase:
     target_id: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the case as JSON-compatible data. The condition is represented by its name."""
+        """Return this case of a switch as JSON-compatible data. The condition is represented by its name."""
         return {"target_id": self.target_id, "type": "Case", "condition_name": getattr(self.condition, "__name__", "")}
 
 
@@ -224,7 +224,7 @@ class SwitchCaseEdgeGroupDefault:
     target_id: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the default case as JSON-compatible data."""
+        """Return this default case of a switch as JSON-compatible data, with the id of its target executor."""
         return {"target_id": self.target_id, "type": "Default"}
 
 
@@ -273,7 +273,7 @@ class SwitchCaseEdgeGroup(FanOutEdgeGroup):
     def describe(self) -> dict[str, Any]:
         """Return the data of this switch that goes into the graph's signature, including the names of the conditions.
 
-        The signature is a digest, stored in checkpoints, that shows whether the graph has changed since.
+        Checkpoints contain the signature, a digest of the graph, so that a changed graph does not restore them.
         """
         names = [None if isinstance(case, SwitchCaseEdgeGroupDefault) else getattr(case.condition, "__name__", "") for case in self.cases]
         return {**EdgeGroup.describe(self), "cases": names}

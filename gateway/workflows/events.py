@@ -108,7 +108,7 @@ class WorkflowEvent(Generic[DataT]):
     """For a `request_info` event: ids and types of the request. Read them through properties such as `request_id`."""
 
     def __repr__(self) -> str:
-        """Return the event type, and those of the fields state, executor, iteration, request id and data that are set."""
+        """Return a text with the event's type and with its state, executor, iteration, request id and data, as far as they are set."""
         request_id = self.asked.request_id if self.asked is not None else None
         found = {"executor_id": self.executor_id, "iteration": self.iteration, "request_id": request_id, "data": self.data}
         parts = [f"{name}={value!r}" for name, value in found.items() if value is not None]
@@ -185,7 +185,7 @@ class WorkflowEvent(Generic[DataT]):
 
     @classmethod
     def executor_bypassed(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
-        """Create the event that reports a step of a functional workflow which did not run, because its result `data` is recorded."""
+        """Create the event that reports a skipped step of a functional workflow (an async function), whose result `data` is recorded."""
         return WorkflowEvent("executor_bypassed", data, executor_id, origin=WorkflowEventSource.FRAMEWORK)
 
     @property

@@ -91,12 +91,12 @@ class Executor:
 
     @property
     def request_types(self) -> list[tuple[Any, Any]]:
-        """Pairs (request type, response type) for which the executor has a response handler."""
+        """Pairs (request type, response type) for which the executor has a handler of responses to its own requests."""
         return list(self._response_handlers)
 
     @property
     def is_request_response_capable(self) -> bool:
-        """Whether the executor has a response handler."""
+        """Whether the executor has a response handler, which handles responses to the executor's own requests."""
         return bool(self._response_handlers)
 
     def is_request_supported(self, request_type: Any, response_type: Any) -> bool:

@@ -1,6 +1,6 @@
 """Functions that store in an exception the id of the workflow executor that raised it, and read this id.
 
-The engine of graph workflows (`superstep_runner`) and that of functional workflows (`functional`) use them.
+The engine of graph workflows (`superstep_runner`) and that of workflows written as async functions (`functional`) use them.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from gateway.json_types import JsonObject
 
 
 def _matching(pattern: str, words: str) -> tuple[AfterValidator, Any]:
-    """Return the pydantic annotations of a string type that must match `pattern`.
+    """Return the pydantic annotations of a string type whose values must match `pattern`: a validator, and the pattern for JSON Schemas.
 
-    They are a validator, whose error says that the value is not `words`, and a field that adds the pattern to the JSON Schema.
+    The validator's error says that the value is not `words`, a description of allowed values.
     """
     compiled = re.compile(pattern)
 
@@ -85,7 +85,7 @@ Names = Annotated[
 ]
 """Type of a field of workflow files that selects executors or participants: a list of names, `all`, or `all_other`.
 
-`all_other` selects those that the field `output-from` does not select."""
+`all_other` selects the executors or participants that the field `output-from` does not select."""
 
 
 def as_selection(names: str | tuple[str, ...] | None) -> Any:

@@ -237,7 +237,7 @@ def _templates(step: Step) -> Iterator[tuple[str, JsonValue]]:
 
 
 def check_input_reference(file: WorkflowFile, reference: Reference) -> str | None:
-    """Return the problem of a `{{…}}` reference that is not to an executor, or `None` if it is a valid reference to an input."""
+    """Check a `{{…}}` reference that does not name an executor. Return its problem, or `None` if it names an input that exists."""
     name, path = reference.name, reference.path
     if name in file.input:
         fields = cast("JsonObject", file.input[name].get("properties") or {})

@@ -31,7 +31,7 @@ class FunctionExecutor(Executor):
         these types are read from the annotations of `func`.
 
         Raises:
-            ValueError: `func` has another number of parameters, its message has no type, or it is a static method or class method.
+            ValueError: `func` does not have one or two parameters, its message has no type, or it is a static method or class method.
         """
         if isinstance(func, staticmethod | classmethod):
             kind = "staticmethod" if isinstance(func, staticmethod) else "classmethod"

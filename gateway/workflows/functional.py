@@ -166,9 +166,9 @@ class FunctionalWorkflow(FormerMethods):
         return start_run(self, request, slot, stream=stream, include_status_events=include_status_events)
 
     async def perform(self, request: RunRequest, log: EventLog, *, is_streaming: bool = False, slot: RunSlot | None = None) -> None:
-        """Do one run, and add every event to `log`. `slot` is the permission for the run, if the caller already has one.
+        """Do one run, and add every event to `log`. Raises what the method `run` raises.
 
-        Raises what the method `run` raises.
+        `slot` is the permission for this run, if the caller already has it; a workflow permits one run at a time.
         """
 
         async def note(event: WorkflowEvent[Any]) -> None:

@@ -31,7 +31,7 @@ from gateway.workflows.type_hints import is_instance_of
 
 
 class FunctionalWorkflowAgent(BaseAgent):
-    """An agent that runs a functional workflow: each run of the agent is one run of the workflow."""
+    """An agent that runs a functional workflow (an async function): each run of the agent is one run of the workflow."""
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
 
@@ -72,7 +72,7 @@ class FunctionalWorkflowAgent(BaseAgent):
     def run(
         self, messages: Any = None, *, stream: bool = False, session: AgentSession | None = None, **options: Unpack[RunOptions]
     ) -> Awaitable[AgentResponse] | AgentStream:
-        """Run the workflow with the messages as its input, or continue it. Return the response, or a stream of updates with `stream=True`.
+        """Run the workflow with the messages as its input, or continue it. Return the response, or with `stream` a stream of its parts.
 
         The workflow continues if `responses` (by request id) or a checkpoint are given. It also continues if it has open requests; then the
         messages must contain the responses, as `function_result` contents or approval responses.

@@ -42,11 +42,11 @@ A tuple of the run's context, the step's key followed by a slash, and the `CallC
 
 
 class WorkflowInterrupted(BaseException):  # not an `Exception`, so that `except Exception` in the function does not catch it
-    """Raised by `request_info` in a functional workflow to end the run, because the request has no response yet."""
+    """Raised by `request_info` in the function of a functional workflow, to end the run because the request has no response yet."""
 
 
 class RunContext:
-    """The context of a functional workflow's run, through which the function and its steps make requests and store state."""
+    """The context of a run of a functional workflow (an async function). The function and its steps use it for requests and state."""
 
     def __init__(
         self, workflow_name: str, emit: OnEvent | None = None, call: CallContext | None = None, *, is_streaming: bool = False
@@ -198,7 +198,7 @@ def get_run_context() -> RunContext | None:
 
 
 class StepWrapper(Generic[ResultT]):
-    """Wraps an async function as a step of a functional workflow.
+    """Wraps an async function as a step of a functional workflow (another async function, which calls its steps).
 
     Each call records its result. When the workflow continues, its function runs again, and the same call returns the recorded result.
     """
@@ -250,7 +250,7 @@ class StepWrapper(Generic[ResultT]):
         return result
 
     def _with_context(self, ctx: RunContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[ResultT]:
-        """Call the function. If it has a parameter for the `RunContext` and the arguments contain none, pass the current one."""
+        """Call the function of the step. Pass `ctx` if the function has a `RunContext` parameter and the arguments contain no context."""
         name, position = self._context_name, self._position
         if name is None or any(isinstance(value, RunContext) for value in (*args, *kwargs.values())):
             return self._func(*args, **kwargs)

@@ -55,7 +55,7 @@ _KINDS: dict[Any, JsonObject] = {
 async def run_to_end(
     workflow: Runnable, message: Any, ctx: CallContext, hear: OnEvent, *, person: CallContext | None = None
 ) -> WorkflowRunResult:
-    """Run a workflow with `message`, ask a person its requests, and continue it until it has no open requests. Return the result.
+    """Run a workflow with `message`, have a person answer its requests, and continue it until no request is open. Return the result.
 
     `ctx` is the tool call that the workflow serves, and `hear` receives each event of the run. `person` is the call context through which a
     person is asked; the default is `ctx`. In a durable task (background call that resumes after a restart), the run continues from the
@@ -85,7 +85,9 @@ async def run_to_end(
 
 
 async def _ask_all(pending: Sequence[WorkflowEvent[Any]], ctx: CallContext) -> dict[str, Any]:
-    """Ask a person all open requests of the workflow concurrently, so that a client may show them together. Return responses by request id.
+    """Ask a person for responses to all open requests of the workflow, and return the responses by request id.
+
+    The requests are sent concurrently, so that a client may show them together.
 
     The responses are sorted by the name of the request (`WorkflowEvent.question`). A task that resumes after a restart therefore delivers
     them in the same order, so that its steps get the same names as before.
@@ -113,7 +115,7 @@ def _failure(error: Exception) -> WorkflowFailed:
 
 
 async def ask(event: WorkflowEvent[Any], ctx: CallContext) -> Any:
-    """Ask a person one request of the workflow (`event`) through the client of the tool call `ctx`, and return the response.
+    """Have a person answer one request of the workflow (`event`) through the client of the tool call `ctx`. Return the response.
 
     Raises:
         ToolFailed: The person declined to answer.
@@ -194,7 +196,7 @@ def _parsed(value: JsonValue) -> JsonValue:
 
 
 async def _ask_question(data: Question, ctx: CallContext, key: str) -> JsonValue:
-    """Ask a person a question from a workflow file. Return an object with the fields that the file declares, otherwise a text."""
+    """Ask a person a question from a workflow file. Return the answer as an object with the file's fields, or as text without fields."""
     fields = data.fields or {_ANSWER: _KINDS[str]}
 
     def read(content: JsonObject) -> JsonValue:

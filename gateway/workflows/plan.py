@@ -128,7 +128,7 @@ class WorkflowPlan:
 
         Raises:
             WorkflowInvalid: The Python function that should return the workflow failed.
-            PolicyDenied: Policy forbids this function.
+            PolicyDenied: Policy forbids the Python function that should return the workflow.
             ToolFailed: A tool that is used as an agent has no text argument, or the call of the function was not approved.
         """
         if self.code is not None:

@@ -65,7 +65,7 @@ async def stream_run(
 ) -> AsyncGenerator[WorkflowEvent[Any], None]:
     """Do a run of the workflow and yield its events, which are also added to `log`. At the end, raise the exception of the run, if any.
 
-    `slot` is the permission for the run, if the caller already has one.
+    `slot` is the permission for this run, if the caller already has it; a workflow permits one run at a time.
     """
     channel = _EventChannel()
     log.emit = channel.send
@@ -89,7 +89,7 @@ def start_run(
 ) -> Awaitable[WorkflowRunResult] | EventStream:
     """Return an awaitable with the result of a workflow run, or a stream of the run's events if `stream` is true.
 
-    The run begins when the result is first awaited. `slot` is the permission for the run.
+    The run begins when the result is first awaited. `slot` is the permission for this run; a workflow permits one run at a time.
     """
     log = EventLog()
 

@@ -1,4 +1,4 @@
-"""`Runnable`: the common interface of graph workflows (`workflow`) and functional workflows (`functional`).
+"""`Runnable`: the common interface of graph workflows (`workflow`) and workflows written as async functions (`functional`).
 
 The modules that run a workflow for a tool call (`info_requests`, `tool`, `workflow_schemas`) or as an agent (`workflow_agent`,
 `functional_agent`) use it.
@@ -61,7 +61,7 @@ class Runnable(Protocol):
     async def perform(self, request: RunRequest, log: EventLog, *, is_streaming: bool = False, slot: RunSlot | None = None) -> None:
         """Do one run with the input `request`, and add every event to `log`.
 
-        `is_streaming` means that the events are read while the run continues. `slot` is the permission for the run, if the caller already
-        has one. Exceptions of the run are raised.
+        `is_streaming` means that the events are read while the run continues. `slot` is the permission for this run, if the caller already
+        has it; a workflow permits one run at a time. Exceptions of the run are raised.
         """
         ...

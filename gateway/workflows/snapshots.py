@@ -19,7 +19,7 @@ from gateway.workflows.run_state import State
 from gateway.workflows.type_hints import types_in
 
 EXECUTOR_STATE_KEY = "_executor_state"
-"""Key, in the state of a checkpoint, of the results of `on_checkpoint_save` of the executors, by executor id."""
+"""Key in the state of a checkpoint. Its value has, by executor id, what each executor's `on_checkpoint_save` returned."""
 
 ENGINE_KEY = "_engine_state"
 """Key, in the state of a checkpoint, of the state of the workflow engine.

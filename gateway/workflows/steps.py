@@ -45,7 +45,7 @@ StepContext = WorkflowContext[JsonValue, Complete]
 
 
 class StepExecutor(Executor):
-    """Base class of the executors of workflow files, each of which performs one step: an agent, a tool, a function or a question.
+    """Base class of the executors of workflow files, each of which performs one step: ask an agent or person, call a tool or function.
 
     All messages that arrive in one superstep (round of the run) start the step once, because templates read outputs of executors and not
     messages.
@@ -100,7 +100,9 @@ class AskAgent(StepExecutor):
     """Executor of a workflow file that asks an agent. If the file declares output fields, the answer must be an object with them."""
 
     def __init__(self, id: str, step: AgentStep, tool: Tool, names: Sequence[str]) -> None:
-        """Create the executor for `step`. `tool` is the agent as a tool, whose text argument gets the prompt. `names` are all executor ids.
+        """Create the executor for `step`. `tool` is the agent as a tool, whose text argument gets the prompt.
+
+        `names` are the ids of all executors of the graph, to which templates can refer.
 
         Raises:
             ToolFailed: The tool has no text argument.
@@ -137,7 +139,10 @@ class CallTool(StepExecutor):
     """Executor of a workflow file that calls a tool or another workflow."""
 
     def __init__(self, id: str, step: ToolStep | WorkflowStep, tool: Tool, names: Sequence[str]) -> None:
-        """Create the executor for `step`. `tool` is the tool or workflow that the step names, `names` are all executor ids."""
+        """Create the executor for `step`. `tool` is the tool or workflow that the step names.
+
+        `names` are the ids of all executors of the graph, to which templates can refer.
+        """
         super().__init__(id, names)
         self._step = step
         self._tool = tool
@@ -160,9 +165,10 @@ class CallFunction(StepExecutor):
     """Executor of a workflow file that calls a Python function."""
 
     def __init__(self, id: str, step: PythonStep, function: FunctionTool[..., Any], names: Sequence[str]) -> None:
-        """Create the executor for `step`. `function` is the imported object that `step.python` names, `names` are all executor ids.
+        """Create the executor for `step`. `function` is the imported function that `step.python` names.
 
-        If the step has no `arguments`, the function must have at most one parameter.
+        If the step has no `arguments`, the function must have at most one parameter. `names` are the ids of all executors of the graph, to
+        which templates can refer.
         """
         super().__init__(id, names)
         self._step = step
@@ -238,7 +244,10 @@ class AskPerson(StepExecutor):
     """Executor of a workflow file that asks a person, and publishes the answer as its output."""
 
     def __init__(self, id: str, step: AskStep, names: Sequence[str]) -> None:
-        """Create the executor for `step`. The answer has the fields of `step.output`, or is a text. `names` are all executor ids."""
+        """Create the executor for `step`. The person's answer has the fields of `step.output`, or is a text.
+
+        `names` are the ids of all executors of the graph, to which templates can refer.
+        """
         super().__init__(id, names)
         self._prompt = Template.parse(step.ask)
         self._fields = step.output
@@ -255,7 +264,7 @@ class AskPerson(StepExecutor):
 
 
 async def invoke(tool: Tool, arguments: JsonObject, call: CallContext) -> Complete:
-    """Call a tool, answer its requests for input, and return its final result.
+    """Call a tool, have the workflow's caller answer its requests for input, and return its final result.
 
     The result is returned without its `_meta`, which describes this call and not the call of the workflow.
 
@@ -319,7 +328,9 @@ def read_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[JsonOb
 
 
 def task_argument(tool: Tool) -> str:
-    """Return the name of the argument that passes a task to a tool (usually an agent): `task`, `prompt` or the like, or a text argument.
+    """Return the name of the text argument in which a tool, usually an agent, expects its task.
+
+    This is an argument with a usual name such as `task` or `prompt`, else the first required text argument, else the first text argument.
 
     Raises:
         ToolFailed: The tool has no text argument.

@@ -28,7 +28,7 @@ from gateway.workflows.workflow_context import WorkflowContext
 
 @dataclass
 class SubWorkflowResponseMessage:
-    """The message with which an executor of a parent workflow responds to a request of its inner workflow."""
+    """The message with which an executor of the parent workflow responds to a request of the inner workflow that runs inside the parent."""
 
     data: Any
     source_event: WorkflowEvent[Any]
@@ -36,14 +36,14 @@ class SubWorkflowResponseMessage:
 
 @dataclass
 class SubWorkflowRequestMessage:
-    """The message with which a request of an inner workflow reaches an executor of its parent workflow."""
+    """The message with which a request of an inner workflow reaches an executor of the parent workflow, inside which it runs."""
 
     source_event: WorkflowEvent[Any]
     executor_id: str
     """Id of the executor of the parent workflow that runs the inner workflow. The response must be sent to this executor."""
 
     def create_response(self, data: Any) -> SubWorkflowResponseMessage:
-        """Create the response message with the value `data`. Send it to the executor `executor_id`.
+        """Create the response message with the value `data`. The caller must send it to the executor `executor_id`.
 
         Raises:
             TypeError: `data` does not have the response type that the request requires.
@@ -109,17 +109,17 @@ class WorkflowExecutor(Executor):
 
     @handler
     async def handle_response_message(self, response: SubWorkflowResponseMessage, ctx: WorkflowContext[Any, Any]) -> None:
-        """Handle a response of an executor of the parent workflow: pass it to the inner workflow."""
+        """Handle the response of another executor to a request of the inner workflow: pass it to the inner workflow."""
         await self._answered(response.source_event.request_id, response.data, ctx)
 
     @handler
     async def process_workflow(self, input_data: object, ctx: WorkflowContext[Any, Any]) -> None:
-        """Handle a message: run the inner workflow with it."""
+        """Handle a message: run the inner workflow, which this executor contains, with it."""
         await self._run(RunRequest(input_data, run_kwargs=ctx.get_state(RUN_KWARGS_KEY), ctx=ctx.call), ctx)
 
     @response_handler
     async def handle_propagated_response(self, original_request: object, response: object, ctx: WorkflowContext[Any, Any]) -> None:
-        """Handle a response of the parent workflow's caller: pass it to the inner workflow."""
+        """Handle the response of the parent workflow's caller to a request of the inner workflow: pass it to the inner workflow."""
         await self._answered(ctx.request_id or "", response, ctx)
 
     def to_dict(self) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class SuperstepRunner:
     async def deliver_first(self, message: Any) -> None:
         """Deliver the message of a new run to the start executor, before the first superstep (round).
 
-        Pass this method to `run` in `begin`.
+        Call this method in the function `begin` that is passed to `run`.
         """
         self._state.iteration = 0
         self._state.traversals.clear()
@@ -191,7 +191,7 @@ class SuperstepRunner:
         return CONDITION_FALSE if any(self._accepts(name, message) for name in targets) else WRONG_TYPE
 
     async def _decide(self, index: int, group: EdgeGroup, message: WorkflowMessage) -> list[tuple[str, Delivery]]:
-        """Return the deliveries of one message that one edge group decides on, as pairs of target id and delivery."""
+        """Decide which executors one edge group delivers one message to. Return pairs of an executor's id and the delivery to it."""
         if message.target_id is not None and message.target_id not in group.target_executor_ids:
             return []
         if isinstance(group, FanInEdgeGroup):
@@ -264,9 +264,10 @@ class SuperstepRunner:
                 self._state.messages += ctx.sent
 
     def _labels(self, lanes: list[Lane], number: int) -> list[list[str]]:
-        """Return a name for each delivery of each lane: the executor's id, the number of the superstep, and a running number.
+        """Return a name for each message that a superstep delivers, in one list per lane (executor with its messages).
 
-        When a durable task resumes after a restart and repeats the superstep, the names are the same, so that recorded steps are found.
+        A name consists of the executor's id, the number of the superstep, and a running number. If the run is part of a durable task
+        (background call that resumes after a restart) and repeats the superstep, the names are the same, so that recorded steps are found.
         """
         counts: dict[str, int] = {}
         if (durable := self._scope.call.ports.durable) is not None and durable.version == 1:
@@ -324,7 +325,7 @@ class SuperstepRunner:
 
 
 def _joined(lane: list[Delivery]) -> list[Delivery]:
-    """Combine all messages of a lane, except responses to requests, to one delivery of a list. Deliveries of responses follow unchanged."""
+    """Combine the messages to one executor in a superstep to one message with a list. Responses to requests follow it unchanged."""
     standard = [item for item in lane if item.message.type is MessageType.STANDARD]
     responses = [item for item in lane if item.message.type is not MessageType.STANDARD]
     if not standard:

@@ -30,7 +30,7 @@ class TaskCheckpoints(CheckpointStorage):
     """
 
     def __init__(self, durable: DurablePort, events: Sequence[WorkflowEvent[Any]]) -> None:
-        """Store checkpoints in the task `durable`. `events` is the list to which the run appends its events; its outputs are stored too."""
+        """Store checkpoints in the task `durable`, with the outputs in `events`, the list to which the run appends its events."""
         self._durable = durable
         self._events = events
 

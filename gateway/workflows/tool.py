@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.workflows.events import WorkflowEvent
 
 MAX_OUTPUT_CHARS = 4_000
-"""Maximum characters of an intermediate output in a progress message. Clients usually show at most two lines of such messages."""
+"""Number of characters to which an intermediate output of the workflow is cut for a progress notification to the client."""
 
 
 class WorkflowTool:

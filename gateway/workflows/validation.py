@@ -74,7 +74,7 @@ class GraphConnectivityError(WorkflowValidationError):
 
 
 def check_graph(start_id: str, executors: Mapping[str, Executor], groups: Sequence[EdgeGroup]) -> list[WorkflowValidationError]:
-    """Check the edges of a workflow graph. Return duplicate edges, edges between incompatible types, and unreachable executors."""
+    """Check the edges of a workflow graph. Return a problem per duplicate edge, edge of incompatible types and unreachable executor."""
     groups = [group for group in groups if not isinstance(group, InternalEdgeGroup)]
     pairs = [(edge.source_id, edge.target_id) for group in groups for edge in group.edges]
     problems: list[WorkflowValidationError] = []
@@ -129,7 +129,10 @@ def check_outputs(
 
 
 def check_yields(executors: Mapping[str, Executor], names: Sequence[str]) -> list[WorkflowValidationError]:
-    """Return a problem for each executor in `names`, selected for its outputs, whose handlers are not annotated to yield any output."""
+    """Return a problem for each executor in `names` whose handlers are not annotated to yield outputs.
+
+    `names` are the ids of the executors whose outputs are selected as outputs or intermediate outputs of the workflow.
+    """
     mute = [name for name in dict.fromkeys(names) if name in executors and not executors[name].workflow_output_types]
     return [
         WorkflowValidationError(
@@ -152,7 +155,7 @@ def validate_workflow_graph(
     If no output executor and no intermediate executor is given, the outputs of all executors are outputs of the workflow.
 
     Raises:
-        WorkflowValidationError: The graph is invalid. The text has every problem, one per line; the subclass fits the first problem.
+        WorkflowValidationError: The graph is invalid. The text has every problem, one per line; the class is that of the first problem.
     """
     outputs, others = list(output_executors), list(intermediate_executors or ())
     named = [start_executor.id, *(name for group in edge_groups for edge in group.edges for name in (edge.source_id, edge.target_id))]

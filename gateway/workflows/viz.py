@@ -89,7 +89,7 @@ class Drawing:
 
 
 def _condition(function: object) -> str:
-    """Return the label of an edge for its condition function: `conditional`, or for a condition of a workflow file its text."""
+    """Return the label of an edge with this condition: the condition's text if it is from a workflow file, otherwise `conditional`."""
     name = getattr(function, "__name__", "")
     return name if ": " in name else "conditional"
 

@@ -85,8 +85,8 @@ class Workflow(WorkflowGraph, FormerMethods):
     async def perform(self, request: RunRequest, log: EventLog, *, is_streaming: bool = False, slot: RunSlot | None = None) -> None:
         """Do one run with the input `request`, and add every event to `log`. Raises the exceptions that `run` documents.
 
-        `is_streaming` means that the events are read while the run continues. `slot` is the permission for the run, if the caller already
-        has one.
+        `is_streaming` means that the events are read while the run continues. `slot` is the permission for this run, if the caller already
+        has it; a workflow permits one run at a time.
         """
         storage = request.checkpoint_storage or self._storage
         with slot or self._run_lock.begin(self.name):

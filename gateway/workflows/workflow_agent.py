@@ -82,7 +82,7 @@ class WorkflowAgent(BaseAgent):
 
     @staticmethod
     def merge_updates(updates: Sequence[AgentResponseUpdate], response_id: str) -> AgentResponse:
-        """Combine the interleaved updates of several agents to one response.
+        """Combine the updates of several agents, which are interleaved parts of their answers, to one response.
 
         The response has the answers one after the other, in the order of their first updates.
         """
@@ -109,7 +109,7 @@ class WorkflowAgent(BaseAgent):
     def run(
         self, messages: Input | None = None, *, stream: bool = False, session: AgentSession | None = None, **options: Unpack[AgentOptions]
     ) -> Awaitable[AgentResponse] | AgentStream:
-        """Run the workflow with the messages as its input. Return the response, or a stream of updates with `stream=True`.
+        """Run the workflow with the messages as its input. Return the response, or with `stream=True` a stream of its parts.
 
         If the workflow has open requests, it continues with the responses that the messages must contain: `function_result` contents with
         the request's id as call id, or approval responses. With a checkpoint, the workflow is restored first.
@@ -127,9 +127,9 @@ class WorkflowAgent(BaseAgent):
         return updates if stream else updates.get_final_response()
 
     def _finish(self, updates: Sequence[AgentResponseUpdate], *, response_id: str | None) -> AgentResponse:
-        """Combine the updates of a run to the agent's response.
+        """Combine the updates of a run to the agent's response, of which they are parts.
 
-        `response_id` is the id of the response if the run is not streamed; with `None`, the id comes from the updates.
+        `response_id` is the id of the response if the run is not streamed. If it is `None`, the id comes from the updates.
         """
         ids = [update.message_id for update in updates]
         in_parts = response_id is None or None in ids or len(set(ids)) < len(ids)

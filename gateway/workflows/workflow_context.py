@@ -56,7 +56,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         """Create the context for one message that is delivered to the executor `executor_id`.
 
         `label` is the name of this delivery within the run. If the run is part of a durable task, which resumes after a restart, the label
-        is the same when the delivery is repeated. `request_id` is the id of the answered request, if the message is a response.
+        is the same when the delivery is repeated. If the message is a response, `request_id` is the id of the request that it answers.
         """
         self._executor_id = executor_id
         self._source_executor_ids = source_executor_ids
@@ -156,8 +156,9 @@ class WorkflowContext(Generic[OutT, W_OutT]):
     async def pass_request(self, event: WorkflowEvent[Any], *, request_id: str, data: Any) -> None:
         """Forward a request of an inner workflow, which this executor runs, to the caller of this workflow.
 
-        `event` is the event of the inner workflow. `request_id` and `data` are the id and the data of the request in this workflow. In a
-        durable task (background call that resumes after a restart), the name of the question starts with the label of this delivery.
+        `event` is the event of the inner workflow. `request_id` and `data` are the id and the data of the request in this workflow. A
+        durable task (background call that resumes after a restart) records the request under the label of this delivery and the request's
+        name in the inner workflow.
         """
         await self._add_request(request_id, data, event.response_type, f"{self._label}/{event.question}")
 

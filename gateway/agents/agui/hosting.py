@@ -49,7 +49,7 @@ class WebApplication(Protocol):
 
 
 class AgentFrameworkAgent:
-    """Adapter that runs an agent, or a new agent of a factory for each request, and yields the run as AG-UI events."""
+    """Adapter that runs an agent, or for each request a new agent that a factory creates, and yields the run as AG-UI events."""
 
     def __init__(self, agent: SupportsAgentRun | AgentFactory, name: str | None = None, description: str | None = None) -> None:
         """Wrap an agent or a function that creates agents. `name` and `description` default to those of the agent.

@@ -1,1 +1,1 @@
-"""Evaluation of agents: checks and evaluators that judge answers, with agent-framework's names, and case files for `moongate eval`."""
+"""Evaluation of agents: checks and evaluators that judge answers (API of agent-framework), and case files of `moongate eval`."""

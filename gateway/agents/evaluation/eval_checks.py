@@ -105,7 +105,7 @@ def evaluator(*, name: str | None = None) -> Callable[[Callable[..., Any]], Eval
 def evaluator(
     fn: Callable[..., Any] | None = None, *, name: str | None = None
 ) -> EvalCheck | Callable[[Callable[..., Any]], EvalCheck]:
-    """Create a check from a function whose parameters are named like the item's values that they receive (`query`, `response`, …).
+    """Create a check from a function. Each parameter has the name of the `EvalItem` value that it receives (`query`, `response`, …).
 
     The function may be async. It returns a bool, a score (at least 0.5 passes), `{"score" | "passed", "threshold", "reason"}`, or a
     `CheckResult`. `evaluator` can be used as a decorator, with or without arguments.

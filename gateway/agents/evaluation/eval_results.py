@@ -47,7 +47,7 @@ class EvalItemResult:
 
     item_id: str
     status: str
-    """`pass`, `fail` or `error`."""
+    """Outcome of the item: `pass`, `fail`, or `error` if it could not be judged."""
     scores: list[EvalScoreResult] = field(default_factory=lambda: cast("list[EvalScoreResult]", []))
     error_code: str | None = None
     error_message: str | None = None
@@ -81,7 +81,7 @@ class EvalResults:
     eval_id: str = ""
     run_id: str = ""
     status: str = "completed"
-    """`completed`, `failed`, `canceled`, `timeout` or `partial`."""
+    """State of the evaluation as a whole: `completed`, `failed`, `canceled`, `timeout` or `partial`."""
     result_counts: dict[str, int] | None = None
     """Number of items that `passed`, `failed` and `errored` (could not be judged)."""
     report_url: str | None = None
@@ -137,7 +137,7 @@ class EvalResults:
         raise EvalNotPassedError(" ".join(part for part in parts if part))
 
     def assert_score_at_least(self, min_score: float, *, evaluator: str | None = None, msg: str | None = None) -> None:
-        """Assert that every score, or every score of `evaluator`, is at least `min_score`.
+        """Assert that every score is at least `min_score`; with `evaluator`, only the scores of the evaluator or check of that name.
 
         Raises:
             EvalNotPassedError: A score is lower.

@@ -1,4 +1,4 @@
-"""`FileAccessProvider`: adds tools with which an agent reads and writes files of a store. Names are those of agent-framework 1.9."""
+"""`FileAccessProvider`: adds tools with which an agent reads and writes files of a store. The API is that of agent-framework 1.9."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FileAccessProvider(ContextProvider):
     def written_folders(self) -> Sequence[Path]:
         """The folders on disk to which the model can write: the store's folder, if the store is on disk and `access` permits saving.
 
-        A gateway rejects a folder that contains its code.
+        A gateway rejects a folder that contains its own code.
         """
         return () if self.store.folder is None or self.access == "read" else (self.store.folder,)
 

@@ -52,7 +52,7 @@ def scan(pattern: str, files: list[list[str]], max_bytes: int) -> list[dict[str,
 
 
 def main() -> None:
-    """Read the request from stdin and write the response to stdout."""
+    """Read a search request from stdin, search the files in it, and write the results to stdout."""
     try:
         import resource
 

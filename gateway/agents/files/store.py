@@ -1,4 +1,4 @@
-"""`AgentFileStore`: interface for storing the files of agents, and an implementation in memory. Names are agent-framework's.
+"""`AgentFileStore`: interface for storing the files of agents, and an implementation in memory. The API is agent-framework's.
 
 A store is one folder of text files, which all agents and sessions that use the store share. Paths are relative, with forward slashes.
 """
@@ -72,7 +72,7 @@ class AgentFileStore(ABC):
         skipped.
 
         Raises:
-            ValueError: The expression is invalid, too much text would be searched or matches, or the time limit has passed.
+            ValueError: The expression is invalid, the searched or the matching text is too large, or the time limit has passed.
         """
 
     @abstractmethod

@@ -51,7 +51,7 @@ CLEAN_UP_SECONDS = 5.0
 
 @experimental(feature_id=ExperimentalFeature.LIFECYCLE_HOOKS)
 def lifecycle_middleware(*hooks: LifecycleHooks, events: HookEvents | None = None) -> list[object]:
-    """Return one agent, one chat and one function middleware that call these hooks; add all three, adjacent, to an agent's `middleware`.
+    """Return one agent, one chat and one function middleware that call the given hooks. Add all three, adjacent, to `Agent(middleware=…)`.
 
     `events` receives the events that the hooks send to the program.
 
@@ -65,7 +65,7 @@ def lifecycle_middleware(*hooks: LifecycleHooks, events: HookEvents | None = Non
 
 
 class _AgentLayer(AgentMiddleware):
-    """Agent middleware that calls the hooks of a whole run: `before_message_turn`, `after_message_turn` and `on_error`."""
+    """Agent middleware that calls the lifecycle hooks of a whole run: `before_message_turn`, `after_message_turn` and `on_error`."""
 
     def __init__(self, turns: OpenTurns) -> None:
         self._turns = turns
@@ -171,7 +171,7 @@ async def _run_inner(
 
 
 class _ChatLayer(ChatMiddleware):
-    """Chat middleware that calls the hooks around each iteration (a model call and its tool calls) and around the model call itself."""
+    """Chat middleware that calls the lifecycle hooks around each iteration (a model call and its tool calls) and around each model call."""
 
     def __init__(self, turns: OpenTurns) -> None:
         self._turns = turns
@@ -240,7 +240,7 @@ class _ChatLayer(ChatMiddleware):
 
 
 class _FunctionLayer(FunctionMiddleware):
-    """Function middleware that calls the hooks around each tool call."""
+    """Function middleware that calls the lifecycle hooks around each tool call."""
 
     def __init__(self, turns: OpenTurns) -> None:
         self._turns = turns
@@ -325,7 +325,7 @@ def _turn_context(context: AgentContext, turn: Turn) -> MessageTurnContext:
 
 
 def _apply_input(context: AgentContext, hook_context: MessageTurnContext, loaded: Mapping[str, Sequence[Message]]) -> None:
-    """Apply the changes that hooks made to the history and the user's message to the run (`context`)."""
+    """Apply to the run (`context`) what hooks changed in the history and the user's message (`hook_context`)."""
     index = _newest_of_user(context.messages)
     newest = [] if index is None else [context.messages[index]]
     if hook_context.user_message != (newest[0].text if newest else ""):
@@ -338,11 +338,11 @@ def _apply_input(context: AgentContext, hook_context: MessageTurnContext, loaded
 def _split(
     history: Sequence[Message], loaded: Mapping[str, Sequence[Message]], given: Sequence[Message]
 ) -> tuple[dict[str, list[Message]], list[Message]]:
-    """Divide a history that hooks may have changed: return the messages by the history provider that loaded them, and the run's input.
+    """Divide the run's `history`, which hooks may have changed, into loaded messages, by history provider, and the run's input.
 
-    `loaded` has the messages that each history provider loaded, and `given` the run's own input. A message that a hook added counts as
-    loaded by the provider of the next loaded message after it, or of the last provider if no loaded message follows. It is sent to the
-    model and not stored. If the added message follows the run's own input, or no provider loaded messages, it is input and is stored.
+    `loaded` has the messages that each provider loaded, and `given` the run's own input. Loaded messages are not stored again; input is.
+    A message that a hook added counts as loaded, by the provider of the next loaded message, or else by the last provider. But if it
+    follows the run's own input, or no provider loaded messages, it is input.
     """
     homes = {id(message): source for source, messages in loaded.items() for message in messages}
     own = {id(message) for message in given}
@@ -370,7 +370,7 @@ def _newest_of_user(messages: list[Message]) -> int | None:
 
 
 async def _begin(turn: Turn, context: ChatContext) -> tuple[ModelRequest, ChatResponse | None]:
-    """Call the hooks `before_iteration`. Return the changed model request, and the response if a hook replaced the model call."""
+    """Call the hooks `before_iteration` before a model call. Return the request as hooks changed it, and any response to use instead."""
     hook_context = await turn.begin_iteration(list(context.messages), cast("ChatOptions", dict(context.options)))
     model = hook_context.options.get("model") or getattr(context.client, "model", None)
     request = ModelRequest(

@@ -81,15 +81,18 @@ class MessageTurnContext(HookContext):
     history: list[Message]
     """The conversation before the user's newest message: the messages that history providers load, then the rest of the run's input.
 
-    Changes apply to this run only: stored messages do not change, and added messages are not stored. A message that is added after the
-    run's own input, or if no history provider loads messages, becomes input of the run and is stored with it.
+    What a hook changes in this list applies to this run only: stored messages do not change, and added messages are not stored. But a
+    message that a hook adds after the run's own input, or if no messages were loaded, becomes input of the run and is stored with it.
     """
     message: Message | None = None
     """The user's newest message with all its contents; hooks must not change it."""
     response: AgentResponse | None = None
     """The run's response, set after the run; `None` if the run failed."""
     turn_history: list[Message] = field(default_factory=lambda: FixedList[Message]((), "turn_history"))
-    """Messages that the run added, set after the run. Changes apply to the response, not to messages already streamed or stored."""
+    """Messages that the run added to the conversation, set after the run. A hook that changes the list changes the run's response.
+
+    Messages that were already streamed or stored do not change.
+    """
     error: Exception | None = None
 
     @property

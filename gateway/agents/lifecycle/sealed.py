@@ -65,7 +65,7 @@ class Sealed:
 
 
 def seal(sealed: Sealed, hook: str | None = None) -> None:
-    """Allow assignments to `sealed` only for the fields that the hook named `hook` may assign; with `None`, for no field."""
+    """Allow assignments only to those fields of the context `sealed` that the hook named `hook` may assign; with `None`, to no field."""
     object.__setattr__(sealed, "_hook", hook)
 
 

@@ -212,9 +212,9 @@ def _forms_of(results: Sequence[Content]) -> list[object]:
 
 
 def _parts_of(response: ChatResponse) -> list[object]:
-    """Return a value to compare before and after a hook, which differs if the hook changed the contents of the model's answer.
+    """Return the parts of a model's answer, to be compared before and after a hook: they differ if the hook changed a content.
 
-    Of a tool call it contains only the `id()`, because hooks may change the call's arguments.
+    A tool call is represented only by its `id()`, because hooks may change its arguments.
     """
     return [
         (message.role, [id(content) if content.type == "function_call" else content.to_dict() for content in message.contents])
@@ -245,7 +245,7 @@ class OpenTurns:
         return id(run), turn
 
     def close(self, key: int) -> None:
-        """Remove the `Turn` of a run that has ended; `open` returned the key."""
+        """Remove the `Turn` of a run that has ended. `key` is the value that `open` returned for the run."""
         self._open.pop(key, None)
 
     @property

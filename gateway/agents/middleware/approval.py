@@ -1,4 +1,4 @@
-"""`ToolApprovalMiddleware`: approves tool calls by rules, and shows a person one approval request at a time. Names are agent-framework's.
+"""`ToolApprovalMiddleware`: approves tool calls by rules, and shows a person one approval request at a time; API as in agent-framework.
 
 The middleware needs runs with a session, which stores rules, open requests and answers (`approval_state`). A tool's `approval_mode` decides
 whether its calls need approval; the middleware decides which of the approval requests a person sees.
@@ -125,10 +125,10 @@ class ToolApprovalMiddleware(AgentMiddleware):
             context.messages, context.result = [], None
 
     def _hand_over(self, context: AgentContext, session: AgentSession, state: ToolApprovalState) -> None:
-        """Put two kinds of stored input before the run's messages, because this run calls the model.
+        """Before a run that calls the model, put the input that was stored for it before the run's messages.
 
-        First, as one user message, the answers of rules or a person to approval requests; then the messages of earlier runs that only
-        showed a queued approval request and did not call the model.
+        The stored input is, as one user message, the answers of rules or a person to approval requests; and after it the messages of
+        earlier runs that only showed a queued approval request and did not call the model.
         """
         if not state.collected_approval_responses and not state.held_messages:
             return
@@ -171,7 +171,7 @@ class ToolApprovalMiddleware(AgentMiddleware):
 
 
 def _take_answers(messages: Sequence[Message], state: ToolApprovalState) -> list[Message]:
-    """Move the approval responses from the messages into the state. Return the messages without these; drop messages that become empty."""
+    """Move the approval responses from the messages into the state. Return the messages without responses, and without empty messages."""
     kept: list[Message] = []
     for message in messages:
         answers = [content for content in message.contents if content.type == RESPONSE]

@@ -111,7 +111,7 @@ class ToolApprovalState:
         self.pending_approval_requests = _contents(pending_approval_requests)
         """Approval requests that a person has seen and not answered; only these requests accept an answer."""
         self.held_messages = [item if isinstance(item, Message) else Message.from_dict(item) for item in held_messages or ()]
-        """Input messages of runs that only showed a queued request; the model receives them in the next run that calls it."""
+        """Input messages of runs that only showed a queued approval request; the next run that calls the model sends them."""
 
     def to_dict(self) -> JsonObject:
         """Return the state as a JSON object."""

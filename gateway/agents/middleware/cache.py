@@ -68,7 +68,7 @@ class ToolCacheMiddleware(FunctionMiddleware):
         self._cache: _Cache[JsonValue] = _Cache(ttl_seconds, max_entries)
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Set the cached result of the tool call, or execute the call and cache its result."""
+        """Set the cached result as the result of the tool call, or execute the call and cache its result."""
         if not self._covers(context.function.definition):
             await call_next()
             return
@@ -97,7 +97,7 @@ class ModelCacheMiddleware(ChatMiddleware):
         self._cache: _Cache[ChatResponse] = _Cache(ttl_seconds, max_entries)
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Set the cached response, or call the model and cache its response; a stream is cached once it was read completely."""
+        """Set the cached response as the call's result, or call the model and cache its response, a stream after it was read completely."""
         key = _request_key(context)
         found = self._cache.get(key)
         if found is not None:

@@ -31,7 +31,7 @@ class _Backoff:
         self._max = max_seconds
 
     async def pause(self, attempt: int, wanted: float | None = None) -> None:
-        """Wait between `attempt` and the next attempt: at least `wanted`, the seconds that the peer requested, up to the maximum."""
+        """Wait after attempt number `attempt`: at least the seconds that the peer requested (`wanted`), at most the maximum pause."""
         longest = min(self._max, self._base * 2 ** (attempt - 1))
         await anyio.sleep(max(random.uniform(0, longest), min(wanted or 0.0, self._max)))
 
@@ -100,7 +100,8 @@ class ToolRetryMiddleware(FunctionMiddleware):
     """Function middleware that retries tool calls that raised an exception, if the tool may be called more than once.
 
     A tool may be called again if its name matches one of the globs `tools`, or with `trust_annotations` if it has a `readOnlyHint` or
-    `idempotentHint`. Refusals by policy and error results are not retried, because the model reacts to them.
+    `idempotentHint`. Exceptions that would recur, such as refusals by policy, are not retried. Neither are error results, because
+    the model reacts to them.
     """
 
     def __init__(

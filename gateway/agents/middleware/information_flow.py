@@ -1,8 +1,8 @@
 """Information-flow control: labels tool results, and allows or refuses later calls by the labels. `SecureAgentConfig` adds it to an agent.
 
 A label states whether content is trusted and who may see it. The label of a conversation combines the labels of all its tool results, and
-is stored in the session. `policy.labels` judges the calls. Names are agent-framework's; its variables, which hide untrusted content
-from the model, are not supported.
+is stored in the session. `policy.labels` judges the calls. The API is agent-framework's, except for its variables, which hide untrusted
+content from the model and are not supported.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
     ) -> None:
         """Create the middleware. With `approval_on_violation`, a person is asked to approve a call that violates the rules.
 
-        Otherwise the call is refused, or without `block_on_violation` only logged. If no person can be asked during the run, the run ends
-        with the approval request; without `may_end_run` the call is refused instead.
+        Without `approval_on_violation`, such a call is refused, or if `block_on_violation` is false, only logged. If no person can be asked
+        during the run, the run ends with the approval request, or if `may_end_run` is false, the call is refused.
         """
         given = rules or FlowRules()
         allowed = (*given.accepts_untrusted, *(allow_untrusted_tools or ()))
@@ -154,7 +154,7 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
         await call_next()
 
     def get_audit_log(self) -> list[JsonObject]:
-        """Return the calls that violated the rules in this process, oldest first, at most `MAX_AUDIT_ENTRIES`."""
+        """Return the tool calls that violated information-flow rules in this process, oldest first, at most `MAX_AUDIT_ENTRIES`."""
         return list(self._audit_log)
 
     async def _violated(self, context: FunctionInvocationContext, verdict: Reject, label: ContentLabel) -> None:
@@ -190,9 +190,9 @@ class SecureAgentConfig(ContextProvider):
         may_end_run: bool = True,
         source_id: str | None = None,
     ) -> None:
-        """Create the labelling and the enforcing middleware. `rules` label tool results and decide which calls the labels permit.
+        """Create two middleware: one labels tool results by `rules`, the other allows or refuses later calls by the labels and `rules`.
 
-        The other arguments are those of `PolicyEnforcementFunctionMiddleware`.
+        The other arguments say what happens to a call that violates the rules (see `PolicyEnforcementFunctionMiddleware`).
         """
         super().__init__(source_id or self.DEFAULT_SOURCE_ID)
         self.label_tracker = LabelTrackingFunctionMiddleware(rules=rules)
@@ -205,7 +205,7 @@ class SecureAgentConfig(ContextProvider):
         return [self.label_tracker, self.policy_enforcer]
 
     def get_audit_log(self) -> list[JsonObject]:
-        """Return the calls that violated the rules in this process, oldest first, at most `MAX_AUDIT_ENTRIES`."""
+        """Return the tool calls that violated information-flow rules in this process, oldest first, at most `MAX_AUDIT_ENTRIES`."""
         return self.policy_enforcer.get_audit_log()
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:

@@ -20,9 +20,9 @@ CRITERIA_PLACEHOLDER = "{{criteria}}"
 
 VERDICT_DONE = "VERDICT: DONE"
 VERDICT_MORE = "VERDICT: MORE"
-"""Last line of the answer of a judge model without structured output if work is missing (`VERDICT_DONE`: if the request is answered).
+"""Last line of a judge model's answer if the agent's work is incomplete; used by models without structured output.
 
-Neither text contains the other, so a search in the answer finds the right one.
+If the work is complete, the last line is `VERDICT_DONE`. Neither text contains the other, so a search in the answer finds the right one.
 """
 
 DEFAULT_JUDGE_INSTRUCTIONS = (
@@ -86,7 +86,7 @@ def criteria_for_agent(criteria: Sequence[str]) -> str:
 
 
 def next_message_after_verdict(*, feedback: str | None = None) -> str:
-    """Return the agent's next input after the judge found its answer incomplete: the judge's reasons, or `DEFAULT_NEXT_MESSAGE` without."""
+    """Return the agent's next input after the judge found its answer incomplete: the judge's reasons, or a default text."""
     if not feedback:
         return DEFAULT_NEXT_MESSAGE
     return (

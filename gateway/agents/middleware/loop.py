@@ -1,4 +1,4 @@
-"""`AgentLoopMiddleware`: runs an agent repeatedly until its task is done. Names are agent-framework's.
+"""`AgentLoopMiddleware`: runs an agent repeatedly until its task is done. The API is agent-framework's.
 
 A predicate decides whether to run again: a function, a judge model (`with_judge`), a todo list or background tasks. Each run adds an entry
 to a progress log, which the next run receives.
@@ -51,7 +51,7 @@ class _LoopState:
 
     original: list[Message]
     snapshot: JsonObject | None
-    """JSON form of the session before the loop. With `fresh_context`, each run starts from this session; otherwise it is `None`."""
+    """With `fresh_context`: JSON form of the session before the loop, from which each run starts. Otherwise `None`."""
     iteration: int = 0
     progress: list[str] = field(default_factory=lambda: list[str]())
     feedback: str | None = None
@@ -74,13 +74,13 @@ class AgentLoopMiddleware(AgentMiddleware):
     ) -> None:
         """Configure the loop. After each run it checks `max_iterations` (`None`: no limit), then `should_continue`, then logs progress.
 
-        `should_continue` returns a bool, or a bool and a text, which `next_message` and `record_feedback` receive as `feedback`.
-        `next_message` returns the input of the next run, or `None` for the same messages. `record_feedback` returns the entry for the
-        progress log; by default the entry is the response's text. With `inject_progress`, the next input begins with a user message with
-        the whole log, or only its last entry if the run's session contains the earlier entries. With `fresh_context`, each run starts from
-        the original messages and the session as it was before the loop, so that only the log is carried over. `return_final_only` omits
-        earlier runs from the response; a stream contains all runs, and its final response is that of the last run.
-        `additional_instructions` are put before the original messages as a system message.
+        - `should_continue` returns a bool, or a bool and a text, which `next_message` and `record_feedback` receive as `feedback`.
+        - `next_message` returns the input of the next run, or `None` for the same messages.
+        - `record_feedback` returns the run's entry for the progress log; by default the entry is the response's text.
+        - `inject_progress` puts the log before the next input, as a user message. With a session, this is only the log's last entry.
+        - `fresh_context` starts each run from the original messages and the session as it was before the loop, with the whole log.
+        - `return_final_only` omits earlier runs from the response. A stream contains all runs; its final response is that of the last run.
+        - `additional_instructions` are put before the original messages as a system message.
 
         Raises:
             ValueError: `max_iterations` is less than 1.
@@ -109,8 +109,8 @@ class AgentLoopMiddleware(AgentMiddleware):
     ) -> Self:
         """Return a loop that repeats an agent's run until a judge, a second chat client, finds that the user's request was answered.
 
-        The agent receives `criteria`, and so does the judge if its `instructions` contain `{{criteria}}`. The judge's reasons are the
-        input of the next run, unless `next_message` returns that input.
+        The agent receives `criteria`, and so does the judge if its `instructions` contain `{{criteria}}`. The input of the
+        next run is the judge's reasons, or if `next_message` is given, what this function returns.
         """
         told = (instructions or DEFAULT_JUDGE_INSTRUCTIONS).replace(CRITERIA_PLACEHOLDER, criteria_for_judge(criteria))
         return cls(
@@ -183,7 +183,8 @@ class AgentLoopMiddleware(AgentMiddleware):
     async def _goes_on(self, context: AgentContext, at: _LoopState, result: AgentResponse) -> bool:
         """Return whether to run the agent again, and add an entry for the last run to the progress log.
 
-        False if the run requested input from a person (then nothing is logged), if the limit is reached, or if the predicate returns false.
+        Return false if the limit of runs is reached, if the predicate returns false, or if the run requested input from a person. Only in
+        the last case, no entry is added.
         """
         at.iteration += 1
         at.feedback = None

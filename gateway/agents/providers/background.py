@@ -1,7 +1,7 @@
 """`BackgroundAgentsProvider`: lets an agent start runs of other agents in the background and collect their results later.
 
 Each background task is a run of another agent with a new session. The state of the starting agent's session stores the tasks and their
-results. The runs exist in this process only; if the process ends, tasks that are running become `lost`. Names are agent-framework's.
+results. The runs exist in this process only; if the process ends, tasks that are running become `lost`. The API is agent-framework's.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class _Settings(TypedDict, total=False):
 
 
 class FoundryMemoryProvider(RecallingProvider):
-    """Context provider that adds matching memories to a run, and sends the run's messages to Foundry, which extracts new memories."""
+    """Context provider that adds memories that match a run's input, and sends the run's messages to Foundry, which extracts memories."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "foundry_memory"
 

@@ -31,7 +31,7 @@ class Mem0Client(Protocol):
 
 
 class Mem0ContextProvider(RecallingProvider):
-    """Context provider that adds matching memories to a run, and sends the run's messages to mem0, which extracts new memories."""
+    """Context provider that adds memories that match a run's input, and sends the run's messages to mem0, which extracts new memories."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "mem0"
 

@@ -51,7 +51,7 @@ class Consolidated:
 
 
 async def extracted(client: SupportsChatGetResponse | None, said: Sequence[Message], prompt: str | None) -> list[Extracted]:
-    """Have a model extract from the messages `said` the facts to remember. Return no facts without a client or if the call fails."""
+    """Have a model extract from the messages `said` the facts to remember. Return no facts without a chat client, or if the call fails."""
     text = "\n\n".join(f"{message.role.upper()}: {message.text.strip()}" for message in said if message.text.strip())
     if client is None or not text:
         return []
@@ -73,7 +73,7 @@ async def extracted(client: SupportsChatGetResponse | None, said: Sequence[Messa
 
 
 async def consolidated(client: SupportsChatGetResponse | None, record: MemoryTopicRecord, prompt: str | None) -> Consolidated | None:
-    """Have a model shorten the facts of a memory topic. Without a client, return them unchanged; return `None` if the call fails."""
+    """Have a model shorten the facts of a memory topic. Return them unchanged without a chat client, and `None` if the call fails."""
     if client is None:
         return Consolidated(record.summary, record.memories)
     asked = json.dumps(record.to_dict(), ensure_ascii=False)

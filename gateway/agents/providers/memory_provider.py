@@ -3,7 +3,7 @@
 Before a run it adds an index of the topics, and the topics that share words with the input. After a run a model extracts facts to remember,
 and at intervals it consolidates topics (merges and shortens their facts); if that fails, memories are lost, but not the agent's answer.
 Whole conversations are stored, too, and their last `recent_turns` turns are loaded. `SemanticMemoryProvider` finds memories by meaning
-instead and calls no chat model. Names and tools are agent-framework's.
+instead and calls no chat model. The API and the tools are agent-framework's.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class MemoryContextProvider(HistoryProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The folder to which the store writes, or nothing if it is not on disk. A gateway rejects a folder that contains its code."""
+        """The folder to which the store writes; empty if it is not on disk. A gateway rejects a folder that contains its own code."""
         return () if self.store.folder is None else (self.store.folder,)
 
     # -- the conversation --------------------------------------------------------------------------------------

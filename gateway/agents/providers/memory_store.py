@@ -1,7 +1,7 @@
 """`MemoryStore`: interface for storing an agent's memories and conversations. `MemoryFileStore`: an implementation with files.
 
 Methods block, as in agent-framework; `MemoryContextProvider` calls them in worker threads. The file store follows no symbolic links and
-replaces files atomically. Names, methods and folders are agent-framework's.
+replaces files atomically. The API and the folders are agent-framework's.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MemoryStore(ABC):
         """Set the owner of a session's memories to the owner that `state`, a result of `export_provider_state`, identifies."""
 
     def lock(self, session: AgentSession, *, source_id: str) -> AbstractAsyncContextManager[None]:
-        """Return a lock that serializes changes of an owner's memories; a store that processes share locks across processes."""
+        """Return a lock that serializes changes of an owner's memories; also between processes if several processes share the store."""
         return nullcontext()
 
     @abstractmethod

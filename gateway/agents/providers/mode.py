@@ -1,4 +1,4 @@
-"""`AgentModeProvider`: gives an agent modes with their own rules, such as `plan` and `execute`. Names are agent-framework's."""
+"""`AgentModeProvider`: gives an agent modes with their own rules, such as `plan` and `execute`. The API is agent-framework's."""
 
 from __future__ import annotations
 

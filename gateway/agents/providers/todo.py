@@ -1,4 +1,4 @@
-"""`TodoProvider`: gives an agent a todo list for each session. Names and tools are agent-framework's."""
+"""`TodoProvider`: gives an agent a todo list for each session. The API and the tools are agent-framework's."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TodoProvider(ContextProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The folder to which the store writes, or nothing if it is not on disk. A gateway rejects a folder that contains its code."""
+        """The folder to which the store writes; empty if it is not on disk. A gateway rejects a folder that contains its own code."""
         return () if self.store.folder is None else (self.store.folder,)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:

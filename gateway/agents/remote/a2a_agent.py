@@ -147,7 +147,7 @@ class A2AAgent(BaseAgent):
         function_invocation_kwargs: JsonMapping | None = None,
         client_kwargs: JsonMapping | None = None,
     ) -> Awaitable[AgentResponse] | AgentStream:
-        """Send the messages since the last answer to the remote agent, or continue the task of `continuation_token`.
+        """Send the remote agent the messages since its last answer, or continue the task of `continuation_token`.
 
         With `background`, the run does not wait for a remote task that is running, and ends with a continuation token. Cancelling the run
         cancels the remote task.

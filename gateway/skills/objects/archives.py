@@ -23,7 +23,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """Limits on the size of a ZIP archive with a skill, and which of its files are offered as resources."""
+    """Settings for reading a ZIP archive that contains a skill.
+
+    They limit the archive's sizes and number of files (an archive beyond a limit is not used), and `offer` selects which of its files
+    models can read as resources of the skill.
+    """
 
     max_files: int
     max_bytes: int

@@ -90,7 +90,10 @@ class InlineSkillResource(SkillResource):
         self.function = function
 
     async def read(self, **kwargs: object) -> object:
-        """Return the fixed text, or call the function and return its result. Only a function with `**kwargs` receives `kwargs`."""
+        """Return the fixed text, or call the function and return its result.
+
+        `kwargs` are values of the host program (the program that runs the agent). Only a function with `**kwargs` receives them.
+        """
         if self.function is None:
             return self.content
         return await run_function(self.function, [], _accepted(self.function, kwargs))
@@ -107,7 +110,7 @@ class InlineSkillScript(SkillScript):
         function: Callable[..., object],
         argument_parser: ScriptArgumentParser | None = None,
     ) -> None:
-        """Create a script. `argument_parser` converts a model's arguments to named arguments; without it, they must be an object."""
+        """Create a script. `argument_parser` converts a model's arguments to named ones; without it, a model must pass a JSON object."""
         super().__init__(name=name, description=description)
         self.function = function
         self.argument_parser = argument_parser
@@ -123,7 +126,8 @@ class InlineSkillScript(SkillScript):
     async def run(self, skill: Skill, args: ScriptArguments = None, **kwargs: object) -> object:
         """Call the function with the members of `args` as named arguments, and return its result.
 
-        `kwargs` are values of the host program. They are added to the arguments if the function accepts `**kwargs`.
+        `kwargs` are values of the host program (the program that runs the agent). They are added to the arguments if the function accepts
+        `**kwargs`.
 
         Raises:
             TypeError: `args` is not an object, does not fit the signature, or has a name that the host program sets.
@@ -271,7 +275,7 @@ class ClassSkill(_CodeSkill, ABC):
 
 
 def _accepted(function: Callable[..., object], kwargs: Mapping[str, object]) -> dict[str, object]:
-    """Return `kwargs`, which are values of the host program, if the function accepts `**kwargs`; otherwise an empty dict."""
+    """Return `kwargs`, values of the host program (which runs the agent), if the function accepts `**kwargs`; otherwise an empty dict."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

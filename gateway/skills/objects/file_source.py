@@ -64,8 +64,8 @@ class FileSkillsSource(SkillsSource):
         """Store the settings. Each of `skill_paths` is the folder of a skill, or has skills one or two levels below it.
 
         `resource_extensions` and `script_extensions` are the file extensions to offer: `None` means the default extensions, an empty
-        sequence offers no files. `resource_directories` and `script_directories` restrict the offer to files directly in these sub-folders;
-        `.` is the skill's own folder (as before agent-framework 1.10).
+        sequence offers no files. `resource_directories` and `script_directories`, with the meaning of agent-framework before 1.10, restrict
+        the offer to files directly in these sub-folders; `.` is the skill's own folder.
 
         Raises:
             ValueError: `search_depth` is below 1, or the name of a directory is blank.
@@ -123,9 +123,9 @@ class FileSelection:
     def __init__(
         self, extensions: Sequence[str], depth: int, folders: Container[str] | None = None, chosen: FileFilter | None = None
     ) -> None:
-        """Store the rule. Files are offered from `depth` levels of folders, or if `folders` is given only from directly in these folders.
+        """Store the rule. A file is offered if it has one of `extensions` and is in the uppermost `depth` levels of the skill's folders.
 
-        `chosen` is a filter that must also accept the file.
+        With `folders`, the file must also be directly in one of these folders. With `chosen`, this filter must also accept the file.
         """
         self._extensions = frozenset(extension.lower() for extension in extensions)
         self._depth = depth

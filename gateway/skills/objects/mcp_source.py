@@ -1,10 +1,10 @@
 """`MCPSkillsSource`: the skills of a remote MCP server as Python objects, for programs that have an MCP client.
 
 The skills come from the MCP skills extension (SEP-2640) or from the resource `skill://index.json` of its draft. `skills.remote` converts
-the server's list to the types of the skill index, and `MCPSkill` answers from these. The text of a skill is fetched when it is first
-loaded. Names that a model gives are checked before a request is sent. The gateway itself reads skills of its servers with
-`catalog.remote_skills`. The types of the MCP SDK are imported at first use, which costs no time, because a program with a session has
-already imported them.
+the server's list to the types of the skill index, from which an `MCPSkill` is made. The text of a skill is fetched when it is first
+loaded. Names of files that a model gives are checked before a request is sent. The gateway itself reads skills of its servers with
+`catalog.remote_skills`. The types of the MCP SDK are imported at first use, which costs no time, because a program with an MCP session
+has already imported them.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class MCPSkill(Skill):
         return self._listed.manifest.segments[0]
 
     async def _read(self, path: str) -> object:
-        """Fetch a file of the skill, and return the server's result. If a digest is listed, the bytes have it.
+        """Fetch a file of the skill, and return the server's result. Its bytes have the digest that the server lists, if it lists one.
 
         Raises:
             NotFound: The skill has no such file.
@@ -226,7 +226,7 @@ class MCPSkillsSource(SkillsSource):
 
 
 def _has_extension(session: object) -> bool:
-    """Return whether the server declares the MCP skills extension. False before the session is initialized."""
+    """Return whether the server of an MCP session declares the MCP skills extension. False before the session is initialized."""
     extensions = getattr(getattr(session, "server_capabilities", None), "extensions", None)
     return isinstance(extensions, dict) and SKILLS_EXTENSION in extensions
 

@@ -92,7 +92,7 @@ class SkillScript(_Member, ABC):
 
     @abstractmethod
     async def run(self, skill: Skill, args: ScriptArguments = None, **kwargs: object) -> object:
-        """Run the script of `skill` and return its result. `args` come from the model, `kwargs` from the host program."""
+        """Run the script of `skill` and return its result. `args` come from the model, `kwargs` from the program that runs the agent."""
 
 
 MemberT = TypeVar("MemberT", SkillResource, SkillScript)
@@ -217,7 +217,7 @@ class SkillScriptRunner(Protocol):
 
 
 class FileSkillScript(SkillScript):
-    """A script of a skill that is a file in the skill's folder. A `SkillScriptRunner` of the host program runs it."""
+    """A script of a skill that is a file in the skill's folder. A `SkillScriptRunner` of the program that uses the skill runs it."""
 
     def __init__(
         self,
@@ -228,9 +228,9 @@ class FileSkillScript(SkillScript):
         runner: SkillScriptRunner | None = None,
         root: str | None = None,
     ) -> None:
-        """Create a script from a file. It must be below `root` (by default its own folder), and be reached from there without links.
+        """Create a script from the file `full_path`. Without `runner`, the script cannot run.
 
-        Without `runner`, the script cannot run.
+        The file must be below the folder `root` (by default the folder that contains the file), and be reached from there without links.
 
         Raises:
             ValueError: The name is blank, or the path is not absolute.

@@ -149,12 +149,18 @@ class SkillsProvider(ContextProvider):
 
     @staticmethod
     def read_only_tools_auto_approval_rule(function_call: object) -> bool:
-        """Return whether a tool call loads a skill or reads one of its files. The approval middleware of agents accepts this as a rule."""
+        """Return whether a tool call loads a skill or reads one of its files.
+
+        The approval middleware of agents accepts this function as a rule: calls for which it returns true need no approval.
+        """
         return _is_call_of(_READING_TOOLS, function_call)
 
     @staticmethod
     def all_tools_auto_approval_rule(function_call: object) -> bool:
-        """Return whether a tool call is to one of the three skill tools. The approval middleware of agents accepts this as a rule."""
+        """Return whether a tool call is to one of the three skill tools (load a skill, read its files, run its scripts).
+
+        The approval middleware of agents accepts this function as a rule: calls for which it returns true need no approval.
+        """
         return _is_call_of(_SKILL_TOOLS, function_call)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
@@ -188,11 +194,11 @@ class SkillsProvider(ContextProvider):
 
 _READING_TOOLS = frozenset({SkillsProvider.LOAD_SKILL_TOOL_NAME, SkillsProvider.READ_SKILL_RESOURCE_TOOL_NAME})
 _SKILL_TOOLS = _READING_TOOLS | {SkillsProvider.RUN_SKILL_SCRIPT_TOOL_NAME}
-"""Names of the three skill tools, which stay available when a loaded skill limits the tools of a run."""
+"""Names of the three skill tools (load, read, run), which stay available when a loaded skill limits the tools of an agent run."""
 
 
 class _SkillCalls:
-    """The functions of the three skill tools, for one agent run.
+    """The functions of the three skill tools (load a skill, read its files, run its scripts), for one agent run.
 
     They return an error text for an unknown name, and raise `ToolFailed` if code of a skill fails.
     """

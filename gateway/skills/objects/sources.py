@@ -22,7 +22,7 @@ MAX_CACHES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class SkillsSourceContext:
-    """The agent and the session for which a source returns skills. Both are `None` outside of an agent run."""
+    """The agent, and its session (conversation), for which a source returns skills. Both are `None` outside of an agent run."""
 
     agent: SupportsAgentRun | None = None
     session: AgentSession | None = None
@@ -37,16 +37,16 @@ class SkillsSource(ABC):
 
 
 async def fetch(source: SkillsSource, context: SkillsSourceContext | None) -> list[Skill]:
-    """Call `get_skills` of a source, and return its skills.
+    """Call `get_skills` of a skill source, and return its skills.
 
-    `context` (the agent and session) is passed only if the method accepts an argument.
+    `context` (the agent and its session, for which the skills are) is passed only if the method accepts an argument.
     """
     takes_context = bool(inspect.signature(source.get_skills).parameters)
     return list(await (source.get_skills(context or SkillsSourceContext()) if takes_context else source.get_skills()))
 
 
 def first_of_each_name(skills: Sequence[Skill]) -> list[Skill]:
-    """Return the skills without those that have the same name (ignoring case) as an earlier one. The skills left out are logged."""
+    """Return the skills without those that have the same name (ignoring case) as an earlier skill. The skills left out are logged."""
     found: dict[str, Skill] = {}
     for skill in skills:
         name = skill.frontmatter.name

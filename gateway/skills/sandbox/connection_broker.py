@@ -1,8 +1,9 @@
 """Makes the network connections of a sandboxed script that has network access, except connections to this machine.
 
-The kernel passes every `connect` and `bind` of the script to the launcher (seccomp user notification, seccomp_unotify(2)), and the script
-waits. The launcher copies the address out of the script's memory, checks the copy, and makes the call itself on its own descriptor of the
-same socket. The checked address is therefore the one that is used, even if other threads of the script overwrite the original.
+The kernel passes every `connect` and `bind` of the script to the launcher, the program that confines the script (seccomp user notification,
+seccomp_unotify(2)), and the script waits. The launcher copies the address out of the script's memory, checks the copy, and makes the call
+itself on its own descriptor of the same socket. The checked address is therefore the one that is used, even if other threads of the script
+overwrite the original.
 
 The launcher is outside of the script's namespaces and Landlock rules. It therefore makes calls on internet sockets only, and binds netlink
 sockets. A local socket (`AF_UNIX`) is always refused, because its address would be resolved among the files and sockets of the machine. A
@@ -63,8 +64,8 @@ class Judge:
     def refuses_call(self, ours: socket.socket, address: bytes, *, is_bind: bool) -> bool:
         """Return whether to refuse a script's `connect` call, or with `is_bind` its `bind` call, on a socket.
 
-        `ours` is the launcher's descriptor of the script's socket, `address` the packed socket address. A script may bind only to port 0
-        (chosen by the kernel), because the launcher may be root.
+        `ours` is a descriptor of the script's socket in this process, the launcher, which makes the call for the script. `address` is the
+        packed socket address. A script may bind only to port 0 (chosen by the kernel), because the launcher may be root.
         """
         if is_bind and ours.family == socket.AF_NETLINK:
             return False
@@ -73,7 +74,7 @@ class Judge:
         return address[2:4] != bytes(2) if is_bind else ours.type != socket.SOCK_DGRAM and self.refuses(address)
 
     def refuses(self, address: bytes) -> bool:
-        """Return whether to refuse a stream connection to a packed socket address. A malformed address is refused."""
+        """Return whether to refuse a script's stream connection to the packed socket address. A malformed address is refused."""
         family = int.from_bytes(address[:2], "little") if len(address) >= 2 else -1
         if family == socket.AF_UNSPEC:
             return False  # disconnects the socket

@@ -25,7 +25,7 @@ _BLOCK = 512
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _MAX_DEPTH = 100
-"""Maximum levels of folders that are measured, because the launcher opens a descriptor for each level. Deeper folders exceed the limits."""
+"""Maximum levels of folders that are measured, because measuring opens a descriptor for each level. Deeper folders exceed the limits."""
 
 _DELETED = b" (deleted)\n"
 """End of the line for a deleted file in `/proc/PID/maps`."""
@@ -35,10 +35,10 @@ class Usage:
     """Measures the disk space and the number of files that one run of a script uses."""
 
     def __init__(self, folder: str, launcher: int, *, max_bytes: int, max_files: int, max_file_bytes: int) -> None:
-        """Store the limits. `folder` is the only folder that the script can write to; its processes are descendants of process `launcher`.
+        """Store the limits. `folder` is the only folder that the script can write to.
 
-        With `launcher` 0, deleted files are not counted. `max_file_bytes`, the limit for one file, is used as size of a file of unknown
-        size.
+        `launcher` is the id of the process that started the script and is an ancestor of all processes of the script; with 0, deleted
+        files are not counted. `max_file_bytes`, the limit for one file, is used as size of a file of unknown size.
         """
         self._folder = os.path.realpath(folder)
         self._launcher = launcher
@@ -49,8 +49,8 @@ class Usage:
     def is_exceeded(self) -> bool:
         """Return whether the files in the folder, and deleted files that are still on the disk, exceed the limits.
 
-        Data that the launcher cannot read counts as exceeding the limits: an unreadable folder or process, or descriptors that are in a
-        message to another process at two measurements in a row.
+        Data that cannot be read counts as exceeding the limits: an unreadable folder or process, or descriptors that are in a message to
+        another process at two measurements in a row.
         """
         named: dict[int, int] = {}
         try:
@@ -158,9 +158,9 @@ class _Nameless:
         return status.st_mode
 
     def _add_maps(self, path: str) -> bool:
-        """Add the deleted files that a thread has mapped, with their largest possible size. Return false if the thread has no memory left.
+        """Add the deleted files that a thread has mapped, with their largest possible size.
 
-        `path` is the thread's `maps` file in /proc.
+        `path` is the thread's `maps` file in /proc. Returns whether it lists any memory; an ended thread has none.
         """
         with open(path, "rb") as file:
             lines = file.readlines()

@@ -1,6 +1,6 @@
 """Kernel calls for which Python has no function, and the numbers of system calls on the two supported processors.
 
-This module is part of the sandbox's launcher, so it imports only the standard library.
+This module is part of the launcher, the program that confines and starts a script, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import errno
 import os
 
 TYPE_CHECKING = False
-"""False at run time. Defined here instead of imported, because importing `typing` takes as long as everything else in the launcher."""
+"""False at run time, as in `typing`, and true for type checkers.
+
+Defined here, because importing `typing` takes as long as everything else in the launcher, the program that starts a script.
+"""
 if TYPE_CHECKING:
     from typing import Any
 

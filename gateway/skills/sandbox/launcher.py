@@ -59,7 +59,7 @@ _CHANNEL = 3
 FILES, PROCESSES = 1, 2
 """Bits that stand for the limits on disk usage (`FILES`) and on the number of processes (`PROCESSES`).
 
-The script's process sends the launcher the sum of those that the launcher must enforce, because the kernel does not."""
+The script's process sends the launcher a sum of these bits: the limits that the launcher must enforce, because the kernel does not."""
 
 
 class _Given:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 NEW_ALL = 0x00020000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000
 NEW_NETWORK = 0x40000000
-"""`CLONE_NEWNET`, the flag for a network namespace. `NEW_ALL` has the flags for all others: `CLONE_NEWNS | NEWUTS | NEWIPC | NEWUSER |
-NEWPID` (linux/sched.h)."""
+"""`CLONE_NEWNET`, the flag for a new network namespace, which a script without network access gets.
+
+`NEW_ALL` has the flags for the namespaces that every script gets: `CLONE_NEWNS | NEWUTS | NEWIPC | NEWUSER | NEWPID` (linux/sched.h)."""
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
@@ -37,7 +38,7 @@ _READ_ONLY_ATTRIBUTES = 0x1 | 0x2 | 0x4
 """`MOUNT_ATTR_RDONLY | NOSUID | NODEV` (linux/mount.h): a read-only mount without set-user-id programs and devices."""
 
 _SPARE_ENTRIES = 512
-"""Number of files and folders that the new root may have besides those of the script, for the mount points that the launcher creates."""
+"""Number of files and folders that a script's root file system may have besides those of the script: the mount points in it."""
 
 _KEEP_CAPABILITIES = 0b100
 """`SECBIT_NO_SETUID_FIXUP`: a process keeps its capabilities when it changes its user (linux/securebits.h)."""
@@ -131,10 +132,11 @@ def become_root_again() -> None:
 
 
 def enter_root(top: str, given: str, own: str, *, read: Sequence[str], max_bytes: int, max_files: int) -> bool:
-    """Create a root file system at the empty folder `top`, copy the files of `given` to `own/work` in it, and change to this root.
+    """Create a root file system at the empty folder `top`, and make it the root of this process, which becomes the script.
 
-    `read` are the paths that the script may read. `max_bytes` and `max_files` limit what the script can write in addition to the copied
-    files. Returns whether the new root has a `/proc` (with the processes of this namespace).
+    The files below `given` are copied into the new root, to the folder `work` at the path `own`. The paths `read`, which the script may
+    read, are mounted read-only. `max_bytes` and `max_files` limit what the script can write in addition to the copied files. Returns
+    whether the new root has a `/proc` (with the processes of this namespace).
 
     Raises:
         OSError: A mount is not allowed here. The process then still has its old root.
@@ -226,7 +228,7 @@ def _copy(name: str, at: int, target: str) -> None:
 def measure(given: str) -> tuple[int, int]:
     """Return the total size of the files below `given`, each rounded up to whole memory pages, and the number of files and folders.
 
-    Limits on what a script may write are increased by these, because copies of the files count towards the limits.
+    Both numbers are added to the limits on what a script may write, because copies of the files count towards these limits.
     """
     size = entries = 0
     page = os.sysconf("SC_PAGE_SIZE")

@@ -111,7 +111,7 @@ class Job:
     files: Mapping[str, bytes]
     """Content of the working folder, by relative path. The program gets a copy, which is deleted afterwards."""
     shown_at: str = ""
-    """Path of the folder that was copied. The program's copy is also available at this path, if the machine allows it."""
+    """Path of the folder with the original `files`. The program finds its copy at this path, too, if the machine allows it."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict[str, str]())
     read_paths: Sequence[str] = ()
     network: bool = False
@@ -136,7 +136,7 @@ class FinishedJob:
     stopped: str
     """The limit for which the run was ended, `disk` or `processes`; else empty. Other limits make calls of the program fail instead."""
     gap: str
-    """Reason why the program could see names and attributes of files outside its copy; empty if it could not."""
+    """Reason why the program could see names and attributes of files outside the copy of its job's files; empty if it could not."""
 
     @property
     def is_over_disk(self) -> bool:
@@ -150,9 +150,9 @@ class Sandbox:
     def __init__(self, limits: Limits | None = None, *, concurrency: int = 4, wrapper_path: str = SAFE_PATH, python: str = "") -> None:
         """Store the settings. No program runs before `probe` or `run`.
 
-        `wrapper_path` is the search path for bubblewrap, which is used if the gateway's own launcher may not create namespaces. `python` is
-        the interpreter for the test programs, by default that of this process. It should be the interpreter that runs scripts, because if
-        the gateway runs as root, the result depends on whether every user can execute the interpreter.
+        `wrapper_path` is the search path for bubblewrap, which is used if the launcher (which confines the program) may not create
+        namespaces. `python` is the interpreter for the test programs, by default that of this process. It should be the one that runs
+        scripts: if the gateway runs as root, the result of `probe` depends on whether every user can execute the interpreter.
         """
         self._wrapper_path = wrapper_path
         self._python = os.path.realpath(python) if python else python_path()
@@ -160,14 +160,14 @@ class Sandbox:
         self._limiter = Limiter(concurrency)
         self._wrapper = ""
         self.gap = ""
-        """Reason why programs can see names and attributes of files outside their copy; empty if they cannot."""
+        """Reason why programs can see names and attributes of files outside the copy of their job's files; empty if they cannot."""
         self._may_fall_back = True
 
     async def probe(self) -> str:
-        """Test with a real program which kind of sandbox works here. Return why no program can run; empty if programs can run.
+        """Run test programs to select a kind of sandbox that works here. Return the reason if no kind works; empty if programs can run.
 
         The kinds are, in order of preference, namespaces that the launcher creates, namespaces that bubblewrap creates, and Landlock.
-        Later runs need the same protection: if names of files outside can be hidden now, a later run that cannot hide them is refused.
+        If the selected kind hides the names of files outside the sandbox, `run` refuses a program from which it cannot hide them.
         """
         self._may_fall_back = True
         reason = await self._choose()
@@ -256,7 +256,7 @@ class Sandbox:
 
     @property
     def _is_root(self) -> bool:
-        """Whether the launcher runs as root and can change its user. Inside bubblewrap it cannot: that namespace has only one user."""
+        """Whether the launcher, which starts the program, runs as root and can change its user. In bubblewrap, there is only one user."""
         return os.geteuid() == 0 and not self._wrapper
 
     def _command(self, job: Job, folder: str) -> list[str]:
@@ -368,7 +368,7 @@ def readable(job: Job) -> list[str]:
 
 
 def wrapper_command(wrapper: str, job: Job, folder: str, max_bytes: int) -> list[str]:
-    """Return the command line of bubblewrap, to which the launcher's command line is appended.
+    """Return the command line of bubblewrap, to which that of the launcher (which confines and starts the program) is appended.
 
     It creates namespaces and a root file system with the paths that the program may read. Only a file system of `max_bytes` is writable.
     """
@@ -381,7 +381,7 @@ def wrapper_command(wrapper: str, job: Job, folder: str, max_bytes: int) -> list
 
 
 def _stage(folder: str, files: Mapping[str, bytes], as_nobody: bool) -> None:
-    """Write the job's files below `folder`, read-only, for the launcher to copy. With `as_nobody`, they belong to the user `nobody`."""
+    """Write the job's files below `folder`, read-only, to be copied for the program. With `as_nobody`, they belong to the user `nobody`."""
     for name in ("given", "top"):
         os.mkdir(f"{folder}/{name}", 0o700)
     for path, data in files.items():
@@ -429,7 +429,7 @@ async def _end(process: Process) -> None:
 
 
 def _kill(process: Process) -> None:
-    """Kill the launcher's process group. The processes in the script's namespace end with it."""
+    """Kill the process group of the launcher, which started the script. The processes in the script's namespace end with it."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

@@ -1,4 +1,6 @@
-"""The seccomp filter of a sandboxed script: which system calls fail, which only pretend to succeed, and which the launcher answers.
+"""The seccomp filter of a sandboxed script. It says which system calls fail, and which only pretend to succeed.
+
+The calls `connect` and `bind` of a script with network access are answered by the launcher, the program that confines the script.
 
 Decided: a list of refused system calls; calls that are newer than the list are refused, too. Because interpreters need several hundred
 calls, which differ between versions, so that a list of allowed calls would break scripts at every upgrade.
@@ -52,8 +54,8 @@ OTHERS = (
 filter."""
 
 LANDLOCK = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self")
-"""System calls of Landlock, refused as by a kernel without Landlock, because a Landlock rule keeps a deleted file on the disk where
-`disk_usage` cannot see it."""
+"""System calls of Landlock. For a script, they fail as on a kernel without Landlock, because a Landlock rule keeps a deleted file on the
+disk where `disk_usage` cannot see it."""
 
 GROUPS = ("setpgid", "setsid")
 """System calls that leave the process group. Refused without a process namespace, because a run is then ended by killing its process
@@ -111,12 +113,13 @@ _SUCCESS, _EPERM, _ENOSYS = _ERRNO, _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
 
 
 def install(*, is_apart: bool, has_network: bool) -> int | None:
-    """Install the filter for this thread and its children. With network access, return the descriptor that receives `bind` and `connect`.
+    """Install the filter for this thread and its children.
 
+    With `has_network`, return the descriptor from which the launcher receives the script's `bind` and `connect` calls; otherwise `None`.
     `is_apart` is whether the script is in a process namespace of its own, which hides other processes.
 
     Raises:
-        Unfit: The kernel cannot pass these calls to the launcher.
+        Unfit: The kernel cannot pass the `bind` and `connect` calls to the launcher.
         OSError: The kernel does not accept a filter.
     """
     code = program(is_apart=is_apart, has_network=has_network)

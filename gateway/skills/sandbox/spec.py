@@ -18,10 +18,10 @@ class Spec:
     given: str
     """Folder with the files that are copied to the script's working folder."""
     own: str
-    """Folder in which the launcher creates the working folder `work` and the home folder `home`, on a file system of limited size if
+    """Folder in which the script's working folder `work` and home folder `home` are created, on a file system of limited size if
     possible."""
     top: str
-    """An empty folder on which the launcher mounts the script's root file system."""
+    """An empty folder on which the script's root file system is mounted."""
     shown: str
     """Second path at which the working folder is available, if the machine allows it; empty for none."""
     read: Sequence[str]
@@ -34,10 +34,10 @@ class Spec:
     """Maximum number of files and folders that the script may create."""
     network: bool
     nobody: bool
-    """Whether the launcher must change to the user `nobody` first. Requires that the launcher runs as root."""
+    """Whether the launcher, which confines and starts the script, must change to the user `nobody` first. It must run as root for this."""
     nobody_inside: bool
-    """Whether only the script's process changes to the user `nobody`, in its namespaces and if it has its own root file system. The
-    launcher stays root."""
+    """Whether the script's process changes to the user `nobody` after it entered its namespaces, while the launcher stays root. The
+    process becomes root again if it cannot get a root file system of its own."""
     may_fall_back: bool
     """Whether the script may run even if names and attributes of files outside the sandbox cannot be hidden from it."""
     wrapped: bool

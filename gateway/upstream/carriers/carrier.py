@@ -23,16 +23,18 @@ if TYPE_CHECKING:
     from gateway.tools.context import CallContext
 
 Headers = tuple[tuple[str, str], ...]
-"""HTTP headers of one request, besides those of the server's configuration entry.
+"""HTTP headers of one request that are sent in addition to those of the server's configuration entry.
 
-Pass the same tuple object for equal headers, because `HttpCarrier` caches the encoded headers by it.
+Pass the same tuple object for equal headers, because `HttpCarrier` caches the encoded headers by this object.
 """
 
 Progress = Callable[[float, float | None, str | None], None]
 """Function that receives a progress report of a request: progress, total, message. It must return at once."""
 
 FIRST_REQUEST_ID = 1_000_000_001
-"""First JSON-RPC request id of a carrier that may share an MCP 2025 session with `SdkCarrier`, whose ids begin with 1."""
+"""First JSON-RPC request id of a carrier (an object that sends requests) that may share an MCP 2025 session with `SdkCarrier`.
+
+It is high, so that the ids of the two carriers differ: those of `SdkCarrier` begin with 1."""
 
 ACKNOWLEDGE_SECONDS = 5.0
 """Timeout for a server to accept an HTTP message that has no JSON-RPC response: a notification, a response, the end of a session."""
@@ -43,7 +45,7 @@ CANCELLATION = "notifications/cancelled"
 
 @dataclass(slots=True)  # not frozen: that would triple the cost of creating one, and every call creates one
 class OutgoingRequest:
-    """One request that a session passes to its carrier. Carriers do not change it."""
+    """One request that a session passes to its carrier, which sends it. Carriers do not change the object."""
 
     method: str
     params: JsonMapping
@@ -51,7 +53,7 @@ class OutgoingRequest:
     meta: JsonMapping | None
     """The `_meta` of the parameters. If two requests have the same object here, carriers may reuse its JSON."""
     headers: Headers
-    """HTTP headers of this request, besides those of the configuration; empty if the carrier's `has_headers` is false."""
+    """HTTP headers of this request, in addition to those of the configuration; empty if the carrier's `has_headers` is false."""
     is_modern: bool
     ctx: CallContext | None = None
     """The call for which the request is sent; `None` outside calls."""
@@ -123,16 +125,16 @@ class Carrier(Protocol):
 def rejected(server: str, error: RpcError) -> Rejected:
     """Convert a JSON-RPC error of the server to a `Rejected` failure.
 
-    Text that a person would not see is removed, and so are the keys in the error's data that only this gateway may set.
+    Hidden (invisible) characters are removed, and so are the keys in the error's data that only this gateway may set.
     """
     data = received_data(strip_value(error.data))
     return Rejected(strip_text(error.message), server=server, code=error.code, data=data)
 
 
 def describe(failure: RequestFailure, method: str) -> RequestFailure:
-    """Return a copy of a failed request's `failure` with a message for the caller, which names the server and the method.
+    """Return the failure of a request with a message for the caller, which names the server and the method.
 
-    The text of a failure that a carrier raises is only the cause.
+    It replaces `failure`, which a carrier raised, and whose text is only the cause.
     """
     server = failure.server
     match failure:

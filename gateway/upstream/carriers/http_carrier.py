@@ -1,8 +1,8 @@
 """Sends requests over streamable HTTP without the MCP SDK: `HttpCarrier` to 2026 servers, `HttpSessionCarrier` in sessions of 2025 servers.
 
-These classes do not follow redirects and do not use a proxy or OAuth: `open_http_carrier` returns `None` for servers that need a proxy or
-OAuth, and `request` raises `NeedsSdk` before the server has processed anything. `HttpOrSdkCarrier` then uses the SDK, which also opens and
-closes MCP 2025 sessions and reads their standalone stream (HTTP GET).
+These classes do not follow redirects and do not use a proxy or OAuth. `open_http_carrier` returns `None` for servers that need a proxy or
+OAuth; `request` raises `NeedsSdk` for a request that was not processed, for example because of a redirect. `HttpOrSdkCarrier` then uses the
+SDK, which also opens and closes MCP 2025 sessions and reads their standalone stream (HTTP GET).
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ RESUME_ATTEMPTS = 4
 """Maximum number of attempts to resume an event stream that ended before its response (`Last-Event-ID`)."""
 
 RESUME_SECONDS = 1.0
-"""Seconds before an event stream is resumed if the server sent no `retry` field. The SDK's transport waits as long."""
+"""Seconds before an event stream is resumed if the server sent no `retry` field, as in the SDK's transport."""
 
 MIN_RESUME_SECONDS, MAX_RESUME_SECONDS = 0.1, 60.0
 """Shortest and longest wait before an event stream is resumed, if the server sent a `retry` field."""
 
 MAX_UNACKNOWLEDGED = 64
-"""Maximum number of messages without a JSON-RPC response that are sent to one server at once: cancellations, and responses to the server.
+"""Maximum number of messages that are sent to one server at once and have no JSON-RPC response.
 
-Further messages wait.
+These are cancellations, and responses to requests of the server. Further messages wait.
 """
 
 OnSession = Callable[[Mapping[str, str]], None]
@@ -159,11 +159,14 @@ class HttpCarrier:
     # -- overridden for 2025 sessions --------------------------------------------------------------------------
 
     def headers_of(self, request: OutgoingRequest) -> Headers:
-        """Return the HTTP headers of a request besides those of the server's configuration entry."""
+        """Return the HTTP headers of a request that are sent in addition to those of the server's configuration entry."""
         return request.headers
 
     def note_response(self, answer: Response) -> None:
-        """Inspect the head of a response for cookies, before its body is read. Does nothing for an MCP 2026 server (no sessions)."""
+        """Called with each response before its body is read, so that a subclass can react to cookies. Does nothing in this class.
+
+        Cookies matter only for MCP 2025 sessions, in which a load balancer may use them; an MCP 2026 server has no sessions.
+        """
 
     def note_cancelled(self, number: int) -> None:
         """Notify the server that the request with the id `number` is cancelled; its connection is closed already.
@@ -464,7 +467,7 @@ class HttpOrSdkCarrier:
         self._sdk.close()
 
     def _join(self, session: Mapping[str, str]) -> None:
-        """Send further requests of an MCP 2025 session without the SDK, because its handshake is complete."""
+        """From now on, send the requests of an MCP 2025 session without the SDK, because its handshake is complete."""
         if self.direct.receiver is not None and self._tasks is not None:
             self.in_session = HttpSessionCarrier(self.direct, session, self.direct.receiver, self._tasks, self._leave)
 

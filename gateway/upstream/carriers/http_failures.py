@@ -14,13 +14,16 @@ from gateway.errors import Busy, Forbidden, NotSent, RequestFailure, SessionGone
 from gateway.wire.jsonrpc import decode_object
 
 DEFAULT_RETRY_SECONDS = 1.0
-"""Seconds to wait after a 429 or 503 response without a valid `Retry-After` header, and the shortest wait."""
+"""Seconds for which a server that answered 429 or 503 gets no calls, if the response has no valid `Retry-After` header.
+
+It is also the shortest wait that this header can request."""
 
 MAX_RETRY_SECONDS = 300.0
-"""Longest wait in seconds that a server can request with `Retry-After`. Then one call tries the server again."""
+"""Longest wait in seconds that a server can request with the header `Retry-After`. After the wait, one call tries the server again."""
 
 NEVER_MISSING = frozenset({"initialize", "tools/list", "tools/call", "resources/read", "prompts/get", "subscriptions/listen"})
-"""Methods that are only sent to servers that support them, so that a 404 without a JSON-RPC error does not mean "method not found"."""
+"""Methods that are sent only to servers that support them. HTTP status 404 for one of these requests, without a JSON-RPC error, is
+therefore not read as "method not found"."""
 
 CHECK_URL = "check the URL; MCP endpoints often end in /mcp or /sse"
 
@@ -75,7 +78,10 @@ def no_endpoint(status: int) -> str:
 
 
 def _not_followed(url: str, status: int, location: str) -> str | None:
-    """Return the error message for a redirect, or `None` if the SDK follows it: with the same method, to the same host and port."""
+    """Return the error message for a redirect that is not followed, or `None` if the SDK follows the redirect.
+
+    The SDK follows a redirect that keeps the HTTP method (307, 308) and leads to the same host and port.
+    """
     where = ""
     try:
         asked, parts = urlsplit(url), urlsplit(urljoin(url, location))

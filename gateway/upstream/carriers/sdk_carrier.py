@@ -61,7 +61,7 @@ _STREAM_BROKE = "SSE stream "
 def sdk_failure(server: str, method: str, error: RpcError) -> RequestFailure:
     """Convert a JSON-RPC error that the SDK delivered to a failure of the request with the method `method`.
 
-    The SDK's own errors about the transport are recognized by their texts. Any other error is one of the server.
+    The SDK's own errors about the transport are recognized by their texts. Any other error comes from the server.
     """
     code, text = error.code, error.message
     beginning = (code, text.partition(":")[0])

@@ -2,7 +2,7 @@
 
 The SDK's client ends the whole connection if one POST raises (python-sdk#3560), and reads bodies without a limit. If a request could not be
 sent, `SteadyTransport` returns a response with a JSON-RPC error (`in_band`). It also limits bodies, ends a cancelled request of a 2025
-session, and opens the standalone stream (GET) again. `AuthorizedTransport` adds credentials; `sse_carrier` uses only this class.
+session, and opens the standalone stream (GET) again. `AuthorizedTransport` adds credentials, also for `sse_carrier`.
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
     async def _whole(
         self, request: httpx2.Request, response: httpx2.Response, stream: httpx2.AsyncByteStream, flight: _Flight | None
     ) -> httpx2.Response:
-        """Read the body of a JSON response, and return the response with it.
+        """Read the whole body of a JSON response, and return a response with this body.
 
         Return an error response if the body is too large, is incomplete or does not answer the request, because the SDK would parse an
         incomplete body, and would wait forever for a missing answer.
@@ -449,7 +449,10 @@ def _has_no_answer(request: httpx2.Request) -> bool:
 
 
 def _ends_handshake(request: httpx2.Request) -> bool:
-    """Return whether a POST ends the handshake of an MCP 2025 session without cookies. Only the SDK's HTTP client renews cookies."""
+    """Return whether a POST completes the handshake of an MCP 2025 session that uses no cookies.
+
+    Only such a session can continue without the SDK, because only the SDK's HTTP client renews cookies.
+    """
     return _method(request) == "notifications/initialized" and "cookie" not in request.headers
 
 

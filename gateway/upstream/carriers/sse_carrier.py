@@ -118,7 +118,7 @@ class _EventStream:
         self._chunks = chunks
         self._events = SseParser(MAX_MESSAGE_BYTES, truncates=True)
         self._early: list[bytes] = []
-        """Messages that arrived in the same chunk as the `endpoint` event."""
+        """Messages that arrived in the same chunk as the `endpoint` event, for `messages` to yield."""
 
     async def endpoint(self) -> str:
         """Read the `endpoint` event, and return the URL in it, to which messages are sent. Raises `NotSent` if the event does not come."""
@@ -134,7 +134,7 @@ class _EventStream:
         raise NotSent(f"Server {self._server!r} sent no `endpoint` event, which names the URL for messages.", server=self._server)
 
     async def messages(self) -> AsyncGenerator[tuple[bytes, bool]]:
-        """Yield for each event until the stream ends: its data, and whether the data was cut off because it is too large."""
+        """Yield the data of each event until the stream ends, and whether the data was cut off because it is too large."""
         for data in self._early:
             yield data, False
         self._early.clear()

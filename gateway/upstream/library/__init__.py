@@ -4,6 +4,6 @@ They use the gateway's sessions, listings, argument rules, gate, sampling rules 
 connection, and quotas are counted per connection.
 
 Decided: constructors take their many settings as one `Unpack`ed `TypedDict`. Because: code written for agent-framework passes these
-settings by keyword and needs only another import. Instead of: a settings object, which would keep to eight parameters. Revisit when:
-agent-framework groups them.
+settings by keyword, and then needs only another import. Instead of: one parameter with a settings object, which that code does not pass.
+Revisit when: agent-framework groups its settings in an object.
 """

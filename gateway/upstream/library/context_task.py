@@ -25,7 +25,10 @@ class ContextTask(Generic[T]):
         self._stop = asyncio.Event()
 
     async def open(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> T:
-        """Enter the context manager that `make()` returns, and return its value or raise its exception. If cancelled, leave it again."""
+        """Enter the context manager that `make()` returns, and return its value or raise its exception.
+
+        If this method is cancelled, the context manager is left again.
+        """
         assert self._task is None, "already open"
         self._stop = asyncio.Event()
         entered: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -37,7 +40,7 @@ class ContextTask(Generic[T]):
             raise
 
     async def close(self) -> None:
-        """Leave the open context manager, if there is one, and wait until it has ended. After `CLOSE_SECONDS`, cancel its task."""
+        """Leave the open context manager, if there is one, and wait until it has been left. After `CLOSE_SECONDS`, cancel its task."""
         task, self._task = self._task, None
         if task is None:
             return

@@ -1,7 +1,7 @@
-"""Progressive disclosure for an `MCPTool`: a model first sees three helper functions, with which it loads the other functions.
+"""Progressive disclosure for an `MCPTool`: a model first sees three helper functions, and loads the functions of the server with them.
 
-A loaded function is among the tools of the agent's run from the next model call on. It stays loaded in the `MCPTool`, also for later runs.
-For clients of the gateway, `disclosure: on-demand` does the same.
+The helper functions list, load and unload functions. A loaded function is among the tools of the agent's run from the next model call on.
+It stays loaded in the `MCPTool`, also for later runs. For clients of the gateway, the policy key `disclosure: on-demand` does the same.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Disclosure:
     """Selects which functions of an `MCPTool` a model sees, and provides the helper functions that list, load and unload them."""
 
     def __init__(self, server: str, prefix: str | None, always: Collection[str], available: Callable[[], Sequence[MCPFunction]]) -> None:
-        """`always` are names of functions that are visible from the start. `available` returns all functions that may be loaded.
+        """`always` are names of functions that a model sees from the start. `available` returns all functions that it may load.
 
-        `prefix` is the prefix for the names of the helper functions.
+        `prefix` is the prefix for the names of the helper functions, which list, load and unload functions.
         """
         self._always = frozenset(always)
         self._available = available
@@ -54,7 +54,11 @@ class Disclosure:
 
     @property
     def visible(self) -> list[MCPFunction]:
-        """The functions that a model sees: the helper functions, the functions in `always`, and the loaded functions."""
+        """The functions that a model sees now.
+
+        These are the helper functions, with which the model lists, loads and unloads other functions; the functions that the program
+        made visible from the start; and the functions that the model has loaded.
+        """
         return [*self._helpers, *(f for f in self._choices() if self._is_always(f) or f.name in self._loaded)]
 
     def _choices(self) -> list[MCPFunction]:
@@ -117,7 +121,11 @@ def _run_tools(ctx: CallContext) -> list[Tool]:
 
 
 def _names(arguments: JsonObject) -> list[str]:
-    """Return the function names in the argument `tool` of a helper function. Raises `ToolFailed` if it is not a name or a list of names."""
+    """Return the names in the argument `tool` of a call that loads or unloads functions: one name, or a list of names.
+
+    Raises:
+        ToolFailed: The argument is neither.
+    """
     value: JsonValue = arguments.get("tool")
     names = cast("list[JsonValue]", value) if isinstance(value, list) else [value]
     found = [name for name in names if isinstance(name, str)]

@@ -142,7 +142,10 @@ def _extras(names: str | Sequence[str] | Mapping[str, str | Sequence[str]] | Non
 
 
 def needs_approval(mode: ApprovalMode | None, names: Collection[str]) -> bool | None:
-    """Return whether calls of the function with these `names` (local, normalised, remote) need approval; `None` if `mode` omits it."""
+    """Return whether a person must approve calls of a function, according to the setting `approval_mode`.
+
+    `names` are the function's local, normalised and remote name. Return `None` if the setting does not mention the function.
+    """
     if mode is None:
         return None
     if isinstance(mode, str):

@@ -24,7 +24,7 @@ from gateway.upstream.library.mcp_tool_options import MCPToolOptions, to_policy
 logger = logging.getLogger(__name__)
 
 RULE = "sampling.approval"
-"""Rule id of the refusal of a sampling request by the program."""
+"""Rule id in the error that reports that the program refused a sampling request."""
 
 
 class SamplingHandler:

@@ -23,7 +23,7 @@ class SamplingCaller(NoCaller):
         self._outer = outer
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Pass a progress report to the caller of `outer`."""
+        """Pass a progress report of the server to the caller of the program's call (`outer`)."""
         await self._outer.ports.caller.progress(progress, total, message)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:

@@ -52,7 +52,7 @@ class ScopeMissing(UpstreamError):
 class OAuthCredentials:
     """The OAuth tokens of the gateway for one server, which all callers share.
 
-    While `run` is running, tokens are renewed before they expire; otherwise the calls that need them do this.
+    While `run` is running, tokens are renewed before they expire; otherwise, a call that needs an expired token renews it first.
     """
 
     def __init__(self, server: str, url: str, auth: OutboundAuth, file: TokenFile) -> None:

@@ -57,7 +57,7 @@ class Resource:
     """The protected resource metadata of an MCP server (RFC 9728)."""
 
     identifier: str
-    """Value of the parameter `resource` in token requests: that of the metadata, else the endpoint's URL."""
+    """Value of the parameter `resource` in token requests: the resource identifier in the metadata, else the URL of the MCP endpoint."""
     issuers: tuple[str, ...] = ()
     """Issuers of the server's authorization servers, in the server's order."""
     scopes: tuple[str, ...] = ()

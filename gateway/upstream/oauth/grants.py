@@ -164,7 +164,7 @@ class TokenClient:
 
 
 def _missing(wanted: str | None, given: str) -> str | None:
-    """Return the scopes in `wanted` that are not in `given`, separated by spaces; `None` if all are."""
+    """Return the scopes in `wanted` that are not in `given`, separated by spaces; `None` if `given` contains all of them."""
     left = [scope for scope in (wanted or "").split() if scope not in given.split()]
     return " ".join(left) or None
 

@@ -36,7 +36,7 @@ SIGN_IN_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """The page that a person must open to sign in, with the authorization server and the scopes that it is for."""
+    """The page that a person must open to sign in, with its authorization server and the scopes that the sign-in requests."""
 
     issuer: str
     """Issuer of the authorization server on whose page the person signs in."""
@@ -101,7 +101,10 @@ class SignIn:
     # -- steps -------------------------------------------------------------------------------------------------
 
     async def _probe(self) -> tuple[Resource, str | None]:
-        """Send a request without a token. Return the server's metadata, and the scopes that its 401 response requires or `None`."""
+        """Send a request without a token to the MCP server, to find out how to sign in.
+
+        Return the server's protected resource metadata, and the scopes that its 401 response requires, or `None`.
+        """
         headers = {"accept": "text/event-stream, application/json", "content-type": "application/json"}
         ping = encode_message(request(1, "ping", {}))
         response = await self._fetch.send("POST", self._url, content=ping, headers=headers)

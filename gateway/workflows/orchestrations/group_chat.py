@@ -45,7 +45,7 @@ from gateway.workflows.workflow import Workflow
 from gateway.workflows.workflow_context import WorkflowContext
 
 TerminationCondition = Callable[[list[Message]], bool | Awaitable[bool]]
-"""Type of a termination condition: a function, sync or async, of the conversation's messages that returns whether to end it."""
+"""Type of a termination condition: a sync or async function that gets the conversation's messages and returns whether it ends."""
 
 
 async def is_met(condition: TerminationCondition | None, conversation: Sequence[Message]) -> bool:
@@ -59,7 +59,7 @@ ChatContext = WorkflowContext[Any, Any]
 
 @dataclass
 class GroupChatRequestMessage:
-    """Message of a group chat that tells a participant to answer. For participants that are executors; agents get another message."""
+    """Message of a group chat that asks a participant to answer. Agents get an `AgentExecutorRequest` instead, other executors this one."""
 
     additional_instruction: str | None = None
     metadata: dict[str, Any] | None = None
@@ -89,7 +89,7 @@ class GroupChatRequestSentEvent:
 
 @dataclass
 class GroupChatResponseReceivedEvent:
-    """Data of a `group_chat` event: a participant of a group chat has answered. `round_index` is the number of requested answers."""
+    """Data of a `group_chat` event: a participant of a group chat has answered. `round_index` is the number of answers requested so far."""
 
     round_index: int
     participant_name: str
@@ -314,7 +314,7 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
         The agent gets the messages that were added to the conversation since it was last asked.
 
         Raises:
-            WorkflowError: The last allowed answer of the agent cannot be used.
+            WorkflowError: None of the agent's answers could be used, within the allowed number of attempts.
         """
         team = "\n".join(f"- {name}: {description}" for name, description in self.participants.items())
         fresh, self._told = self._conversation[self._told :], len(self._conversation)
@@ -401,7 +401,7 @@ class GroupChatBuilder(ReviewBuilder, StoredBuilder):
         self._max_rounds = max_rounds
 
     def with_termination_condition(self, termination_condition: TerminationCondition) -> Self:
-        """Set the function, sync or async, of the conversation's messages that returns true to end the conversation."""
+        """Set a sync or async function that gets the conversation's messages and returns whether the conversation ends."""
         self._condition = termination_condition
         return self
 

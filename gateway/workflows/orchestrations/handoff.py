@@ -107,7 +107,7 @@ class HandoffProvider(ContextProvider):
         self._tools = list(tools)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add the tools with which the agent hands the conversation over to other agents to the run that begins."""
+        """Add tools to the run that begins, with which the agent can hand the conversation over to other agents."""
         context.extend_tools(self.source_id, cast("list[Tool]", self._tools))
 
 
@@ -300,7 +300,7 @@ class HandoffBuilder(StoredBuilder):
         prompts: dict[str, str] | None = None,
         turn_limits: dict[str, int] | None = None,
     ) -> Self:
-        """Have these agents (by default all) continue without the user for some turns before the user is asked.
+        """Have these agents (by default all) continue without the user for some turns (answers) before the user is asked.
 
         `prompts` are the messages that prompt an agent to continue, and `turn_limits` the numbers of turns, both by agent name. The default
         is 50 turns with a fixed prompt.
@@ -311,7 +311,7 @@ class HandoffBuilder(StoredBuilder):
         return self
 
     def with_termination_condition(self, termination_condition: TerminationCondition) -> Self:
-        """Set the function, sync or async, of the conversation's messages that returns true to end the conversation."""
+        """Set a sync or async function that gets the conversation's messages and returns whether the conversation ends."""
         self._condition = termination_condition
         return self
 

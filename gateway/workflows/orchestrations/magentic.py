@@ -52,7 +52,7 @@ class MagenticResetSignal:
 
 @dataclass
 class MagenticPlanReviewResponse:
-    """A person's response to the plan of a magentic workflow. If `review` is empty, the plan is approved; otherwise it has the remarks."""
+    """A person's response to the plan of a magentic workflow. `review` has the person's remarks; if it is empty, the plan is approved."""
 
     review: list[Message]
 
@@ -97,7 +97,7 @@ class MagenticAgentExecutor(AgentExecutor):
 
 
 class MagenticOrchestrator(BaseGroupChatOrchestrator):
-    """The executor that leads a magentic workflow: it gets plans and judgements from the manager, and asks participants to answer."""
+    """The executor that leads a magentic workflow: it lets the manager plan and judge the progress, and asks participants to answer."""
 
     MANAGER_NAME: ClassVar[str] = "magentic_orchestrator"
 

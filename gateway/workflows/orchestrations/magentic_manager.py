@@ -152,8 +152,8 @@ class MagenticManagerBase:
     def __init__(self, *, max_stall_count: int = 3, max_reset_count: int | None = None, max_round_count: int | None = None) -> None:
         """Set the limits of the work on a task.
 
-        After more than `max_stall_count` judgements without progress, the manager makes a new plan. The work ends after `max_reset_count`
-        new plans for lack of progress, or after `max_round_count` judgements; `None` means no limit.
+        After more than `max_stall_count` judgements of a lack of progress, the manager makes a new plan. The work ends after
+        `max_reset_count` such plans, or after `max_round_count` judgements; `None` means no limit.
         """
         self.max_stall_count = max_stall_count
         self.max_reset_count = max_reset_count
@@ -184,9 +184,9 @@ class MagenticManagerBase:
 
 
 class StandardMagenticManager(MagenticManagerBase):
-    """A manager of magentic workflows that asks an agent for plans and judgements.
+    """A manager of magentic workflows that asks an agent for plans and for judgements of the progress.
 
-    Each question is a separate run of the agent without a session; it contains the conversation so far.
+    Each question is a separate run of the agent, without a session, whose input contains the conversation so far.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ class ReviewedAgentExecutor(AgentExecutor):
 
 
 class ParticipantBuilder:
-    """Base class of the builders of orchestrations. It checks the participants, and applies the selection of outputs."""
+    """Base class of the builders of orchestrations. It checks the participants, and selects those whose outputs the workflow yields."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class ParticipantBuilder:
     ) -> WorkflowBuilder:
         """Return a `WorkflowBuilder` with the start executor and the selected outputs, to which the caller adds the edges.
 
-        `default` are ids of executors whose outputs count if the user selected nothing; the outputs of those in `always` always count.
+        Outputs of the executors `always` (ids) are outputs of the workflow, and those of `default` too if the user selected none.
         """
         outputs, intermediates = self._outputs(executors, default=default, always=always)
         return WorkflowBuilder(
@@ -196,7 +196,7 @@ class ParticipantBuilder:
 
 
 class StoredBuilder(ParticipantBuilder):
-    """Base class of builders of orchestrations (agents that work together by a pattern) whose checkpoint storage a method can set."""
+    """Base class of builders of orchestrations (agents that work together by a pattern) with a method that sets the checkpoint storage."""
 
     def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> Self:
         """Set the storage that gets a checkpoint of a run after each superstep (handling of all waiting messages)."""

@@ -37,7 +37,8 @@ class SequentialBuilder(ReviewBuilder):
         """Begin a workflow with these participants, in this order. A run stores checkpoints in `checkpoint_storage`.
 
         With `chain_only_agent_responses`, an agent gets only the answer of the previous agent instead of the whole conversation.
-        `output_from` and `intermediate_output_from` select other participants for outputs and intermediate outputs.
+        `output_from` selects the participants whose outputs are outputs of the workflow (default: the last participant), and
+        `intermediate_output_from` those whose outputs are intermediate outputs.
         """
         super().__init__(participants, output_from, intermediate_output_from, name=name or "Sequential", storage=checkpoint_storage)
         self._only_answers = chain_only_agent_responses
