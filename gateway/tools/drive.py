@@ -75,14 +75,12 @@ async def drive_on(
         except BaseException:
             await withdraw(asked, work, ctx)
             raise
-        if number == MAX_ROUNDS:
-            await withdraw(asked, work, ctx)
-            break
         ctx = ctx.with_answers(answers, asked.state)
         outcome = await work(ctx)
         if not isinstance(outcome, InputRequired):
             return outcome
         asked = outcome
+    await withdraw(asked, work, ctx)
     raise ToolFailed(f"{name!r} asked for input more than {MAX_ROUNDS} times; giving up.")
 
 

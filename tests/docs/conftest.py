@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
@@ -41,7 +40,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[World]:
         model = stack.enter_context(openai_server({"text": json.dumps(ANSWER), "repeat": True}))
         docs = stack.enter_context(upstream_http("--http", "--modern", json.dumps({"tools": [SEARCH]}), module="tests.fakes.raw_upstream"))
         files = upstream_stdio("--modern", json.dumps({"tools": TOOLS}), module="tests.fakes.raw_upstream")
-        notes = {"command": sys.executable, "args": [str(ROOT / "config/servers/notes.py")]}
+        notes = {"command": "python", "args": [str(ROOT / "config/servers/notes.py")]}
         port = str(free_port())
         stack.enter_context(child(str(ROOT / "config/servers/units.py"), "--port", port))
         until(lambda: listens(port))  # the gateway would try again only after a pause

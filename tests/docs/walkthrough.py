@@ -46,6 +46,8 @@ class Walkthrough:
             (self.folder / name).mkdir()
         command, args = sooner("gateway")
         self.add_command("moongate", f'exec {shlex.join([command, *args])} "$@"')
+        forked = shlex.join([command, *args[:-1]])
+        self.add_command("python", f'case "$1" in *.py) exec {forked} "$@" ;; *) exec {shlex.quote(sys.executable)} "$@" ;; esac')
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -67,7 +69,7 @@ class Walkthrough:
         """Environment of the reader's commands, beside that of the tests."""
         home = str(self.folder / "home")
         path = os.pathsep.join([str(self.folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
-        return {"HOME": home, "XDG_STATE_HOME": home, "PATH": path, "COLUMNS": "200", "MOONGATE_CONFIG": ""}
+        return {"HOME": home, "XDG_STATE_HOME": home, "PATH": path, "MOONGATE_PYTHON": "python", "COLUMNS": "200", "MOONGATE_CONFIG": ""}
 
     def follow(self, page: str) -> Iterator[str]:
         """Do what each block of a page says; yield what was done, for a test to count."""

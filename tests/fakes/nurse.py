@@ -159,11 +159,18 @@ def _preload() -> None:
 
 
 def _run(argv: list[str]) -> None:
-    """Run `python -m *argv`, and end without freeing every object: the memory is shared with the nurse, and writing to it copies it."""
+    """Run `python -m *argv`, or the program `argv[0]` if it is a path that ends in `.py`.
+
+    The process ends without freeing every object: the memory is shared with the nurse, and writing to it copies it.
+    """
     sys.argv = argv
     code: object = None
     try:
-        runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
+        if argv[0].endswith(".py"):
+            sys.path.insert(0, os.path.dirname(os.path.abspath(argv[0])))
+            runpy.run_path(argv[0], run_name="__main__")
+        else:
+            runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         code = ended.code
     if code is not None and not isinstance(code, int):

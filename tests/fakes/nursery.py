@@ -1,4 +1,4 @@
-"""Starts `python -m MODULE` as a real process without the second that its imports take: a process with the imports forks it.
+"""Starts `python -m MODULE` or `python FILE.py` as a real process without the second that its imports take: a process with the imports forks it.
 
 `born` is used like `subprocess.Popen`. The process has a session, an environment, a working directory and standard streams of its
 own, receives signals and can be killed; only its parent differs: a helper process (`tests.fakes.nurse`) that starts at first
@@ -94,7 +94,7 @@ class Nursery:
         atexit.register(self.close)
 
     def bear(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], stdout: int, stderr: int) -> int:
-        """Start `python -m *argv`; its process id."""
+        """Start `python -m *argv`, or `python *argv` if `argv[0]` ends in `.py`; its process id."""
         told = json.dumps({"argv": list(argv), "cwd": str(cwd), "env": dict(env)}).encode()
         with self._lock:
             socket.send_fds(self._asked, [told], [stdout, stderr])
@@ -136,7 +136,7 @@ def nursery() -> Nursery:
 
 
 def born(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdout: int, stderr: IO[bytes]) -> Born:
-    """`subprocess.Popen([sys.executable, "-m", *argv], start_new_session=True, ...)`, sooner. `stdout` may be PIPE or DEVNULL."""
+    """Start `python -m *argv` (or `python *argv` if `argv[0]` ends in `.py`) in a new session. `stdout` may be PIPE or DEVNULL."""
     nursery_process = nursery()
     if stdout != subprocess.PIPE:
         with open(os.devnull, "wb") as nowhere:
@@ -149,7 +149,10 @@ def born(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdout: int,
 
 
 def sooner(*argv: str) -> tuple[str, list[str]]:
-    """A command that is `python -m *argv`, started in its place, with the working directory and the environment it is started in."""
+    """Return a program and its arguments that stand for `python -m *argv` (or `python *argv` if `argv[0]` ends in `.py`).
+
+    The forked process has the working directory and the environment of the program.
+    """
     nursery_process = nursery()
     nursery_process.wait_for_door()
     return sys.executable, ["-I", "-S", str(ROOT / "tests/fakes/stand_in.py"), nursery_process.door, *argv]

@@ -59,8 +59,8 @@ def child(
     """A Python child in a process group of its own; the whole group is ended on leaving."""
     told = {**os.environ, **(env or {})}
     with (log.open("wb") if log else open(os.devnull, "wb")) as stderr:
-        if argv[0] == "-m":
-            process = born(argv[1:], cwd=ROOT, env=told, stdout=stdout, stderr=stderr)
+        if argv[0] == "-m" or argv[0].endswith(".py"):
+            process = born(argv[argv[0] == "-m" :], cwd=ROOT, env=told, stdout=stdout, stderr=stderr)
         else:
             process = subprocess.Popen([sys.executable, *argv], cwd=ROOT, env=told, stdout=stdout, stderr=stderr, start_new_session=True)
         try:
