@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "  fetching and installing about 120 packages"
 	@$(WITH_PROGRESS) $(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1" && \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev && \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable . --group dev && \
 	  $(BIN)/python -m compileall -q gateway
 	@touch $(STAMP)
 

@@ -1,4 +1,4 @@
-"""Starts `python -m MODULE` or `python FILE.py` as a real process without the second that its imports take: a process with the imports forks it.
+"""Starts `python -m MODULE` or `python FILE.py` as a real process, without the second of imports: a process that has them forks it.
 
 `born` is used like `subprocess.Popen`. The process has a session, an environment, a working directory and standard streams of its
 own, receives signals and can be killed; only its parent differs: a helper process (`tests.fakes.nurse`) that starts at first

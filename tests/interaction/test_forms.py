@@ -16,6 +16,7 @@ import pytest
 from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
+from gateway.tools.drive import MAX_ROUNDS
 from tests.fakes.openai_server import openai_server
 from tests.fakes.running import ROOT, gateway_command, gateway_http, raw_http, raw_stdio, write_config
 from tests.interaction.ways import Era, Way, connected
@@ -191,6 +192,20 @@ async def test_stdio_client_is_not_shown_form_that_requests_a_secret(tmp_path: P
             results: dict[str, Any] = {name: await client.call_tool(f"up__{name}", {}) for name in asks}
     assert [asked.message.split("\n") for asked in heard.asked] == [["Server 'up' asks:", "│ Your name?", "│ Server 'bank' asks:"]]
     assert [text(result).find("elicitation.") >= 0 for result in results.values()] == [True, True, False]
+
+
+@pytest.mark.parametrize("rounds", [MAX_ROUNDS, MAX_ROUNDS + 1])
+async def test_call_gets_every_answer_up_to_its_limit_of_questions(tmp_path: Path, rounds: int) -> None:
+    asks: list[dict[str, Any]] = [
+        {"resultType": "input_required", "inputRequests": {"a": form(f"Name {number}?")}, "requestState": f"s{number}"}
+        for number in range(rounds)
+    ]
+    told = {"tools": [{"name": "job", "inputSchema": {"type": "object"}}], "results": {"job": [*asks, DONE]}}
+    with raw_http(told, "--modern") as url, front(tmp_path, {"type": "http", "url": url}) as gateway:
+        async with connected(Way("http", "legacy", "up"), gateway) as (client, heard):
+            result: Any = await client.call_tool("up__job", {})
+    assert len(heard.asked) == MAX_ROUNDS
+    assert result.is_error == (rounds > MAX_ROUNDS) and (not result.is_error or "more than 10 times" in text(result))
 
 
 @pytest.mark.parametrize("era", ERAS)
