@@ -213,7 +213,10 @@ class AnswerRefused(ToolFailed):
 
 
 class UserInputRequired(ToolFailed):
-    """A tool needs a person's answer before it can work. Inside an agent's run, `contents` (the requests to the person) end the run."""
+    """Raised by a tool that needs a person's answer before it can work. `contents` are the requests to the person.
+
+    If an agent called the tool, the agent's run ends, and its response contains these requests, so that its caller can have them answered.
+    """
 
     def __init__(self, contents: Sequence[object], message: str = "This tool needs a person's answer first.") -> None:
         super().__init__(message)

@@ -167,7 +167,10 @@ def _warn_once(category: type[Warning], feature_id: str, text: str) -> None:
 
 
 def _first_frame_outside() -> FrameType | None:
-    """Return the frame of the code that used an experimental feature: the innermost frame outside this module and `_MACHINERY`."""
+    """Return the frame of the code that used an experimental feature, to name it in the warning; `None` if no such frame exists.
+
+    It is the innermost frame outside this module and outside packages such as `asyncio`, which only pass calls on (`_MACHINERY`).
+    """
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # the public way also reads source lines
     while frame is not None and (frame.f_code.co_filename == __file__ or _package_of(frame) in _MACHINERY):
         frame = frame.f_back

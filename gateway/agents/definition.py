@@ -197,7 +197,9 @@ class AgentFile(_Part):
     description: str
     """What the agent does and when to use it; clients select agents by this text."""
     model: str = "auto"
-    """`auto`, `openai:NAME` (Responses API) or `openai-chat:NAME` (Chat Completions)."""
+    """Model of the agent: `openai:NAME` (Responses API), `openai-chat:NAME` (Chat Completions API) or `auto`.
+
+    `auto` uses the endpoint that `OPENAI_API_KEY` or `OPENAI_BASE_URL` configures, and without one the model of the connected client."""
     tools: list[str] = Field(default_factory=list)
     """Tools that the agent may call, as `<source>/<glob>`: `docs/read_*`, `agent/editor`, `function/now`. Default: none."""
     skills: list[str] = Field(default_factory=list)

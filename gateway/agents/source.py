@@ -73,7 +73,10 @@ class LoadedAgent:
         return self.definition.file.name
 
     def setup(self, shared: AgentServices) -> AgentSetup:
-        """Return what the agent's tool needs to run the agent with the services `shared`."""
+        """Return the object with which the agent's MCP tool runs the agent: its file, middleware, context providers and connection.
+
+        `shared` are the services that all agents use, such as the chat models and the stored sessions.
+        """
         return AgentSetup(self.definition, shared, self.providers, self.remote or Remote(), [*self.around, *self.middleware])
 
     def is_current(self, signature: Signature, generation: int, around: Sequence[object]) -> bool:

@@ -44,7 +44,7 @@ class LocalBuilder:
     state_folder: Path
     """The folder in which the gateway stores its data. The index of skills is cached in its subfolder `skills`."""
     events: EventStream
-    """Receives events of these sources, such as a run of a skill's script or a person's approval, and passes them to the audit log."""
+    """Receives events of the built sources, such as a run of a skill's script or a person's approval, and passes them to the audit log."""
     acceptance: Acceptance
     """Decides which files of agents and workflows may make the gateway import Python modules: those that a person has accepted."""
 

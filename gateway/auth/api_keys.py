@@ -30,7 +30,10 @@ _VERSIONS = (1, 2)
 _SECONDS_PER_DAY = 86_400
 _MAX_NAME_LENGTH = 100
 _MAX_TOKEN_LENGTH = 200
-"""Maximum characters of a token. A longer token is invalid, and only its beginning is hashed. A valid token has 55 characters."""
+"""Maximum length, in characters, of a text that is compared with the tokens of API keys. A longer text is rejected as an invalid token.
+
+A valid token has 55 characters. Of a longer text, only this many characters are hashed.
+"""
 
 
 @dataclass(frozen=True, slots=True)

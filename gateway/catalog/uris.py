@@ -104,7 +104,11 @@ def _fill(name: str, value: str, expression: re.Match[str]) -> str:
 
 
 class UriTool:
-    """Wraps a tool of a source with a prefix: rewrites the URIs in its definition and results to exposed URIs, which clients can read."""
+    """Wraps a tool of a remote server, and rewrites the resource URIs in its definition and results to exposed URIs.
+
+    An exposed URI contains the label of the server, by which the catalog finds the server when a client reads the resource. Only servers
+    whose tools have a name prefix get a label.
+    """
 
     def __init__(self, inner: Tool, label: str) -> None:
         self._inner = inner

@@ -99,10 +99,10 @@ def _source_check(status: SourceStatus) -> Check:
 
 
 def _definition_remarks(status: SourceStatus) -> list[Check]:
-    """Return checks about the definitions of the tools of one source.
+    """Return one failed check or warning for each problem of what a server lists; the result is empty without problems.
 
-    They report quarantined tools (hidden because their definition differs from the accepted one), a server that leads back to this
-    gateway, and definitions that read like orders to a model.
+    Three problems are reported: a quarantined tool (not served until a person accepts its changed definition), a server that is this
+    gateway itself or is connected to it (a loop), and a definition (for example of a tool) that reads like orders to a model.
     """
     found = [
         Check("fail", f"tool {name} of server {status.name}", f"quarantined: {why}", "", "lock-differs")

@@ -167,7 +167,10 @@ class OwnHub:
         return [status.to_json() for status in self.gateway.sources()]
 
     async def not_loaded(self) -> list[JsonObject]:
-        """Return the files that the gateway could not load: `source`, `where` (the file) and `message` of each."""
+        """Return a JSON object for each file of an agent, workflow, function or skill that the gateway could not load.
+
+        Its members are `source` (id of the source), `where` (the file or setting) and `message` (the reason).
+        """
         return self.gateway.inspection.not_loaded()
 
     async def problems(self) -> list[str]:
@@ -231,7 +234,7 @@ class RunningHub:
         return list(self._status["sources"])
 
     async def not_loaded(self) -> list[JsonObject]:
-        """Return the files that the gateway could not load, from its status page."""
+        """Return the files of agents, workflows, functions and skills that the gateway could not load, from its status page."""
         return list(self._status.get("notLoaded") or [])
 
     async def problems(self) -> list[str]:

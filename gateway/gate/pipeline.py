@@ -81,7 +81,10 @@ class GatedCall(ABC, Generic[OutcomeT]):
         self.started = time.perf_counter()
 
     def begin(self) -> None:  # reads and requests about tasks keep the empty method
-        """Emit the event (for the console and the audit log) that a tool call begins. This base method, which reads use, emits nothing."""
+        """Emit the event that a tool call begins, for the console and the audit log. The subclass for tool calls implements this.
+
+        This default implementation emits nothing, because no such event exists for reads (of resources, prompts, …) and task requests.
+        """
 
     @abstractmethod
     def authorize(self) -> Reject | None:

@@ -1,7 +1,9 @@
-"""Decides whether a text is certainly a path inside given folders, and whether a URI certainly means the place that its text suggests.
+"""Decides whether a path is surely inside given folders, and whether a server may resolve a URI to another place than its text suggests.
+
+An example of such a URI is `file:///docs/../secret.txt`: its text suggests a file in `docs`.
 
 The first decision is `within`, one of Moongate's own keywords ("rule words") in rules for arguments: `policy.rule_words` compiles and uses
-it. `judge_uri` makes the second for `policy.scopes` and `policy.skill_policy`. All functions are pure.
+it. `judge_uri` makes the second decision for `policy.scopes` and `policy.skill_policy`. All functions are pure.
 
 A server reads a path by rules that the gateway cannot see: POSIX or Windows, percent-encoded or not, expanded by a shell or normalised by
 a file system. A path passes only if every such reading stays inside the folder; an ambiguous spelling is rejected. Symbolic links, hard

@@ -32,7 +32,10 @@ STATUS_NAMES = frozenset({"gateway_status", "moongate://status"})
 """Names of the gateway's own tool and resource that report on all sources, for which a scope is needed."""
 
 ADMIN_SCOPE = "admin"
-"""Scope of an operator's API key. It lets the operator decide approvals, and grants no tool: for a source named `admin` write `admin/*`."""
+"""The scope that makes an API key the key of an operator, who may approve or decline the tool calls of other callers.
+
+It grants no tool, resource or prompt. The scope for those of a source named `admin` is therefore written `admin/*`.
+"""
 
 MAX_SCOPES = 100
 MAX_SCOPE_LENGTH = 500

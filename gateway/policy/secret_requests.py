@@ -77,7 +77,11 @@ def asks_in_sample(reading: Reading) -> Hit | None:
 
 
 def names_ordinary_thing(reading: Reading, name: str) -> bool:
-    """Return whether a text says that the ambiguous `name` of a secret means something ordinary ("Clave del producto")."""
+    """Return whether a text contains the ambiguous word `name`, followed by words that show that it means nothing secret.
+
+    An ambiguous word names a secret or something ordinary: Spanish "clave" is a password or any code, but "clave del producto" a product
+    code.
+    """
     return any(word.plain == name and reading.has("after loose", at + 1) for at, word in enumerate(reading.words))
 
 

@@ -66,9 +66,10 @@ class TruncationStrategy:
         self.preserve_system = preserve_system
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Exclude the oldest groups of messages if there are too many; return whether messages were excluded.
+        """If the conversation has more than `max_n` messages, exclude its oldest groups of messages until at most `compact_to` are left.
 
-        The newest group stays, and with `preserve_system` also system messages.
+        With a tokenizer, both limits count tokens. The newest group always stays, and with `preserve_system` also system messages. Returns
+        whether messages were excluded.
         """
         groups = groups_of(messages, self.tokenizer)
         if self._measure(messages) <= self.max_n:

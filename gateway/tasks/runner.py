@@ -53,8 +53,11 @@ class TaskRunner:
 
         `group` runs the tasks and must outlive the requests. The database `records` is opened only with the first task of this process, or
         to take over tasks of a dead process. `call` calls a tool. `caller_now` checks, before a task starts and before each of its steps,
-        whether its caller may still call the tool. `ask_timeout_seconds` is how long a client that waits for the result of a call has to
-        answer a question of the call. `lease_seconds` (see `LEASE_SECONDS`) must be the same in all processes that share the database.
+        whether its caller may still call the tool. `lease_seconds` (see `LEASE_SECONDS`) must be the same in all processes that share the
+        database.
+
+        `ask_timeout_seconds` applies while a client still waits for the result of a call (`run_inline`): the client must answer a request
+        for input of the call within this time. Answers to questions of other tasks have the time `settings.ask_timeout_seconds`.
         """
         self.settings = settings or TaskSettings()
         self._records = records

@@ -41,7 +41,11 @@ SOURCE_WAIT_SECONDS = 60.0
 """Seconds for which a resumed task waits until its tool is available, because servers connect only after the gateway has started."""
 
 CallTool = Callable[[str, JsonObject, CallContext], Awaitable[Complete | TaskStarted]]
-"""Function that calls a tool by the name that clients use, with arguments and context, and answers its requests for input until it ends."""
+"""Type of the async function that runs the tool call of a task until it has ended, and returns the outcome.
+
+Its arguments are the name of the tool as clients see it, the arguments of the tool, and the context of the call. The tool's requests for
+input are sent to the caller in this context.
+"""
 
 
 class TaskExecutor:

@@ -89,7 +89,10 @@ async def await_verdicts(tasks: TaskRows, row: TaskRow | None, keys: Collection[
 
 
 def client_questions(task: Task) -> list[OpenQuestion]:
-    """Return the open questions of a task that its client can answer, with the commands `moongate tasks answer …`."""
+    """Return the open questions of a task that its client can answer.
+
+    Each has the command `moongate tasks answer …`, with which a person can answer the question in a shell instead.
+    """
     found: list[OpenQuestion] = []
     for key, request in task.open_requests.items():
         which = f" --question {key}" if len(task.open_requests) > 1 else ""

@@ -108,9 +108,10 @@ class LateClock:
         """The clock whose deadline the server enforces; `None` if the gate, which runs the call, enforces all deadlines."""
 
     def takes(self, clock: CallClock, seconds: float) -> bool:
-        """Let the server enforce the deadline of `clock`, `seconds` from now; return false if the gate must enforce this deadline itself.
+        """Let the fast path enforce the deadline of `clock`, `seconds` from now; return false if the gate must enforce the deadline itself.
 
-        Only the gate, which runs the call, uses this. The server enforces only the first deadline of a call, and only if it is late enough.
+        The gate, which runs the call, calls this for each deadline of the call. The fast path enforces only the first, and only if it is
+        later than the time after which the fast path begins to enforce it (argument of `__init__`). It enforces none after `close`.
         """
         if self._is_closed or self.clock is not None or seconds <= self._seconds:
             return False
@@ -406,9 +407,10 @@ class CallContext:
         return self if (name, value) in self.facts.provenance.named_in_files else self.as_caller()
 
     def inside_agent(self, skills: Sequence[str] = (), *, shows_errors: bool = False) -> CallContext:
-        """Return the context for the run of an agent whose file names `skills`. The scopes of the caller's API key do not apply to these.
+        """Return the context for the run of an agent. Its calls may load `skills`, named in its file, despite the scopes of the API key.
 
-        Inside the run, the scopes apply to constants in the file of a surrounding workflow, which were exempt outside.
+        Argument values in the file of a surrounding workflow (`named_in_file`) are no longer exempt from the caller's scopes, because in
+        the run a model chooses the arguments. `shows_errors`: the model receives the texts of unexpected exceptions of Python functions.
         """
         named = frozenset((SKILL_ARGUMENT, skill) for skill in skills)
         came = self.facts.provenance

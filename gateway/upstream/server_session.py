@@ -50,7 +50,11 @@ PROBE_TIMEOUT_SECONDS = 10.0
 """Timeout of `server/discover`. A server that does not answer in time is treated as an MCP 2025 server."""
 
 MAX_CACHED_HEADERS = 1024
-"""Maximum number of requests whose HTTP headers are cached. Each tool and each resource needs one entry."""
+"""Maximum number of entries in a session's cache of MCP headers for HTTP requests (`MCP-Protocol-Version`, `Mcp-Method`, `Mcp-Name`).
+
+An entry has all these headers of one request. `Mcp-Name` is the name of the called tool or the URI of the read resource, so each tool and
+each resource needs its own entry. A full cache is emptied.
+"""
 
 
 @dataclass(slots=True)  # not frozen: that would triple the cost of creating one, and every call creates one

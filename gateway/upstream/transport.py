@@ -42,8 +42,9 @@ class Remote:
     async def open(self, log: ChildLog, holder: Holder) -> AsyncGenerator[Carrier, None]:
         """Open the transport to the server and yield its carrier (`carriers`), which sends and receives the messages.
 
-        If the server is a child process, it counts towards the limit of child processes, and is stopped through `holder` if it is idle and
-        another process must start. Diagnostics of the process are written to `log`.
+        A server over stdio is a child process. While it runs, it counts towards the gateway's limit of child processes. If the limit is
+        reached, the gateway stops an idle child process before it starts another; `holder` is the object that reports whether this server's
+        process is idle, and stops it. `log` receives the diagnostics of the process.
         """
         async with AsyncExitStack() as stack:
             if self.children is not None and isinstance(self.entry, StdioServer):

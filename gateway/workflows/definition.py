@@ -43,7 +43,7 @@ class AgentStep(Closed):
     prompt: str | None = None
     """The text that the agent gets, as a template with `{{name}}` references. By default it gets the outputs of preceding executors."""
     output: dict[str, JsonObject] | None = None
-    """Fields that the answer must have, each with its JSON Schema. The answer is then an object instead of text."""
+    """Fields that the agent's answer must have, each with its JSON Schema. The answer is then an object instead of text."""
 
 
 class ToolStep(Closed):
@@ -85,7 +85,7 @@ class AskStep(Closed):
     ask: str = Field(min_length=1)
     """The question to the person, as a template with `{{name}}` references."""
     output: dict[str, JsonObject] | None = None
-    """Fields of the answer, each with the JSON Schema of a single value (text, number, boolean, `enum`). By default it is one text."""
+    """Fields of the person's answer, each with the JSON Schema of one value (text, number, boolean, `enum`). By default it is one text."""
 
 
 Step = AgentStep | ToolStep | PythonStep | WorkflowStep | AskStep

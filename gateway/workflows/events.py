@@ -237,7 +237,7 @@ class EventLog:
     emit: OnEvent | None = None
 
     async def add(self, event: WorkflowEvent[Any]) -> None:
-        """Append an event to the log and pass it to `emit`; return when `emit` has returned."""
+        """Append an event to the log. If the function `emit` of the log is set, pass the event to it, and wait until it returns."""
         self.events.append(event)
         if self.emit is not None:
             await self.emit(event)

@@ -30,7 +30,7 @@ INPUT = "input"
 """Name of the tool's only argument if the workflow takes neither a single class with fields nor messages of a conversation."""
 
 MESSAGE = "message"
-"""Name of the tool's only argument, a text, if the workflow takes messages of a conversation."""
+"""Name of the only argument of the workflow's MCP tool, if the workflow begins with messages of a conversation. Its value is a text."""
 
 MESSAGE_SCHEMA: JsonObject = {"type": "string", "minLength": 1, "description": "What the workflow is to do or to answer."}
 

@@ -102,7 +102,10 @@ class MemoryStore(ABC):
 
     @abstractmethod
     def write_state(self, session: AgentSession, state: Mapping[str, JsonValue], *, source_id: str) -> None:
-        """Store the owner's state, which `read_state` returns."""
+        """Store when the memory topics of the session's owner were last shortened, and the ids of the owner's sessions since then.
+
+        `state` has the keys `last_consolidated_at` and `sessions_since_consolidation`, as the result of `read_state`.
+        """
 
     @abstractmethod
     def get_transcripts_directory(self, session: AgentSession, *, source_id: str) -> Path:
@@ -287,7 +290,7 @@ class MemoryFileStore(MemoryStore):
         return state
 
     def write_state(self, session: AgentSession, state: Mapping[str, JsonValue], *, source_id: str) -> None:
-        """Write the owner's state (`read_state`) to the state file."""
+        """Write to the owner's state file when the memory topics were last shortened, and the ids of the sessions since then (`state`)."""
         text = self.dumps(dict(state))
         self._write(f"{self._root(session, source_id)}/{self.state_file_name}", f"{text if isinstance(text, str) else text.decode()}\n")
 

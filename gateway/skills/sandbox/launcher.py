@@ -99,7 +99,12 @@ class Channel:
         return data
 
     def report(self, kind: str, text: str) -> None:
-        """Send a report (`problem`, `gap` or `stopped`, and a text) to the gateway. Do nothing if the gateway is gone."""
+        """Send a report of this `kind` to the gateway. Do nothing if the gateway is gone.
+
+        The kind determines the meaning of `text`. `problem`: why the sandbox cannot be set up, so that the script does not run. `gap`: why
+        the script runs with weaker confinement (the system forbids namespaces or mounts). `stopped`: the exceeded limit for which the
+        script was killed (`disk` or `processes`).
+        """
         try:
             os.write(_CHANNEL, f"{kind}\t{' '.join(text.split())}\n".encode())
         except OSError:
