@@ -15,7 +15,7 @@ from mcp_types import CONNECTION_CLOSED, Request
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict
 
-from gateway.errors import NotSent, OutcomeUnknown, UpstreamError, only_cause
+from gateway.errors import NotSent, OutcomeUnknown, SessionGone, UpstreamError, only_cause
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
 from gateway.upstream.carriers.carrier import describe
@@ -93,9 +93,12 @@ class ProgramSession:
     def _translate(self, method: str, error: MCPError) -> UpstreamError:
         code, text = error.error.code, error.error.message
         if code == CONNECTION_CLOSED:
+            failure = OutcomeUnknown("the connection closed", server=self.server)
+        else:
+            failure = sdk_failure(self.server, method, RpcError(code, text, error.error.data))
+        if code == CONNECTION_CLOSED or isinstance(failure, SessionGone):
             self.closed.set()
-            return describe(OutcomeUnknown("the connection closed", server=self.server), method)
-        return describe(sdk_failure(self.server, method, RpcError(code, text, error.error.data)), method)
+        return describe(failure, method)
 
 
 class ToolConnection:
@@ -143,11 +146,6 @@ class ToolConnection:
             except Exception as error:
                 raise only_cause(error) from None
             return self._wire
-
-    def drop(self, wire: RemoteSession) -> None:
-        """Stop using a broken session, so that the next call opens a new one. A session that the program opened is kept."""
-        if self._wire is wire and not self._is_owned_elsewhere:
-            self._wire = None
 
     async def close(self) -> None:
         """Stop using the session, and close it unless the program opened it."""

@@ -27,6 +27,7 @@ from gateway.upstream.library.mcp_tool_options import MCPToolOptions
 from tests.architecture.documents import blocks
 from tests.fakes.openai_server import openai_server
 from tests.fakes.running import ROOT, free_port, raw_http, upstream_http, upstream_stdio
+from tests.faults.far import far_server
 
 BARE_SERVER = """
 import json, pathlib, sys
@@ -193,6 +194,29 @@ async def test_lost_connection_is_reopened_for_the_next_call(urls: dict[str, str
         with pytest.raises((UpstreamError, ToolFailed)):
             await tool.call_tool("die")
         assert texts(await tool.call_tool("echo", text="again"))[0] == "again"
+
+
+@pytest.mark.requirement("MC9")
+async def test_call_of_a_forgotten_session_is_sent_again_and_runs_once() -> None:
+    with far_server(modern=False) as far:
+        async with MCPStreamableHTTPTool("far", far.url) as tool:
+            await tool.call_tool("do", id="before")
+            far.restart()
+            assert texts(await tool.call_tool("do", id="after")) == ["done"]
+    assert far.runs == ["before", "after"]
+    assert far.count("initialize") == 2
+
+
+@pytest.mark.parametrize("modern", [False, True])
+async def test_call_that_an_overloaded_server_refused_is_not_sent_again(modern: bool) -> None:
+    with far_server(modern=modern) as far:
+        async with MCPStreamableHTTPTool("far", far.url, load_prompts=False) as tool:
+            far.refuse, far.seen = (503, {"Retry-After": "1"}), []
+            with pytest.raises(ToolFailed, match="503"):
+                await tool.call_tool("do", id="one")
+            assert [method for method, _ in far.seen] == ["tools/call"]
+            far.refuse = None
+            assert texts(await tool.call_tool("do", id="one")) == ["done"]
 
 
 @pytest.mark.requirement("MC14")
