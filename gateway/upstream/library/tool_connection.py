@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, Request
+from mcp_types import Request
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict
 
@@ -19,7 +19,7 @@ from gateway.errors import NotSent, OutcomeUnknown, SessionGone, UpstreamError, 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
 from gateway.upstream.carriers.carrier import describe
-from gateway.upstream.carriers.sdk_carrier import sdk_failure
+from gateway.upstream.carriers.sdk_carrier import CLOSED, sdk_failure
 from gateway.upstream.library.context_task import ContextTask
 from gateway.upstream.negotiated import Negotiated
 from gateway.upstream.server_session import PLAIN, Envelope, Session
@@ -92,11 +92,12 @@ class ProgramSession:
 
     def _translate(self, method: str, error: MCPError) -> UpstreamError:
         code, text = error.error.code, error.error.message
-        if code == CONNECTION_CLOSED:
+        is_closed = (code, text) == CLOSED
+        if is_closed:
             failure = OutcomeUnknown("the connection closed", server=self.server)
         else:
             failure = sdk_failure(self.server, method, RpcError(code, text, error.error.data))
-        if code == CONNECTION_CLOSED or isinstance(failure, SessionGone):
+        if is_closed or isinstance(failure, SessionGone):
             self.closed.set()
         return describe(failure, method)
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp import ClientSession
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from gateway import Agent, CallContext, Content, MCPStdioTool, MCPStreamableHTTPTool, MCPTool, ScriptedChatClient
@@ -217,6 +218,22 @@ async def test_call_that_an_overloaded_server_refused_is_not_sent_again(modern: 
             assert [method for method, _ in far.seen] == ["tools/call"]
             far.refuse = None
             assert texts(await tool.call_tool("do", id="one")) == ["done"]
+
+
+async def test_error_of_a_server_does_not_end_the_session_of_the_program(tmp_path: Path) -> None:
+    done = {"result": {"content": [{"type": "text", "text": "done"}]}}
+    script = {"tools/call": [{"error": {"code": -32000, "message": "busy today"}}, done, "die"]}
+    args = ["-m", "tests.fakes.task_script", "--log", str(tmp_path / "log"), json.dumps(script)]
+    server = StdioServerParameters(command=sys.executable, args=args, cwd=str(ROOT))
+    async with stdio_client(server) as streams, ClientSession(*streams) as session:
+        await session.initialize()
+        async with MCPStdioTool("own", "not-started", session=session) as tool:
+            with pytest.raises(ToolFailed, match="busy today"):
+                await tool.call_tool("job")
+            assert texts(await tool.call_tool("job")) == ["done"]
+            for reason in ("may have run", "the program must open it again"):
+                with pytest.raises(ToolFailed, match=reason):
+                    await tool.call_tool("job")
 
 
 @pytest.mark.requirement("MC14")
