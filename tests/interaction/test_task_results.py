@@ -61,11 +61,10 @@ async def test_task_may_end_with_structured_content_alone(tmp_path: Path) -> Non
 async def test_task_survives_the_death_of_its_server_during_a_poll_and_a_result_read(tmp_path: Path) -> None:
     text: dict[str, Any] = {"content": [{"type": "text", "text": "done"}]}
     ends = {"new": {"result": {**DONE, "result": text}}, "old": {"result": DONE}}
+    old: dict[str, Any] = {"support": "required", "tasks_get": ["die", ends["old"]], "tasks_result": ["die", {"result": text}]}
     configs = {
         "new": scripted(tmp_path / "new", "--modern", tools_call=[MADE], tasks_get=["die", ends["new"]]),
-        "old": scripted(
-            tmp_path / "old", support="required", tools_call=[CREATED], tasks_get=["die", ends["old"]], tasks_result=["die", {"result": text}]
-        ),
+        "old": scripted(tmp_path / "old", **old, tools_call=[CREATED]),
     }
     servers = {name: config["mcpServers"]["up"] for name, config in configs.items()}
     with gateway_http(tmp_path, {"mcpServers": servers}) as front:
