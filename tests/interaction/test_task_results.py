@@ -58,7 +58,7 @@ async def test_task_may_end_with_structured_content_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.requirement(72, 74)
-async def test_task_survives_the_death_of_its_server_during_a_poll_and_a_result_read(tmp_path: Path) -> None:
+async def test_task_survives_server_death_during_a_poll_and_a_result_read(tmp_path: Path) -> None:
     text: dict[str, Any] = {"content": [{"type": "text", "text": "done"}]}
     ends = {"new": {"result": {**DONE, "result": text}}, "old": {"result": DONE}}
     old: dict[str, Any] = {"support": "required", "tasks_get": ["die", ends["old"]], "tasks_result": ["die", {"result": text}]}
