@@ -303,9 +303,6 @@ class RunningHub:
 
         return TaskFollower(self.session.server, self, MCPTaskOptions())
 
-    async def reconnect(self) -> None:
-        """Do nothing, because a command has one connection. Required by the protocol `TaskLine`, through which a task is followed."""
-
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
         """Return a task's request for input unchanged, because no policy applies in a command. Required by the protocol `TaskLine`."""
         from gateway.upstream.input_guard import Relayed

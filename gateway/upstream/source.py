@@ -292,10 +292,6 @@ class UpstreamSource:
             await self._credentials.reload_tokens()
             self._connection.try_at_once()
 
-    async def reconnect(self) -> None:
-        """Wait until a session with the server is open (interface `TaskLine`)."""
-        await self._connection.session()
-
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
         """Apply policy to a request for input of a task that the caller polls itself (interface `TaskLine`)."""
         return await self._guard.judge(readable_input_request(request, self._policy, self._server), ctx)

@@ -1,8 +1,8 @@
 """`TaskFollower`: polls a remote server's long-running MCP task until it has a result, for both versions of tasks in MCP.
 
 With the extension of MCP 2026 (`io.modelcontextprotocol/tasks`, SEP-2663), the server may run any call as a task. In 2025-11-25, the client
-requests a task, for tools listed with task support `required`. Once a task's id is known, the call is never sent again: a broken connection
-is opened once more, and polling continues. `source` uses this module for callers that do not support tasks, and `library` for Python
+requests a task, for tools listed with task support `required`. Once a task's id is known, the call is never sent again: after a broken
+connection, only the request about the task is. `source` uses this module for callers that do not support tasks, and `library` for Python
 programs. Requests are sent through the interface `TaskLine`.
 """
 
@@ -26,7 +26,6 @@ from gateway.errors import (
     Rejected,
     TaskError,
     UpstreamError,
-    UpstreamTimeout,
 )
 from gateway.gate.recorded import FOLLOWED_TASK
 from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of
@@ -59,7 +58,6 @@ _TIMEOUT_CODES = frozenset({408, REQUEST_TIMEOUT})
 _ANSWERED: JsonObject = {}
 """Value that is stored for a task's request for input if a model of this gateway answered it, so that the caller does not get it."""
 
-_BROKEN = (OutcomeUnknown, NotSent)
 _STATES = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
 
 Dialect = Literal["modern", "legacy"]
@@ -101,12 +99,9 @@ class TaskLine(Protocol):
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """Send one request for the call `ctx`, and return its result, in which only the `_meta` keys that the gateway accepts remain.
 
-        Raises `OutcomeUnknown` or `NotSent` if the connection is broken.
+        Opens a broken connection again, and sends a request about a task once more (`may_resend`). Raises `OutcomeUnknown` or `NotSent` if
+        that fails too.
         """
-        ...
-
-    async def reconnect(self) -> None:
-        """Wait until the server is connected. Raises `UpstreamError` if it cannot be reached."""
         ...
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
@@ -298,7 +293,6 @@ class _Followed:
         """The call context for requests for input: keys of questions start with this task, because another task may use the same keys."""
         self._dialect: Dialect = dialect
         self._latest = handle
-        self._may_reconnect = True
         self._answered: set[str] = set()
         self._readable = readable
         self._said = ""
@@ -328,39 +322,22 @@ class _Followed:
                 if latest.get("status") not in _STATES:
                     raise _Abandoned(f"Server {self._server!r} sent no valid status of the task of {self._tool!r}, so the call failed.")
                 return latest
-        except UpstreamTimeout:
-            pass
         except Rejected as error:
             if error.code not in _TIMEOUT_CODES:
                 raise _Abandoned(f"Server {self._server!r} no longer follows the task of {self._tool!r}: {error}") from None
         return before
 
     async def _send(self, method: str, more: JsonObject | None = None) -> JsonObject:
-        """Send a request about the task, and return its result. After the first broken connection, reconnect and send it again."""
-        params: JsonObject = {"taskId": self.id, **(more or {})}
-        ctx = self._ctx if method == "tasks/result" else self.quiet
+        """Send a request about the task, and return its result."""
         try:
-            return await self._line.send(method, dict(params), ctx)
-        except _BROKEN as error:
-            if not self._may_reconnect:
-                raise self._lost(error) from None
-        self._may_reconnect = False
-        try:
-            await self._line.reconnect()
-            return await self._line.send(method, dict(params), ctx)
-        except Rejected:
-            raise
-        except UpstreamError as error:
-            raise self._lost(error) from None
-
-    def _lost(self, error: Exception) -> _Abandoned:
-        return _Abandoned(f"The connection to {self._server!r} was lost while the task of {self._tool!r} ran: {error}")
+            return await self._line.send(method, {"taskId": self.id, **(more or {})}, self._ctx if method == "tasks/result" else self.quiet)
+        except (OutcomeUnknown, NotSent) as error:
+            raise _Abandoned(f"The connection to {self._server!r} was lost while the task of {self._tool!r} ran: {error}") from None
 
     async def _fetch(self, latest: JsonObject) -> JsonObject:
         if self._dialect == "modern":
             result: JsonValue = latest.get("result")
         else:
-            self._may_reconnect = True  # one more reconnect is allowed for fetching the result
             try:
                 result = await self._send("tasks/result")
             except Rejected as error:

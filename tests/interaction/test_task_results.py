@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.running import gateway_http
 from tests.interaction.test_hidden_text import CLEAN, NASTY, assert_clean
-from tests.interaction.test_tasks import ERAS, scripted, start, until
+from tests.interaction.test_tasks import ERAS, heard, scripted, start, until
 from tests.interaction.ways import Way, connected
 from tests.interaction.wire import Era, over_http
 
@@ -55,6 +55,25 @@ async def test_task_may_end_with_structured_content_alone(tmp_path: Path) -> Non
         async with connected(Way("http", "modern", "up"), front) as (client, _):
             answer: Any = await client.call_tool("up__job", {})
     assert (answer.is_error, answer.structured_content) == (False, {"n": 1})
+
+
+@pytest.mark.requirement(72, 74)
+async def test_task_survives_server_death_during_a_poll_and_a_result_read(tmp_path: Path) -> None:
+    text: dict[str, Any] = {"content": [{"type": "text", "text": "done"}]}
+    ends = {"new": {"result": {**DONE, "result": text}}, "old": {"result": DONE}}
+    old: dict[str, Any] = {"support": "required", "tasks_get": ["die", ends["old"]], "tasks_result": ["die", {"result": text}]}
+    configs = {
+        "new": scripted(tmp_path / "new", "--modern", tools_call=[MADE], tasks_get=["die", ends["new"]]),
+        "old": scripted(tmp_path / "old", **old, tools_call=[CREATED]),
+    }
+    servers = {name: config["mcpServers"]["up"] for name, config in configs.items()}
+    with gateway_http(tmp_path, {"mcpServers": servers}) as front:
+        async with connected(Way("http", "modern", "up"), front) as (client, _):
+            answers: dict[str, Any] = {name: await client.call_tool(f"{name}__job", {}) for name in servers}
+    assert [answer.content[0].text for answer in answers.values()] == ["done", "done"]
+    assert [request["method"] for request in heard(tmp_path / "new")] == ["tools/call", "tasks/get", "tasks/get"]
+    requests = ["tools/call", "tasks/get", "tasks/get", "tasks/result", "tasks/result"]
+    assert [request["method"] for request in heard(tmp_path / "old")] == requests
 
 
 @pytest.mark.attack(11)

@@ -47,33 +47,39 @@ def test_tool_is_idempotent_if_operator_or_trusted_source_marks_it(
     assert not may_resend(lost, "tools/call", as_task, annotations, idempotent=idempotent, trust_annotations=trusted)
 
 
+REPEATABLE = (
+    *("completion/complete", "prompts/get", "resources/directory/read", "resources/read", "skills/get", "skills/list"),
+    *("tasks/cancel", "tasks/get", "tasks/result", "tasks/update"),
+)
+OTHERS = ("initialize", "logging/setLevel", "resources/subscribe", "tasks/unknown", "tools/list", "")
+
+
 @pytest.mark.requirement("MC9")
 @pytest.mark.parametrize(
-    ("failure", "any_tool", "idempotent_tool", "other_request"),
+    ("failure", "any_tool", "idempotent_tool", "repeatable", "other"),
     [
-        (SessionGone("", server="up"), True, True, True),
-        (OutcomeUnknown("", server="up"), False, True, False),
-        (Malformed("", server="up"), False, True, False),
-        (TooLarge("", server="up"), False, False, False),
-        (NotSent("", server="up"), False, False, False),
-        (NotReadyInTime("", server="up"), False, False, False),
-        (Unreachable("", server="up"), False, False, False),
-        (Busy("", server="up", retry_after_seconds=1), False, False, False),
-        (Unauthorized("", server="up"), False, False, False),
-        (Forbidden("", server="up"), False, False, False),
-        (Rejected("", server="up", code=-32603), False, False, False),
+        (SessionGone("", server="up"), True, True, True, True),
+        (OutcomeUnknown("", server="up"), False, True, True, False),
+        (Malformed("", server="up"), False, True, True, False),
+        (TooLarge("", server="up"), False, False, False, False),
+        (NotSent("", server="up"), False, False, False, False),
+        (NotReadyInTime("", server="up"), False, False, False, False),
+        (Unreachable("", server="up"), False, False, False, False),
+        (Busy("", server="up", retry_after_seconds=1), False, False, False, False),
+        (Unauthorized("", server="up"), False, False, False, False),
+        (Forbidden("", server="up"), False, False, False, False),
+        (Rejected("", server="up", code=-32603), False, False, False, False),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, RequestFailure) else "",
 )
-def test_type_of_a_failure_decides_whether_a_request_is_resent(
-    failure: RequestFailure, any_tool: bool, idempotent_tool: bool, other_request: bool
+def test_failure_type_and_method_decide_whether_a_request_is_resent(
+    failure: RequestFailure, any_tool: bool, idempotent_tool: bool, repeatable: bool, other: bool
 ) -> None:
-    def resent(method: str, idempotent: list[str]) -> bool:
-        return may_resend(failure, method, {"name": "read"}, None, idempotent=idempotent, trust_annotations=False)
-
-    assert resent("tools/call", []) is any_tool
-    assert resent("tools/call", ["read"]) is idempotent_tool
-    assert resent("prompts/get", ["read"]) is other_request
+    assert may_resend(failure, "tools/call", {"name": "read"}) is any_tool
+    assert may_resend(failure, "tools/call", {"name": "read"}, idempotent=["read"]) is idempotent_tool
+    for methods, expected in ((REPEATABLE, repeatable), (OTHERS, other)):
+        resent = {method: may_resend(failure, method, {"name": "read"}, idempotent=["*"]) for method in methods}
+        assert resent == dict.fromkeys(methods, expected)
 
 
 def test_every_failure_type_is_in_the_table_above() -> None:

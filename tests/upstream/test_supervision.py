@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp_types import PromptReference
 
 from tests.fakes.running import ROOT, child, free_port, gateway_http, upstream_http, wait_until_ready, write_config
 from tests.faults.far import far_server
@@ -99,6 +100,28 @@ async def test_call_running_at_server_death_is_retried_only_if_allowed(tmp_path:
         assert (folder / "journal").read_text().split() == (["one", "one"] if again else ["one"]), (policy, hints, text_of(result))
         assert result.is_error is not again, text_of(result)
         assert again or "may have run" in text_of(result)
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_read_running_at_server_death_is_sent_again(tmp_path: Path, era: str) -> None:
+    servers: dict[str, Any] = {}
+    for step in ("read", "prompt", "complete"):
+        (tmp_path / step).mkdir()
+        options = ["--modern"] if era == "modern" else []
+        argv = ["-m", "tests.fakes.scripted_upstream", "--stdio", *options, str(tmp_path / step), step, "once"]
+        servers[step] = {"command": sys.executable, "args": argv, "cwd": str(ROOT)}
+    with gateway_http(tmp_path, {"mcpServers": servers}) as url:
+        async with connected(MODERN, url) as (client, _):
+            for step in servers:
+                (tmp_path / step / "fault").touch()
+            with anyio.fail_after(40):
+                page = await client.read_resource("read+page://one")
+                prompt = await client.get_prompt("prompt__greet")
+                completed = await client.complete(PromptReference(name="complete__greet"), {"name": "city", "value": "P"})
+    assert not [step for step in servers if (tmp_path / step / "fault").exists()]
+    assert "text='page'" in str(page.contents[0])
+    assert "hello" in str(prompt.messages[0])
+    assert completed.completion.values == ["Paris"]
 
 
 @pytest.mark.requirement("MC9")

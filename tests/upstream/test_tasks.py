@@ -369,8 +369,6 @@ class LateLine:
             raise TimeoutError("the proxy was slow")
         return {}
 
-    async def reconnect(self) -> None: ...
-
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
         return Relayed(request)
 

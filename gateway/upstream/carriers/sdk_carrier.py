@@ -54,6 +54,9 @@ _BARE_404 = (METHOD_NOT_FOUND, "Not Found")
 _SESSION_GONE = frozenset({(INVALID_REQUEST, "Session terminated"), (INVALID_REQUEST, "Session not found")})
 """Errors for a request in a session that does not exist: that of the SDK's client for a 404 response, and that of the SDK's server."""
 
+CLOSED = (CONNECTION_CLOSED, "Connection closed")
+"""Error of the SDK's `ClientSession` for a request that has no response because the session has ended: error code and message."""
+
 _TOO_LARGE_EVENT = "SSE stream failed: Server-sent event exceeded"
 _STREAM_BROKE = "SSE stream "
 

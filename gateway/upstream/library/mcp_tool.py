@@ -27,9 +27,9 @@ from mcp_types import (
 from gateway.errors import (
     AskUnavailable,
     ModelError,
-    NotSent,
-    OutcomeUnknown,
+    NotReadyInTime,
     PolicyDenied,
+    RequestFailure,
     TaskError,
     ToolFailed,
     UpstreamError,
@@ -42,6 +42,7 @@ from gateway.gate.tool_rules import ToolRules
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
+from gateway.policy.retry_safety import may_resend
 from gateway.protocol import TASKS_EXTENSION
 from gateway.telemetry.gateway_events import EventStream
 from gateway.telemetry.mcp_operations import note_unsent
@@ -77,9 +78,6 @@ _RELOADS = {"notifications/tools/list_changed": "tools", "notifications/prompts/
 
 class MCPTool(ABC):
     """Base class: one remote MCP server with its tools and prompts as functions. An `Agent` accepts it as a tool (`ToolSource`)."""
-
-    is_one_pipe = False
-    """Whether all calls share one connection, so that its failure during one call means that it is lost for all calls."""
 
     def __init__(self, name: str, **options: Unpack[MCPToolOptions]) -> None:
         """Store the settings (`MCPToolOptions`) without side effects. `connect` opens the connection."""
@@ -171,7 +169,7 @@ class MCPTool(ABC):
                     with anyio.fail_after(seconds):
                         await session.negotiate("auto", self._sampling.capabilities)
                 except TimeoutError:
-                    raise UpstreamTimeout(f"Server {self.name!r} did not answer within {seconds:g} s.", server=self.name) from None
+                    raise NotReadyInTime(f"Server {self.name!r} did not answer within {seconds:g} s.", server=self.name) from None
                 self._sampling.reset()
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._reload_forever)
@@ -438,7 +436,10 @@ class MCPTool(ABC):
         return self._sampling.to_wire(await self.sampling_callback(ctx, params))
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """Send one request for `ctx`, and return its result. If the broken connection prevented sending, reconnect once and resend it."""
+        """Send one request for `ctx`, and return its result. After a failure, send it once more if that cannot do harm (`may_resend`).
+
+        A connection that has ended is opened again.
+        """
         add_input_responses(params, ctx)
         envelope = Envelope(ctx=ctx, meta=ctx.facts.meta, capabilities=self._sampling.capabilities, headers=headers or {})
         wire = await self._connected(method, params)
@@ -446,12 +447,10 @@ class MCPTool(ABC):
             envelope = with_extension(envelope, TASKS_EXTENSION)
         try:
             result = await wire.request(method, params, envelope)
-        except OutcomeUnknown:
-            if self.is_one_pipe:
-                self._link.drop(wire)
-            raise
-        except NotSent:
-            result = await (await self._link.open(instead_of=wire)).request(method, params, envelope)
+        except RequestFailure as failure:
+            if not may_resend(failure, method, params):
+                raise
+            result = await (await self._link.open()).request(method, params, envelope)
         return received(result)
 
     async def _connected(self, method: str, params: JsonObject) -> RemoteSession:
@@ -461,10 +460,6 @@ class MCPTool(ABC):
         except UpstreamError as error:
             note_unsent(method, params, error)
             raise
-
-    async def reconnect(self) -> None:
-        """Open the connection again if it is closed (interface `TaskLine`)."""
-        await self._link.open()
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
         """Return a task's request for input unchanged (interface `TaskLine`): it is checked when answered, and never goes to a client."""

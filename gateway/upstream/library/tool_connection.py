@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, Request
+from mcp_types import Request
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict
 
-from gateway.errors import NotSent, OutcomeUnknown, UpstreamError, only_cause
+from gateway.errors import NotSent, OutcomeUnknown, SessionGone, UpstreamError, only_cause
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
 from gateway.upstream.carriers.carrier import describe
-from gateway.upstream.carriers.sdk_carrier import sdk_failure
+from gateway.upstream.carriers.sdk_carrier import CLOSED, sdk_failure
 from gateway.upstream.library.context_task import ContextTask
 from gateway.upstream.negotiated import Negotiated
 from gateway.upstream.server_session import PLAIN, Envelope, Session
@@ -92,10 +92,14 @@ class ProgramSession:
 
     def _translate(self, method: str, error: MCPError) -> UpstreamError:
         code, text = error.error.code, error.error.message
-        if code == CONNECTION_CLOSED:
+        is_closed = (code, text) == CLOSED
+        if is_closed:
+            failure = OutcomeUnknown("the connection closed", server=self.server)
+        else:
+            failure = sdk_failure(self.server, method, RpcError(code, text, error.error.data))
+        if is_closed or isinstance(failure, SessionGone):
             self.closed.set()
-            return describe(OutcomeUnknown("the connection closed", server=self.server), method)
-        return describe(sdk_failure(self.server, method, RpcError(code, text, error.error.data)), method)
+        return describe(failure, method)
 
 
 class ToolConnection:
@@ -143,11 +147,6 @@ class ToolConnection:
             except Exception as error:
                 raise only_cause(error) from None
             return self._wire
-
-    def drop(self, wire: RemoteSession) -> None:
-        """Stop using a broken session, so that the next call opens a new one. A session that the program opened is kept."""
-        if self._wire is wire and not self._is_owned_elsewhere:
-            self._wire = None
 
     async def close(self) -> None:
         """Stop using the session, and close it unless the program opened it."""

@@ -31,8 +31,6 @@ It receives the program's values: `function_invocation_kwargs` of an agent's run
 class MCPStdioTool(MCPTool):
     """An `MCPTool` whose server runs as a child process and communicates over stdio."""
 
-    is_one_pipe = True
-
     def __init__(
         self,
         name: str,

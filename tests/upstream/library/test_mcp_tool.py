@@ -14,7 +14,8 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp import ClientSession
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from gateway import Agent, CallContext, Content, MCPStdioTool, MCPStreamableHTTPTool, MCPTool, ScriptedChatClient
@@ -27,6 +28,7 @@ from gateway.upstream.library.mcp_tool_options import MCPToolOptions
 from tests.architecture.documents import blocks
 from tests.fakes.openai_server import openai_server
 from tests.fakes.running import ROOT, free_port, raw_http, upstream_http, upstream_stdio
+from tests.faults.far import far_server
 
 BARE_SERVER = """
 import json, pathlib, sys
@@ -193,6 +195,45 @@ async def test_lost_connection_is_reopened_for_the_next_call(urls: dict[str, str
         with pytest.raises((UpstreamError, ToolFailed)):
             await tool.call_tool("die")
         assert texts(await tool.call_tool("echo", text="again"))[0] == "again"
+
+
+@pytest.mark.requirement("MC9")
+async def test_call_of_a_forgotten_session_is_sent_again_and_runs_once() -> None:
+    with far_server(modern=False) as far:
+        async with MCPStreamableHTTPTool("far", far.url) as tool:
+            await tool.call_tool("do", id="before")
+            far.restart()
+            assert texts(await tool.call_tool("do", id="after")) == ["done"]
+    assert far.runs == ["before", "after"]
+    assert far.count("initialize") == 2
+
+
+@pytest.mark.parametrize("modern", [False, True])
+async def test_call_that_an_overloaded_server_refused_is_not_sent_again(modern: bool) -> None:
+    with far_server(modern=modern) as far:
+        async with MCPStreamableHTTPTool("far", far.url, load_prompts=False) as tool:
+            far.refuse, far.seen = (503, {"Retry-After": "1"}), []
+            with pytest.raises(ToolFailed, match="503"):
+                await tool.call_tool("do", id="one")
+            assert [method for method, _ in far.seen] == ["tools/call"]
+            far.refuse = None
+            assert texts(await tool.call_tool("do", id="one")) == ["done"]
+
+
+async def test_error_of_a_server_does_not_end_the_session_of_the_program(tmp_path: Path) -> None:
+    done = {"result": {"content": [{"type": "text", "text": "done"}]}}
+    script = {"tools/call": [{"error": {"code": -32000, "message": "busy today"}}, done, "die"]}
+    args = ["-m", "tests.fakes.task_script", "--log", str(tmp_path / "log"), json.dumps(script)]
+    server = StdioServerParameters(command=sys.executable, args=args, cwd=str(ROOT))
+    async with stdio_client(server) as streams, ClientSession(*streams) as session:
+        await session.initialize()
+        async with MCPStdioTool("own", "not-started", session=session) as tool:
+            with pytest.raises(ToolFailed, match="busy today"):
+                await tool.call_tool("job")
+            assert texts(await tool.call_tool("job")) == ["done"]
+            for reason in ("may have run", "the program must open it again"):
+                with pytest.raises(ToolFailed, match=reason):
+                    await tool.call_tool("job")
 
 
 @pytest.mark.requirement("MC14")
