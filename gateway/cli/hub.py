@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.gate.tools import GuardedTool
     from gateway.upstream.input_guard import Answered, Relayed
     from gateway.upstream.server_session import Session
-    from gateway.upstream.tasks import TaskFollower
+    from gateway.upstream.tasks import Resends, TaskFollower
 
 NEGOTIATE_TIMEOUT_SECONDS = 30.0
 """Timeout in seconds for the MCP handshake with a running gateway, and for listing its tools."""
@@ -287,7 +287,9 @@ class RunningHub:
             return found[0], name.removeprefix(found[1])
         return "skill" if name in SKILL_TOOLS else "gateway" if name in OWN_TOOLS else None, name
 
-    async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: JsonMapping | None = None) -> JsonObject:
+    async def send(
+        self, method: str, params: JsonObject, ctx: CallContext, headers: JsonMapping | None = None, resends: Resends | None = None
+    ) -> JsonObject:
         """Send the gateway one MCP request of the call `ctx` and return the result. `RemoteTool`, a listed tool, calls this method."""
         from gateway.upstream.delivery import add_input_responses
         from gateway.upstream.server_session import Envelope

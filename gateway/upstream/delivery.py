@@ -51,7 +51,7 @@ from gateway.upstream.serial_queue import SerialQueue
 from gateway.upstream.server_messages import SessionHooks
 from gateway.upstream.server_session import Envelope, Session, open_session, with_extension
 from gateway.upstream.stdio import ChildLog
-from gateway.upstream.tasks import TaskFollower, TaskLine
+from gateway.upstream.tasks import Resends, TaskFollower, TaskLine
 from gateway.upstream.text_filters import with_readable_progress
 from gateway.upstream.transport import Remote
 
@@ -281,10 +281,18 @@ class Delivery:
             0 if turns is None else turns.waiting,
         )
 
-    async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
+    async def send(
+        self,
+        method: str,
+        params: JsonObject,
+        ctx: CallContext,
+        headers: Mapping[str, str] | None = None,
+        resends: Resends | None = None,
+    ) -> JsonObject:
         """Send one request for the call `ctx`, and return the result. After a failure, send it once more if that cannot do harm.
 
-        The result has only the `_meta` that the gateway accepts from servers.
+        The result has only the `_meta` that the gateway accepts from servers. `resends` limits how often requests about one task are sent
+        again.
 
         Raises:
             UpstreamError: The request failed; the subclass tells whether the server may have acted on it.
@@ -307,7 +315,7 @@ class Delivery:
             try:
                 result = await self._on(session, method, params, envelope)
             except RequestFailure as failure:
-                if not self._may_resend(failure, method, params):
+                if not self._may_resend(failure, method, params) or not (resends is None or resends.take()):
                     raise self._noted(failure) from None
                 logger.info("request sent again server=%s method=%s reason=%s", self._server, method, failure)
                 session = await connection.session(patient=True)

@@ -33,7 +33,7 @@ from gateway.upstream.input_guard import Answered, InputGuard, InputRequestServi
 from gateway.upstream.input_rounds import converse
 from gateway.upstream.server_lists import ServerLists
 from gateway.upstream.server_messages import CANCEL_SECONDS
-from gateway.upstream.tasks import TaskFollower, task_options
+from gateway.upstream.tasks import Resends, TaskFollower, task_options
 from gateway.upstream.text_filters import readable_input_request, readable_input_requests, readable_text, readable_value
 from gateway.upstream.transport import Remote
 
@@ -223,7 +223,14 @@ class UpstreamSource:
 
     # -- calls -------------------------------------------------------------------------------------------------
 
-    async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
+    async def send(
+        self,
+        method: str,
+        params: JsonObject,
+        ctx: CallContext,
+        headers: Mapping[str, str] | None = None,
+        resends: Resends | None = None,
+    ) -> JsonObject:
         """Send one request for the call `ctx` to the server, and return the result.
 
         Requests for input in the result have been checked by policy and are for the caller. An error that exists only in the server's MCP
@@ -238,10 +245,10 @@ class UpstreamSource:
         try:
             first = None
             if not self._guard.answers_itself:
-                first = await self._delivery.send(method, dict(params), ctx, headers)
+                first = await self._delivery.send(method, dict(params), ctx, headers, resends)
                 if "inputRequests" not in first and first.get("resultType") != "input_required":
                     return first
-            return await self._converse(method, params, ctx, headers, first)
+            return await self._converse(method, params, ctx, headers, first, resends)
         except Rejected as error:
 
             async def judge(ask: JsonObject) -> JsonObject:
@@ -253,7 +260,13 @@ class UpstreamSource:
             return await self._offer_sign_in(error, ctx)
 
     async def _converse(
-        self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None, first: JsonObject | None
+        self,
+        method: str,
+        params: JsonObject,
+        ctx: CallContext,
+        headers: Mapping[str, str] | None,
+        first: JsonObject | None,
+        resends: Resends | None,
     ) -> JsonObject:
         """Send a request, and send it again as long as the gateway's models answer all requests for input in its result (`converse`).
 
@@ -262,7 +275,7 @@ class UpstreamSource:
 
         async def once(leg: CallContext) -> JsonObject:
             nonlocal first
-            result = first if first is not None else await self._delivery.send(method, dict(params), leg, headers)
+            result = first if first is not None else await self._delivery.send(method, dict(params), leg, headers, resends)
             first = None
             if isinstance(asked := result.get("inputRequests"), dict):
                 result["inputRequests"] = readable_input_requests(cast("JsonObject", asked), self._policy, self._server)

@@ -93,14 +93,33 @@ class MCPTaskOptions:
         return {} if self.default_ttl is None else {"ttl": max(1, self.default_ttl // timedelta(milliseconds=1))}
 
 
+class Resends:
+    """Counts the requests about a followed task that are sent again after a broken connection: one while it runs, one for its result."""
+
+    def __init__(self) -> None:
+        self._is_used = False
+
+    def take(self) -> bool:
+        """Return whether a request may be sent again, and count it."""
+        is_free, self._is_used = not self._is_used, True
+        return is_free
+
+
 class TaskLine(Protocol):
     """The interface through which a `TaskFollower` sends requests to its server and handles the server's requests for input."""
 
-    async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
+    async def send(
+        self,
+        method: str,
+        params: JsonObject,
+        ctx: CallContext,
+        headers: Mapping[str, str] | None = None,
+        resends: Resends | None = None,
+    ) -> JsonObject:
         """Send one request for the call `ctx`, and return its result, in which only the `_meta` keys that the gateway accepts remain.
 
-        Opens a broken connection again, and sends a request about a task once more (`may_resend`). Raises `OutcomeUnknown` or `NotSent` if
-        that fails too.
+        Opens a broken connection again, and sends a request about a task once more (`may_resend`) unless `resends` is used up. Raises
+        `OutcomeUnknown` or `NotSent` if that fails too.
         """
         ...
 
@@ -293,6 +312,7 @@ class _Followed:
         """The call context for requests for input: keys of questions start with this task, because another task may use the same keys."""
         self._dialect: Dialect = dialect
         self._latest = handle
+        self._resends = Resends()
         self._answered: set[str] = set()
         self._readable = readable
         self._said = ""
@@ -329,8 +349,9 @@ class _Followed:
 
     async def _send(self, method: str, more: JsonObject | None = None) -> JsonObject:
         """Send a request about the task, and return its result."""
+        ctx = self._ctx if method == "tasks/result" else self.quiet
         try:
-            return await self._line.send(method, {"taskId": self.id, **(more or {})}, self._ctx if method == "tasks/result" else self.quiet)
+            return await self._line.send(method, {"taskId": self.id, **(more or {})}, ctx, resends=self._resends)
         except (OutcomeUnknown, NotSent) as error:
             raise _Abandoned(f"The connection to {self._server!r} was lost while the task of {self._tool!r} ran: {error}") from None
 
@@ -338,6 +359,7 @@ class _Followed:
         if self._dialect == "modern":
             result: JsonValue = latest.get("result")
         else:
+            self._resends = Resends()
             try:
                 result = await self._send("tasks/result")
             except Rejected as error:

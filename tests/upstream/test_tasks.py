@@ -19,7 +19,7 @@ from gateway import CallContext, MCPStdioTool, MCPTaskOptions, MCPTool
 from gateway.errors import GatewayError, TaskError, ToolFailed
 from gateway.json_types import JsonObject
 from gateway.upstream.input_guard import Answered, Relayed
-from gateway.upstream.tasks import TaskFollower, poll_seconds
+from gateway.upstream.tasks import Resends, TaskFollower, poll_seconds
 from tests.fakes.running import ROOT
 
 pytestmark = pytest.mark.anyio
@@ -259,6 +259,14 @@ async def test_server_that_dies_twice_while_polled_is_given_up(tmp_path: Path) -
     assert server.methods() == ["tools/call", "tasks/get", "tasks/get", "tasks/cancel"]
 
 
+@pytest.mark.requirement(73)
+async def test_server_that_dies_again_after_a_good_poll_is_given_up(tmp_path: Path) -> None:
+    server = Server(tmp_path, tools_call=[CREATED], tasks_get=["die", state("working"), "die", "die"], tasks_cancel=[state("cancelled")])
+    with pytest.raises(ToolFailed, match="lost"):
+        await server.call()
+    assert server.methods() == ["tools/call", *["tasks/get"] * 3, "tasks/cancel"]
+
+
 # -- the result ------------------------------------------------------------------------------------------------------
 
 
@@ -363,7 +371,9 @@ class LateLine:
     def __init__(self) -> None:
         self.sent: list[str] = []
 
-    async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
+    async def send(
+        self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None, resends: Resends | None = None
+    ) -> JsonObject:
         self.sent.append(method)
         if method == "tasks/get":
             raise TimeoutError("the proxy was slow")

@@ -65,7 +65,7 @@ from gateway.upstream.library.tool_connection import RemoteSession, ToolConnecti
 from gateway.upstream.library.tool_contents import to_prompt_text
 from gateway.upstream.listing import Listed, list_all, listed_meta, to_listed
 from gateway.upstream.server_session import Envelope, Session, open_session, with_extension
-from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
+from gateway.upstream.tasks import MCPTaskOptions, Resends, TaskFollower
 
 logger = logging.getLogger(__name__)
 
@@ -435,7 +435,14 @@ class MCPTool(ABC):
         params = self._sampling.read(request)
         return self._sampling.to_wire(await self.sampling_callback(ctx, params))
 
-    async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
+    async def send(
+        self,
+        method: str,
+        params: JsonObject,
+        ctx: CallContext,
+        headers: Mapping[str, str] | None = None,
+        resends: Resends | None = None,
+    ) -> JsonObject:
         """Send one request for `ctx`, and return its result. After a failure, send it once more if that cannot do harm (`may_resend`).
 
         A connection that has ended is opened again.
@@ -448,7 +455,7 @@ class MCPTool(ABC):
         try:
             result = await wire.request(method, params, envelope)
         except RequestFailure as failure:
-            if not may_resend(failure, method, params):
+            if not may_resend(failure, method, params) or not (resends is None or resends.take()):
                 raise
             result = await (await self._link.open()).request(method, params, envelope)
         return received(result)

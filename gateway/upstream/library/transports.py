@@ -15,6 +15,7 @@ from gateway.upstream.carriers.sdk_carrier import Streams
 from gateway.upstream.library.mcp_tool import MCPTool
 from gateway.upstream.library.mcp_tool_options import MCPToolOptions
 from gateway.upstream.stdio import ChildLog
+from gateway.upstream.tasks import Resends
 from gateway.upstream.transport import open_transport
 from gateway.wire.message_sizes import MAX_MESSAGE_BYTES
 
@@ -116,9 +117,16 @@ class MCPStreamableHTTPTool(MCPTool):
         ) as streams:
             yield streams
 
-    async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
+    async def send(
+        self,
+        method: str,
+        params: JsonObject,
+        ctx: CallContext,
+        headers: Mapping[str, str] | None = None,
+        resends: Resends | None = None,
+    ) -> JsonObject:
         """Send one request with the headers that `header_provider` returns for the call, and return its result (`MCPTool.send`)."""
         if self._header_provider is not None:
             values: JsonObject = ctx.run.invocation.kwargs if ctx.run.invocation is not None else {}
             headers = {**self._header_provider(values), **(headers or {})}
-        return await super().send(method, params, ctx, headers)
+        return await super().send(method, params, ctx, headers, resends)
