@@ -1,7 +1,7 @@
 """`CallHandler`: runs the `tools/call` requests of 2025 and 2026 clients. `to_wire`: converts the outcome of a call to the JSON result.
 
-The fast path, which does not use the MCP SDK, and the SDK path run calls with `run`, `run_plain` and `run_legacy`, so they send the same
-results. The SDK path passes whole requests to the handler. Policy is applied by the tools of the catalog, which are wrapped by the gate.
+The fast path, which does not use the MCP SDK, and the SDK path (`sdk_path.call_methods`) both run calls with this module, so they send the
+same results. Policy is applied by the tools of the catalog, which are wrapped by the gate.
 """
 
 from __future__ import annotations
@@ -9,15 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from gateway.catalog import Catalog
-from gateway.errors import AskUnavailable, NotFound, Rejected, TaskError, ToolFailed
-from gateway.gate.refusals import refusal
+from gateway.errors import TaskError, ToolFailed
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import Reject
-from gateway.policy.pin_check import PINS_RULE
 from gateway.protocol import (
     METHOD_NOT_FOUND,
     MISSING_REQUIRED_CLIENT_CAPABILITY,
@@ -25,11 +22,8 @@ from gateway.protocol import (
     TASKS_EXTENSION,
     RpcError,
 )
-from gateway.server.client_limits import fit_outcome
-from gateway.server.clients import Clients, CloseableCaller, RequestContext, is_modern, scope_of_request
-from gateway.server.fast_path.in_flight import STARTED_SCOPE_KEY, InFlightCall
-from gateway.server.parked import GONE, ParkedCalls, open_upstream_state, seal_upstream_state
-from gateway.server.rpc_errors import relays_code, to_rpc_error
+from gateway.server.clients import CloseableCaller
+from gateway.server.parked import ParkedCalls, open_upstream_state, seal_upstream_state
 from gateway.server.running_calls import RunningCalls
 from gateway.server.task_calls import TaskHandler, declares_tasks
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome, complete_result
@@ -37,16 +31,8 @@ from gateway.tools.context import CallContext
 from gateway.tools.drive import drive, drive_on
 from gateway.tools.ports import Caller
 
-if TYPE_CHECKING:
-    from mcp_types import CallToolRequestParams
-
-    from gateway.server.sdk_path.wire_caller import WireCaller
-
 FIRST_WITH_TASKS = "2025-11-25"
 """The first MCP protocol version in which a client can call a tool as a task."""
-
-KEY_GONE = "The API key of this call was revoked or has expired, so the call was ended."
-
 
 _BLOCKS: Mapping[str, Sequence[str]] = {
     "text": ("text",),
@@ -63,66 +49,11 @@ _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "result
 class CallHandler:
     """Runs the `tools/call` requests of 2025 and 2026 clients, for the fast path (without the MCP SDK) and the SDK path."""
 
-    def __init__(self, catalog: Catalog, clients: Clients, parked: ParkedCalls, tasks: TaskHandler) -> None:
+    def __init__(self, parked: ParkedCalls, tasks: TaskHandler) -> None:
         self._tasks = tasks
-        self._catalog = catalog
-        self._clients = clients
         self._parked = parked
         self.running = RunningCalls()
-
-    async def __call__(self, ctx: RequestContext, params: CallToolRequestParams) -> JsonObject:
-        """Handle a `tools/call` request with the MCP SDK, and return its result as JSON object.
-
-        If the fast path, which does not use the SDK, already started the call, await that call. A call that requests input from a 2026
-        client takes several requests (its rounds), because the client repeats its request with the answers. Each of them is handled here.
-        """
-        from gateway.server.sdk_path.wire_caller import WireCaller, is_call_result
-
-        modern = is_modern(ctx)
-        era = "modern" if modern else "legacy"
-        caller = WireCaller(ctx, self._clients.tasks)
-        call = self._clients.context(ctx, caller)
-        try:
-            started = _started_call(ctx)
-            outcome: ToolOutcome = Complete.text(KEY_GONE, is_error=True)
-            with self.running.of(call.facts.principal.id):  # cancelled if the caller's key is revoked; `outcome` then keeps its value
-                outcome = await (self._leg(ctx, params.name, call, caller) if started is None else started.outcome(caller))
-            if modern and scope_of_request(ctx) is None:
-                self._parked.note_behind(outcome, partial(self._again, ctx, params.name), call)
-        except Rejected as error:
-            if relays_code(error.code, era):
-                raise to_rpc_error(error, era) from None
-            outcome = Complete.text(f"Server {error.server!r} refused the call: {error}", is_error=True)
-        except AskUnavailable as error:
-            if modern and error.capability:
-                raise to_rpc_error(error, era) from None
-            outcome = Complete.text(str(error), is_error=True)
-        except NotFound as error:
-            if error.kind != GONE:
-                raise to_rpc_error(error, era) from None
-            outcome = Complete.text(str(error), is_error=True)
-        finally:
-            await caller.finish()
-        if isinstance(outcome, Complete):
-            wire = to_wire(fit_outcome(outcome, call.facts.client), modern=modern)
-            if is_plain_result(wire) or is_call_result(wire, ctx.protocol_version):
-                return wire
-            outcome = Complete.text(f"Tool {params.name!r} answered with a result that cannot be read; it may have run.", is_error=True)
-        return to_wire(outcome, modern=modern)
-
-    async def _leg(self, ctx: RequestContext, name: str, call: CallContext, caller: WireCaller) -> ToolOutcome:
-        try:
-            tool = await self._catalog.seek(name)
-        except NotFound:
-            if (reason := self._catalog.refuse_quarantined(name, call.facts.principal)) is not None:
-                return refusal(PINS_RULE, reason)
-            raise
-        arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
-        return await (self.run if is_modern(ctx) else self.run_legacy)(tool, arguments, call, caller)
-
-    async def _again(self, ctx: RequestContext, name: str, leg: CallContext) -> ToolOutcome:
-        arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
-        return await (await self._catalog.seek(name)).call(arguments, leg)
+        """The calls of the SDK path, by caller."""
 
     async def run(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: Caller) -> ToolOutcome:
         """Run one round of a 2026 client's call, which is one request and its result, and return the outcome.
@@ -186,18 +117,6 @@ class CallHandler:
             return outcome
         except (ToolFailed, TaskError) as error:
             return Complete.text(str(error), is_error=True)
-
-
-def _started_call(ctx: RequestContext) -> InFlightCall | None:
-    """Return the running call of a request that was started without the MCP SDK (on the fast path), and then delegated to the SDK path.
-
-    Return `None` for a request whose call was not started yet.
-    """
-    request: object = ctx.request
-    if isinstance(request, InFlightCall):
-        return request
-    scope = scope_of_request(ctx)
-    return None if scope is None else cast("InFlightCall | None", scope.get(STARTED_SCOPE_KEY))
 
 
 def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:

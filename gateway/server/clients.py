@@ -18,8 +18,7 @@ from gateway.catalog.disclosure import scope_of
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.metadata import request_meta
 from gateway.protocol import LOG_LEVEL_META_KEY, MODERN_PROTOCOL_VERSIONS
-from gateway.server.fast_path.handshake import InitializeRequest
-from gateway.server.sdk_path.request_presence import PRESENCE_SCOPE_KEY, RequestPresence
+from gateway.server.request_presence import PRESENCE_SCOPE_KEY, RequestPresence
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext, CallPorts, LateClock
 from gateway.tools.ports import Caller, ClientProfile, LogLevel, Presence
@@ -205,21 +204,14 @@ class Clients:
             del self._by_wire_id[wire_id]
 
     def open_session(
-        self, wire_id: str, hello: InitializeRequest, channel: Channel, principal: Principal, *, idle_seconds: float
+        self, wire_id: str, declared: ClientProfile, channel: Channel, principal: Principal, *, idle_seconds: float
     ) -> LegacySession:
-        """Create and return the session of a 2025 client whose `initialize` request `hello` was answered without the MCP SDK.
+        """Create and return the session of a 2025 client whose `initialize` request was answered without the MCP SDK.
 
-        `wire_id` is the `Mcp-Session-Id`, which is empty over stdio. `channel` sends notifications to the client. `idle_seconds` is the
-        idle timeout.
+        `wire_id` is the `Mcp-Session-Id`, which is empty over stdio. `declared` is what the request declares about the client. `channel`
+        sends notifications to the client. `idle_seconds` is the idle timeout.
         """
-        profile = ClientProfile(
-            era="legacy",
-            protocol_version=hello.version,
-            name=hello.name,
-            version=hello.client_version,
-            capabilities=hello.capabilities,
-            session_id=self._next_id(),
-        )
+        profile = dataclasses.replace(declared, session_id=self._next_id())
         session = LegacySession(
             profile, channel, wire_id=wire_id, opened_by=principal.id, seen=time.monotonic(), idle_seconds=idle_seconds, is_here=False
         )

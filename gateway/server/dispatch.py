@@ -1,9 +1,8 @@
 """Passes each authenticated client message to the fast path or the SDK path: `HttpDispatch` over HTTP, `LineDispatch` over stdio.
 
-The fast path answers plain requests without the MCP SDK; the SDK path handles all other messages, and every HTTP request if
-`server.http.directPath` is `off`. A call that the fast path started but cannot answer is delegated to the SDK path while it runs
-(`started_requests`). Only requests that `startup_answers` answers from stored results while the gateway loads do not pass through this
-module.
+The fast path answers plain requests without the MCP SDK; the SDK path handles all other messages. A call that the fast path started but
+cannot answer is delegated to the SDK path while it runs (`in_flight`). Two kinds of requests do not pass through this module: those that
+`startup_answers` answers from stored results while the gateway loads, and HTTP requests if `server.http.directPath` is `off`.
 
 Over stdio the first request decides the protocol era (2025 or 2026) of the connection. If the fast path answered the first request, and
 the SDK is needed later, the SDK first receives a request of the same era, whose response is dropped. In a 2025 session this is the
@@ -36,15 +35,17 @@ from gateway.protocol import (
 from gateway.sdk import load
 from gateway.server.bodies import COUNTED_SCOPE_KEY, BufferedReceive, problem_of
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
-from gateway.server.envelopes import Envelopes
+from gateway.server.fast_path.fast_sessions import FastSessions, SessionParts
 from gateway.server.fast_path.handshake import plain_initialize
-from gateway.server.fast_path.in_flight import InFlightCall, StartedCall
-from gateway.server.fast_path.plain_answers import DISCOVER, METHODS, PlainAnswers, PlainRequest, plain_request
-from gateway.server.fast_path.plain_calls import CallParts, PlainCalls
+from gateway.server.fast_path.plain_answers import DISCOVER, METHODS, PlainRequest, plain_request
+from gateway.server.fast_path.plain_calls import CallParts, PlainCalls, StartedCall
 from gateway.server.fast_path.session_messages import INITIALIZED, handle_message
 from gateway.server.fast_path.started_requests import RefusedRequest, StartedAnswer, StartedRequest
+from gateway.server.handover import SdkPath
 from gateway.server.head import Head
+from gateway.server.in_flight import InFlightCall
 from gateway.server.sdk_path.lazy_application import SdkParts
+from gateway.server.session_table import SessionTable
 from gateway.server.startup_answers import Listed
 from gateway.server.usage import SMALL_BYTES, UNCOUNTED_METHODS
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
@@ -52,7 +53,7 @@ from gateway.wire.jsonrpc import decode_object
 from gateway.wire.rpc_envelope import VERSION, VERSION_KEY, error_response, notification, request, response
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
     from gateway.server.sdk_path.sdk_lines import DelegatedLine
 
@@ -78,72 +79,55 @@ Write = Callable[[bytes], Awaitable[None]]
 """A function that sends whole lines (bytes that end in a newline) to a stdio client."""
 
 
-class ServerParts(CallParts, SdkParts, Protocol):
+class ServerParts(CallParts, SdkParts, SessionParts, Protocol):
     """The interface of `GatewayServer` that is needed to answer requests without the MCP SDK, and to start the SDK for other requests."""
-
-    plain: PlainAnswers
-
-    @property
-    def has_sdk(self) -> bool:
-        """Whether the MCP server of the SDK was created, which happens when the first request needs the SDK."""
-        ...
-
-    def introduction(self, version: str, principal: Principal) -> JsonObject:
-        """Return the result of `initialize` for a caller. `version` is the negotiated protocol version."""
-        ...
 
 
 class HttpDispatch:
-    """ASGI application that answers authenticated requests which need no MCP SDK, and passes all other requests to the application `app`.
+    """ASGI application that answers authenticated requests which need no MCP SDK, and passes all other requests to the SDK path.
 
-    The application in front of it is `KeyGate`, which authenticates requests.
+    It parses each MCP request, once. The application in front of it is `KeyGate`, which authenticates requests.
     """
 
-    def __init__(self, app: ASGIApp, server: ServerParts, *, path: str, max_request_bytes: int, uses_fast_path: bool = True) -> None:
-        """`path` is the URL path of the MCP endpoint. Requests with more than `max_request_bytes` are passed to `app`, which rejects them.
+    def __init__(self, app: SdkPath, server: ServerParts, table: SessionTable, *, path: str, max_request_bytes: int) -> None:
+        """`app` is the SDK path. `path` is the URL path of the MCP endpoint. `table` counts and limits all 2025 sessions.
 
-        Unless `uses_fast_path`, all requests are passed to `app`.
+        Requests with more than `max_request_bytes` are left to the SDK path, which rejects them.
         """
-        self._uses_fast_path = uses_fast_path
         self._app = app
         self._server = server
         self._path = path
         self._max_request_bytes = max_request_bytes
-        self._envelopes = Envelopes(lambda: server.has_sdk)
-        self._calls = PlainCalls(server, self._envelopes, app)
+        self._sessions = FastSessions(app, server, table)
+        self._calls = PlainCalls(server, self._sessions.delegate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request without the MCP SDK if possible, else pass the request to the ASGI application `app`."""
-        head = Head(scope) if scope["type"] == "http" and PRINCIPAL_SCOPE_KEY in scope else None
-        if head is not None and head.method == "DELETE" and head.path == self._path:
-            self._server.clients.part_with(_session_id(head))
-        session = head is not None and self._plain_session(head, scope[PRINCIPAL_SCOPE_KEY])
-        if head is None or session is False:
+        """Answer a request without the MCP SDK if possible, else pass the request to the SDK path."""
+        if scope["type"] == "lifespan":
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._sessions.run)
+                await self._app(scope, receive, send)
+                tasks.cancel_scope.cancel()
+            return
+        principal: Principal | None = scope.get(PRINCIPAL_SCOPE_KEY)
+        if principal is None or scope["path"] != self._path:
             await self._app(scope, receive, send)
             return
-        replay = BufferedReceive(receive)
-        body = await replay.read(head.length)
-        message = None if body is None else decode_object(body, is_counted=COUNTED_SCOPE_KEY in scope)
-        if message is not None and session is not True and message.get("method") == "notifications/cancelled":
-            await self._delegate_cancelled(message, _session_id(head))
-        started = None if message is None else self._start(message, head, session, scope[PRINCIPAL_SCOPE_KEY])
+        head, replay = Head(scope), BufferedReceive(receive)
+        if head.method == "DELETE":
+            self._server.clients.part_with(_session_id(head))
+        session = self._plain_session(head, principal)
+        message: JsonObject | None = None
+        if session is not False or self._sessions.reads(head, principal):
+            body = await replay.read(head.length)
+            message = None if body is None else decode_object(body, is_counted=COUNTED_SCOPE_KEY in scope)
+        if message is not None and not isinstance(session, bool) and message.get("method") == "notifications/cancelled":
+            await self._delegate_cancelled(message, session.wire_id)
+        started = None if message is None or session is False else self._start(message, head, session, principal)
         if started is None:
-            await self._app(scope, replay, send)
-            return
-        try:
-            await started.settled()
-            answer = started.answer()
-            if answer is None:
-                await started.go_on(scope, replay, send)
-            else:
-                field, body = answer[0], b"".join(answer[1])
-                headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
-                if field is not None:
-                    headers.append(field)
-                await send({"type": "http.response.start", "status": 200, "headers": headers})
-                await send({"type": "http.response.body", "body": body})
-        finally:
-            await started.end()
+            await self._sessions.serve(head, principal, message, scope, replay, send)
+        else:
+            await started.respond(scope, replay, send)
 
     def take(self, head: Head, body: bytes, principal: Principal) -> StartedRequest | None:
         """Start to serve a completely received request without the MCP SDK. Return `None`, without any effect, if it needs the SDK.
@@ -173,9 +157,9 @@ class HttpDispatch:
         if head.fields.get(b"mcp-method") == b"tools/call":
             return self._calls.start(message, head, principal, usage)
         request = plain_request(message)
-        if request is None or not self._envelopes.agree(message, head.fields):
+        if request is None or not self._calls.envelopes.agree(message, head.fields):
             return None
-        if not self._envelopes.profile_of(message["params"]["_meta"]):
+        if not self._calls.envelopes.profile_of(message["params"]["_meta"]):
             return None
         return StartedAnswer(self._app, self._server.plain.answer(request, principal), principal, usage)
 
@@ -210,7 +194,7 @@ class HttpDispatch:
     def _is_plain(self, head: Head) -> bool:
         """Whether the request line and headers allow to serve the request without the MCP SDK. The body's length is checked elsewhere."""
         fields = head.fields
-        if not self._uses_fast_path or head.path != self._path or not head.is_single:
+        if head.path != self._path or not head.is_single:
             return False
         if fields.get(b"mcp-method") not in _METHODS and b"mcp-session-id" not in fields:
             return False
@@ -258,8 +242,7 @@ class LineDispatch:
         self._server = server
         self._write = write
         self._tasks = tasks
-        self._envelopes = Envelopes(lambda: server.has_sdk)
-        self._plain_calls = PlainCalls(server, self._envelopes)
+        self._plain_calls = PlainCalls(server)
         self._answering: dict[str, anyio.CancelScope] = {}
         """Cancel scopes of the listing and discovery requests that are being answered without the MCP SDK, by JSON-RPC id."""
         self._calls: dict[str, StartedCall] = {}
@@ -334,7 +317,7 @@ class LineDispatch:
         if request is None:
             return False
         meta = cast("JsonMapping", message["params"]["_meta"])
-        if meta.get(PROTOCOL_VERSION_META_KEY) not in MODERN_PROTOCOL_VERSIONS or self._envelopes.profile_of(meta) is None:
+        if meta.get(PROTOCOL_VERSION_META_KEY) not in MODERN_PROTOCOL_VERSIONS or self._plain_calls.envelopes.profile_of(meta) is None:
             return False
         await self._start_answer(request, message, line)
         return True
@@ -345,8 +328,8 @@ class LineDispatch:
         if initialize is None:
             return False
         session = self._session = LineSession(message, self._write)
-        session.legacy = self._server.clients.open_session("", initialize, session, LOCAL, idle_seconds=math.inf)
-        result = self._server.introduction(initialize.version, LOCAL)
+        session.legacy = self._server.clients.open_session("", initialize.client, session, LOCAL, idle_seconds=math.inf)
+        result = self._server.introduction(initialize.client.protocol_version, LOCAL)
         await self._write(to_json(response(initialize.number, result)) + b"\n")
         return True
 

@@ -146,7 +146,7 @@ class GatewayServer:
             self._runner = runner
             tasks.start_soon(runner.run)
         self.extensions[TASKS_EXTENSION] = {}
-        self.calls = CallHandler(self.catalog, self.clients, parked, handler)
+        self.calls = CallHandler(parked, handler)
         self._make_sdk = lambda: self._sdk_with(handler, runner, tasks)
         tasks.start_soon(self._changes.run)
         if self._current is not None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from gateway.auth.api_keys import KeyStore
 from gateway.config.models import HttpSettings
 from gateway.server.dispatch import HttpDispatch, ServerParts
-from gateway.server.fast_path.fast_sessions import FastSessions
 from gateway.server.key_gate import KeyGate, check_bind
 from gateway.server.origins import accepted_origins
 from gateway.server.sdk_path.lazy_application import LazyApplication, Probes
@@ -16,7 +15,6 @@ from gateway.server.session_table import SessionTable
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
-    from starlette.types import ASGIApp
 
 
 def build_http_app(
@@ -31,10 +29,10 @@ def build_http_app(
 ) -> KeyGate:
     """Compose the ASGI application that serves a gateway over HTTP at `host` and `port`.
 
-    A request passes authentication, then two parts that answer requests without the MCP SDK (`HttpDispatch`, `FastSessions`), then the SDK
-    path, which uses the SDK, until one of them answers it. The application must receive ASGI lifespan events, which start and end 2025
-    sessions. `routes` returns the Starlette routes of other packages; it is called when a request first needs the SDK path. `probes`
-    provides the content of the responses to `/ready` and `/health`.
+    A request passes authentication, then `HttpDispatch`, which answers requests without the MCP SDK, then the SDK path, until one of them
+    answers it. If `server.http.directPath` is `off`, `HttpDispatch` is left out. The application must receive ASGI lifespan events, which
+    start and end 2025 sessions. `routes` returns the Starlette routes of other packages; it is called when a request first needs the SDK
+    path. `probes` provides the content of the responses to `/ready` and `/health`.
 
     Raises:
         ConfigError: `host` is not a loopback address, and there is no API key.
@@ -43,7 +41,7 @@ def build_http_app(
     origins = accepted_origins(host, port, settings.allowed_hosts, settings.allowed_origins)
     table = SessionTable()
     application = LazyApplication(server, settings, origins, table, probes=probes, routes=routes)
-    is_fast, path, max_bytes = settings.direct_path == "auto", settings.path, settings.max_request_bytes
-    app: ASGIApp = FastSessions(application, server, server.plain, table, path=path) if is_fast else application
-    dispatch = HttpDispatch(app, server, path=path, max_request_bytes=max_bytes, uses_fast_path=is_fast)
-    return KeyGate(dispatch, keys, origins, settings, server.usages, requires_key=requires_key, fast_path=dispatch)
+    dispatch: HttpDispatch | None = None
+    if settings.direct_path == "auto":
+        dispatch = HttpDispatch(application, server, table, path=settings.path, max_request_bytes=settings.max_request_bytes)
+    return KeyGate(dispatch or application, keys, origins, settings, server.usages, requires_key=requires_key, fast_path=dispatch)

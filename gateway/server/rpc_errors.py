@@ -42,6 +42,8 @@ def to_rpc_error(error: Exception, era: Era) -> RpcError:
         case NotFound(kind="resource"):
             code = LEGACY_RESOURCE_NOT_FOUND if era == "legacy" else INVALID_PARAMS
             return RpcError(code, f"Resource not found: {error.name}", {"uri": error.name})
+        case NotFound(kind="skill" | "directory" | "cursor"):  # of the skills extension
+            return RpcError(INVALID_PARAMS, str(error), {"uri": error.name})
         case AnswerRefused() | NotFound():
             return RpcError(INVALID_PARAMS, str(error))
         case AskUnavailable() if era == "modern" and error.capability:

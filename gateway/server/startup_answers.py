@@ -180,7 +180,7 @@ class Answering:
 
     def _introduction(self, message: JsonMapping) -> str | None:
         hello = plain_initialize(message)
-        return None if hello is None else json.dumps({**self._known.introduction, "protocolVersion": hello.version})
+        return None if hello is None else json.dumps({**self._known.introduction, "protocolVersion": hello.client.protocol_version})
 
     def _result(self, method: str, params: JsonValue) -> str | None:
         if method == "ping":

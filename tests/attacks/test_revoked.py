@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from gateway.auth.api_keys import KeyStore
-from gateway.server.calls import KEY_GONE
+from gateway.server.sdk_path.call_methods import KEY_GONE
 from tests.fakes.inside import gateway_inside
 from tests.fakes.running import upstream_http
 from tests.interaction.wire import Era, Wire, over_http

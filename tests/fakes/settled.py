@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 
-from gateway.server.fast_path.in_flight import InFlightCall
+from gateway.server.in_flight import InFlightCall
 
 
 async def settled(call: InFlightCall) -> None:

@@ -100,7 +100,6 @@ KNOWN = {
     "gateway/cli/lock_command.py Difference.to_json: self.tool": "the name of a tool",
     "gateway/cli/policy.py _explain: named.tool": "the name of a tool",
     "gateway/server/agui_runs.py _RunResponse._run: self._tool.call": "a `GuardedTool`",
-    "gateway/server/calls.py CallHandler._again: (await self._catalog.seek(name)).call": "a tool of the catalog is behind the gate",
     "gateway/server/calls.py CallHandler._attended.run: tool.call": "a `GuardedTool`",
     "gateway/server/calls.py CallHandler.run: tool.call": "a `GuardedTool`",
     "gateway/server/calls.py CallHandler.run_legacy: drive(tool)": "a `GuardedTool`",
@@ -109,6 +108,9 @@ KNOWN = {
     "gateway/server/calls.py CallHandler.run_plain: tool.call": "a `GuardedTool`",
     "gateway/server/gateway_server.py GatewayServer.__aenter__: handler.call": "`TaskHandler.call`, which calls a tool of the catalog",
     "gateway/server/parked.py ParkedCalls.note_behind: withdraw": "repeats a call or read that was behind the gate",
+    "gateway/server/sdk_path/call_methods.py CallMethods._again: (await self._catalog.seek(name)).call": (
+        "a tool of the catalog is behind the gate"
+    ),
     "gateway/server/sdk_path/listen_streams.py ListenStreams.listen.watch: self._catalog.watch": (
         "the catalog takes reads through the gate"
     ),

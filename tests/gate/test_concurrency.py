@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from gateway.gate.concurrency import Limiter, run_within
-from gateway.server.fast_path.in_flight import Deadlines, InFlightCall
+from gateway.server.in_flight import Deadlines, InFlightCall
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import CallContext, CallLimits, LateClock
 from tests.fakes.settled import settled

@@ -16,6 +16,7 @@ from gateway.gate.own_tools import is_guarded
 from gateway.gate.reads import ReadCall
 from gateway.gate.tools import TaskCall, ToolCall
 from gateway.server.calls import CallHandler
+from gateway.server.sdk_path.call_methods import CallMethods
 from gateway.server.sdk_path.read_methods import ReadMethods
 from tests.architecture.imports import module_of
 from tests.architecture.sources import parsed, python_files
@@ -45,7 +46,8 @@ def _is_way(node: ast.AsyncFunctionDef | ast.FunctionDef) -> bool:
 
 
 HANDLERS = [
-    *((CallHandler, name) for name in ("__call__", "run", "run_plain", "run_legacy")),
+    *((CallHandler, name) for name in ("run", "run_plain", "run_legacy")),
+    (CallMethods, "__call__"),
     *((ReadMethods, name) for name in ("read", "get_prompt", "complete")),
 ]
 """Methods of the server by which a test sees which path a request takes."""

@@ -96,15 +96,25 @@ async def test_folders_of_a_published_skill_are_listed(chain: str) -> None:
 UNKNOWN = ["skill://team/none/SKILL.md", "skill://none/SKILL.md", "skill://team/pdf", "skill://team/pdf/logo.png", "file:///etc/passwd"]
 
 
+def assert_unknown(kind: str, error: dict[str, Any]) -> None:
+    """The error names what is unknown in its text and its data."""
+    name = error["data"]["uri"]
+    assert error == {"code": -32602, "message": f"Unknown {kind}: {name}", "data": {"uri": name}}
+
+
 @pytest.mark.parametrize("uri", UNKNOWN)
 async def test_unknown_skill_is_invalid_params_on_every_surface(chain: str, uri: str) -> None:
-    error = await request(chain, "skills/get", uri=uri)
-    assert error["code"] == -32602
+    assert_unknown("skill", await request(chain, "skills/get", uri=uri))
 
 
 async def test_foreign_cursor_is_invalid_params(chain: str) -> None:
     for cursor in ("x", base64.b64encode(b'["gone", null]').decode().rstrip("="), base64.b64encode(b'["team", "!"]').decode().rstrip("=")):
-        assert (await request(chain, "skills/list", cursor=cursor))["code"] == -32602
+        assert_unknown("cursor", await request(chain, "skills/list", cursor=cursor))
+
+
+async def test_unknown_folder_of_a_skill_is_invalid_params(chain: str) -> None:
+    for uri in ("skill://team/none", "skill://team/pdf/none"):
+        assert_unknown("directory", await request(chain, "resources/directory/read", uri=uri))
 
 
 async def test_server_that_is_down_hides_no_other_skills(tmp_path: Path) -> None:

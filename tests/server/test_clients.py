@@ -10,7 +10,7 @@ import pytest
 from gateway.auth.principal import LOCAL, Principal
 from gateway.policy.metadata import request_meta
 from gateway.server.clients import Clients, LegacySession
-from gateway.server.fast_path.deferred_caller import DeferredCaller, PlainCaller
+from gateway.server.deferred_caller import DeferredCaller, PlainCaller
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext, CallLimits, CallPorts, LateClock
 from gateway.tools.ports import ClientProfile, LogLevel

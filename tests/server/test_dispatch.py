@@ -15,7 +15,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.server.stdio import stdio_server
 
 from gateway.server.dispatch import LineDispatch
-from gateway.server.fast_path.in_flight import HAND_OVER_SECONDS
+from gateway.server.in_flight import HAND_OVER_SECONDS
 from tests.server.test_changes import ToldCatalog
 from tests.server.test_plain_answers import METHODS, ODD, ask
 from tests.server.test_plain_calls import ENVELOPE, META, OUTCOMES, TEXT, Setup

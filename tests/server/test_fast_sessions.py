@@ -22,9 +22,9 @@ from gateway.config.policies import SourcePolicy
 from gateway.gate.pipeline import GateServices
 from gateway.policy.quotas import caller_quotas
 from gateway.server.fast_path.fast_session import Stream
-from gateway.server.fast_path.in_flight import HAND_OVER_SECONDS
 from gateway.server.gateway_server import GatewayServer
 from gateway.server.http_app import build_http_app
+from gateway.server.in_flight import HAND_OVER_SECONDS
 from gateway.server.sdk_path.lazy_application import Probes
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import InputRequired
@@ -190,6 +190,16 @@ async def test_handshake_is_the_same_with_and_without_the_sdk(tmp_path: Path) ->
                 seen.append((profile.protocol_version, profile.name, profile.version, profile.capabilities))
             assert seen[0] == seen[1], message
         assert shortened >= 22
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-06-18", "1999-01-01", ""])
+async def test_handshake_with_version_header_is_the_same_with_and_without_the_sdk(tmp_path: Path, version: str) -> None:
+    headers = {"mcp-protocol-version": version, "mcp-method": "tools/call"}
+    async with standing(tmp_path / "a", "auto") as lean, standing(tmp_path / "b", "off") as longer:
+        both = [await door.post(hello(), headers) for door in (lean, longer)]
+        assert told(both[0]) == told(both[1])
+        is_plain = both[0].status_code == 200 and both[0].headers["content-type"] == "application/json"
+        assert is_plain is (version == "2025-06-18")
 
 
 SENT: list[tuple[str, Any]] = [

@@ -9,9 +9,9 @@ import pytest
 
 from gateway.errors import AskExpired
 from gateway.gate.concurrency import run_within
-from gateway.server.fast_path import in_flight
-from gateway.server.fast_path.deferred_caller import PlainCaller
-from gateway.server.fast_path.in_flight import Deadlines, InFlightCall
+from gateway.server import in_flight
+from gateway.server.deferred_caller import PlainCaller
+from gateway.server.in_flight import Deadlines, InFlightCall
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import CallContext, CallLimits, LateClock
 from tests.fakes.settled import settled

@@ -13,8 +13,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from gateway.server.fast_path.deferred_caller import DeferredCaller
-from gateway.server.fast_path.in_flight import HAND_OVER_SECONDS, Deadlines, InFlightCall
+from gateway.server.deferred_caller import DeferredCaller
+from gateway.server.in_flight import HAND_OVER_SECONDS, Deadlines, InFlightCall
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import LateClock
 from gateway.wire.http1_exchange import Exchange

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.server.fast_path.in_flight import HAND_OVER_SECONDS
+from gateway.server.in_flight import HAND_OVER_SECONDS
 from tests.server.test_plain_calls import happened, old_heads, old_request, open_session, post, standing, told
 
 

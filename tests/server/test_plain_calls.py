@@ -25,13 +25,14 @@ from gateway.config.policies import SourcePolicy
 from gateway.errors import AskUnavailable, NotFound, OutcomeUnknown, PolicyDenied, Rejected, ToolFailed
 from gateway.gate.pipeline import GateServices
 from gateway.server.dispatch import HttpDispatch
-from gateway.server.fast_path.in_flight import HAND_OVER_SECONDS
 from gateway.server.gateway_server import GatewayServer
 from gateway.server.head import Head
 from gateway.server.http_app import build_http_app
+from gateway.server.in_flight import HAND_OVER_SECONDS
 from gateway.server.key_gate import KeyGate
 from gateway.server.origins import accepted_origins
 from gateway.server.sdk_path.lazy_application import Probes
+from gateway.server.session_table import SessionTable
 from gateway.tools.base import Complete, InputRequired, OnChange, TaskStarted, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.ports import LogLevel
@@ -150,7 +151,8 @@ class Setup:
         where: dict[str, Any] = {"host": "127.0.0.1", "port": 80}
         self.longer = build_http_app(self.server, settings, keys, **where, probes=Probes(lambda: True, lambda challenge: ""))
         self.behind = Counting(self.longer)
-        direct = HttpDispatch(self.behind, self.server, path=settings.path, max_request_bytes=settings.max_request_bytes)
+        limits: dict[str, Any] = {"path": settings.path, "max_request_bytes": settings.max_request_bytes}
+        direct = HttpDispatch(cast("Any", self.behind), self.server, SessionTable(), **limits)
         places = accepted_origins(**where, more_hosts=[], more_origins=[])
         self.direct = KeyGate(direct, keys, places, settings, self.server.usages, requires_key=False, fast_path=direct)
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import anyio
-from pydantic_core import to_json
 
 from gateway.json_types import JsonObject
 from gateway.server.clients import Channel, LegacySession
-from gateway.wire.rpc_envelope import notification
-from gateway.wire.sse import encode_event
+from gateway.server.handover import NotificationLog
 
 if TYPE_CHECKING:
     from starlette.types import Message, Send
@@ -24,31 +20,6 @@ MAX_PENDING = 16
 """Maximum number of server-sent events (notifications) that wait to be sent on a stream whose client does not read.
 
 Further events are not sent on this stream, but a client that reconnects with `Last-Event-ID` receives them."""
-
-MAX_STORED = 200
-"""Maximum number of notifications stored per session, for clients that reconnect their stream."""
-
-
-@dataclass(slots=True)
-class NotificationLog:
-    """The last notifications of a 2025 session, sent or not, for a client that reconnects its GET for notifications with `Last-Event-ID`.
-
-    The SSE event id of a notification is `<token>.<number>`.
-    """
-
-    token: str = field(default_factory=lambda: secrets.token_urlsafe(9))
-    first: int = 1
-    """The number in the event id of the oldest notification in `messages`."""
-    messages: list[tuple[str, JsonObject | None]] = field(default_factory=lambda: list[tuple[str, JsonObject | None]]())
-
-    def keep(self, method: str, params: JsonObject | None) -> bytes:
-        """Store a notification, and return it encoded as a server-sent event. At the limit, the oldest notification is removed."""
-        self.messages.append((method, params))
-        if len(self.messages) > MAX_STORED:
-            del self.messages[0]
-            self.first += 1
-        number = self.first + len(self.messages) - 1
-        return encode_event(to_json(notification(method, params)), f"{self.token}.{number}")
 
 
 class Stream:

@@ -5,8 +5,8 @@ It answers the handshake, `ping`, `logging/setLevel` and listings, and keeps ope
 an unusual header) moves the session to the SDK path: the SDK opens a session with the same id and receives the client's handshake again,
 and the GET continues there. In-flight calls continue, and no notification is lost.
 
-This is ASGI middleware between `HttpDispatch` and `LazyApplication`, behind `KeyGate`, which bounds the size of bodies. A session on the
-fast path has no `asyncio` task. `session_table` bounds the number of sessions on the fast path and the SDK path together.
+`HttpDispatch` parses the requests, whose size `KeyGate` bounds, and calls this module. A session on the fast path has no `asyncio` task.
+`session_table` bounds the number of sessions on the fast path and the SDK path together.
 """
 
 from __future__ import annotations
@@ -26,27 +26,23 @@ from pydantic_core import to_json
 from gateway.auth.principal import Principal
 from gateway.json_types import JsonObject
 from gateway.protocol import HANDSHAKE_PROTOCOL_VERSIONS
-from gateway.server.bodies import COUNTED_SCOPE_KEY, BufferedReceive
-from gateway.server.clients import PRINCIPAL_SCOPE_KEY, Clients
+from gateway.server.bodies import BufferedReceive
+from gateway.server.clients import Clients
 from gateway.server.fast_path.fast_session import FastSession, Stream
 from gateway.server.fast_path.handshake import plain_initialize
-from gateway.server.fast_path.in_flight import STARTED_SCOPE_KEY
 from gateway.server.fast_path.plain_answers import PlainAnswers, PlainRequest
 from gateway.server.fast_path.session_messages import INITIALIZED, handle_message
+from gateway.server.handover import SdkPath, SessionHeir
 from gateway.server.head import Head
-from gateway.server.sdk_path.lazy_application import LazyApplication
+from gateway.server.in_flight import InFlightCall
 from gateway.server.session_table import SHOWN_CHARACTERS, Reason, SessionTable
 from gateway.server.usage import Usages
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
-from gateway.wire.jsonrpc import decode_object
 from gateway.wire.rpc_envelope import response
 from gateway.wire.sse import encode_comment
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
     from starlette.types import Receive, Scope, Send
-
-    from gateway.server.sdk_path.resumable_sessions import SessionManager
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +64,9 @@ MOVE_CHECKS = 200
 
 If the process gets no processor time for a while, only one of the sleeps passes meanwhile, and not the whole timeout."""
 
-_VERSIONS = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
+_SESSION, _VERSION = b"mcp-session-id", b"mcp-protocol-version"
+_VERSIONS = frozenset({None, *(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)})
+"""Values of the `MCP-Protocol-Version` header with which a request can belong to a 2025 session. `None`: the header is missing."""
 
 
 class SessionParts(Protocol):
@@ -76,6 +74,7 @@ class SessionParts(Protocol):
 
     clients: Clients
     usages: Usages
+    plain: PlainAnswers
 
     def introduction(self, version: str, principal: Principal) -> JsonObject:
         """Return the result of `initialize` for a caller. `version` is the negotiated protocol version."""
@@ -83,125 +82,123 @@ class SessionParts(Protocol):
 
 
 class FastSessions:
-    """ASGI middleware that serves 2025 sessions without the MCP SDK, and passes all other requests to `app`, the SDK path.
+    """Serves 2025 sessions without the MCP SDK, and passes all other requests to the SDK path. `run` ends idle sessions."""
 
-    While its lifespan runs, it keeps streams alive and ends idle sessions.
-    """
-
-    def __init__(self, app: LazyApplication, parts: SessionParts, answers: PlainAnswers, table: SessionTable, *, path: str) -> None:
-        """`path` is the URL path of the MCP endpoint. `answers` answers listing requests. `table` counts and limits all 2025 sessions."""
+    def __init__(self, app: SdkPath, parts: SessionParts, table: SessionTable) -> None:
+        """`app` is the SDK path. `table` counts and limits all 2025 sessions."""
         self._app = app
         self._parts = parts
-        self._answers = answers
         self._clients = parts.clients
-        self._path = path
         self._sessions: dict[str, FastSession] = {}
-        self._tasks: TaskGroup | None = None
         self._table = table
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that needs no feature of the MCP SDK. Pass any other request to the SDK path, after moving its session there."""
-        if scope["type"] == "lifespan":
-            await self._live(scope, receive, send)
-            return
-        if scope["type"] != "http" or scope["path"] != self._path or PRINCIPAL_SCOPE_KEY not in scope:
-            await self._app(scope, receive, send)
-            return
-        head = Head(scope)
-        is_odd = not head.is_single or STARTED_SCOPE_KEY in scope
-        version = head.fields.get(b"mcp-protocol-version")
-        if version is not None and version not in _VERSIONS:
-            await self._app(scope, receive, send)  # not a 2025 protocol version
-            return
-        wire_id = next((value for name, value in head.headers if name == b"mcp-session-id"), None)
-        if wire_id is None:
-            if is_odd or not head.is_json_post or OBSERVABILITY_SETTINGS.enable_instrumentation:
-                await self._app(scope, receive, send)
-            else:
-                await self._open(scope, head.length, receive, send)
-            return
-        session = self._find(wire_id.decode("latin-1"), scope[PRINCIPAL_SCOPE_KEY])
-        if session is None:
-            await self._app(scope, receive, send)
-            return
-        session.legacy.seen = time.monotonic()
-        replay = BufferedReceive(receive)
-        is_same_version = version is None or version.decode() == session.legacy.profile.protocol_version
-        if session.moving is None and not is_odd and is_same_version and await self._serves(session, scope, head, replay, send):
-            return
-        await self._move(session, scope)
-        await self._app(scope, replay, send)
+    def reads(self, head: Head, principal: Principal) -> bool:
+        """Whether `serve` needs the message in the body of a request: it may open a session, or belongs to one."""
+        if not (head.is_single and head.is_json_post):
+            return False
+        session = self._find(head, principal)
+        if session is not None:
+            return _is_usual(session, head)
+        return _may_open(head) and not OBSERVABILITY_SETTINGS.enable_instrumentation
 
-    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with anyio.create_task_group() as self._tasks:
-            self._tasks.start_soon(self._pulse)
-            await self._app(scope, receive, send)
-            self._tasks.cancel_scope.cancel()
-        self._tasks = None
+    async def serve(
+        self, head: Head, principal: Principal, message: JsonObject | None, scope: Scope, receive: BufferedReceive, send: Send
+    ) -> None:
+        """Answer a request that needs no feature of the MCP SDK. Pass any other request to the SDK path, after moving its session there.
+
+        `message` is the decoded body; `None` for a GET or DELETE, and for a body that only the SDK path may read.
+        """
+        session = self._find(head, principal)
+        if session is not None:
+            session.legacy.seen = time.monotonic()
+            if _is_usual(session, head):
+                if head.method == "GET":
+                    is_answered = await self._listen(session, head, scope, receive, send)
+                elif head.method == "DELETE":
+                    await self._end(session, "deleted")
+                    is_answered = await _send(session, send)
+                else:
+                    is_answered = message is not None and await self._answers(session, principal, message, scope, receive, send)
+                if is_answered:
+                    return
+            await self._move(session.wire_id, scope)
+        elif message is not None and _may_open(head) and await self._opens(principal, message, scope, receive, send):
+            return
+        await self._app(scope, receive, send)
+
+    async def delegate(self, wire_id: str, call: InFlightCall, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the SDK path answer the request of the running call `call`, after moving the session `wire_id` there.
+
+        A session that is not on the fast path is not moved.
+        """
+        await self._move(wire_id, scope)
+        await self._app(call.in_scope(scope), receive, send)
+
+    async def run(self) -> None:
+        """Send comments on silent streams and end idle sessions, until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.sleep(PULSE_SECONDS)
+                now = time.monotonic()
+                comment = encode_comment(f"ping - {datetime.now(UTC)}")
+                for session in list(self._sessions.values()):
+                    stream = session.stream
+                    if self._is_over(session) and session.moving is None:
+                        await self._end(session, "idle")
+                    elif stream is not None and not stream.pending and now - stream.sent >= SILENCE_SECONDS:
+                        tasks.start_soon(stream.write, comment)
 
     # -- handshake -----------------------------------------------------------------------------------------------
 
-    async def _open(self, scope: Scope, length: int, receive: Receive, send: Send) -> None:
-        replay = BufferedReceive(receive)
-        body = await replay.read(length)
-        message = None if body is None else decode_object(body, is_counted=COUNTED_SCOPE_KEY in scope)
-        hello = None if message is None else plain_initialize(message)
-        if body is None or hello is None:
-            await self._app(scope, replay, send)
-            return
-        principal: Principal = scope[PRINCIPAL_SCOPE_KEY]
+    async def _opens(self, principal: Principal, message: JsonObject, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Open a session, or refuse it, and return true. Return false if `message` is not a plain `initialize` request."""
+        hello = plain_initialize(message)
+        if hello is None:
+            return False
         usage = self._parts.usages.of(principal)
         refusal = self._table.admit(usage)
         if refusal is not None:
             await refusal.to_response(is_rpc=True, number=hello.number)(scope, receive, send)
-            return
-        result = self._parts.introduction(hello.version, principal)
-        session = FastSession(uuid4().hex, body, self._evict)
-        session.legacy = self._clients.open_session(session.wire_id, hello, session, principal, idle_seconds=IDLE_SECONDS)
+            return True
+        result = self._parts.introduction(hello.client.protocol_version, principal)
+        session = FastSession(uuid4().hex, to_json(message), self._evict)
+        session.legacy = self._clients.open_session(session.wire_id, hello.client, session, principal, idle_seconds=IDLE_SECONDS)
         self._sessions[session.wire_id] = session
         self._table.opened(usage, session)
-        await _answer(session, send, response(hello.number, result))
+        return await _send(session, send, to_json(response(hello.number, result)))
 
     # -- requests of a session -----------------------------------------------------------------------------------
 
-    def _find(self, wire_id: str, principal: Principal) -> FastSession | None:
-        """Return the session with this `Mcp-Session-Id`.
+    def _find(self, head: Head, principal: Principal) -> FastSession | None:
+        """Return the session that a request names.
 
-        Return `None` if no session that is served without the MCP SDK has this id, if another principal opened it, or if its idle timeout
-        has passed.
+        Return `None` if the request has no 2025 protocol version, if no session that is served without the MCP SDK has the id, if another
+        principal opened it, or if its idle timeout has passed.
         """
-        session = self._sessions.get(wire_id)
+        if head.fields.get(_VERSION) not in _VERSIONS:
+            return None
+        wire_id = next((value for name, value in head.headers if name == _SESSION), b"")
+        session = self._sessions.get(wire_id.decode("latin-1"))
         if session is None or session.legacy.opened_by != principal.id or self._is_over(session):
             return None
         return session
 
-    async def _serves(self, session: FastSession, scope: Scope, head: Head, receive: BufferedReceive, send: Send) -> bool:
-        """Answer a request of a session without the MCP SDK, and return true. Return false, without any effect, if it needs the SDK."""
-        method = scope["method"]
-        if method == "GET":
-            return await self._listen(session, scope, head, receive, send)
-        if method == "DELETE":
-            await self._end(session, "deleted")
-            await _answer(session, send, None)
-            return True
-        if not head.is_json_post:
-            return False
-        body = await receive.read(head.length)
-        message = None if body is None else decode_object(body, is_counted=COUNTED_SCOPE_KEY in scope)
-        if message is None or session.moving is not None:
-            return False
+    async def _answers(
+        self, session: FastSession, principal: Principal, message: JsonObject, scope: Scope, receive: Receive, send: Send
+    ) -> bool:
+        """Answer a message of a session without the MCP SDK, and return true. Return false, without any effect, if it needs the SDK."""
         answer = handle_message(session.legacy, message)
         if isinstance(answer, PlainRequest):
             owner = str(session.legacy.profile.session_id)
-            listed = await self._answers.answer_in_session(answer, scope[PRINCIPAL_SCOPE_KEY], owner, is_resumable=True)
+            listed = await self._parts.plain.answer_in_session(answer, principal, owner, is_resumable=True)
             return listed is not None and session.moving is None and await _send(session, send, listed)
         if answer == "applied":
-            return await _answer(session, send, None, 202)
+            return await _send(session, send, status=202)
         if answer is not None:
-            return await _answer(session, send, answer)
+            return await _send(session, send, to_json(answer))
         if message.get("id") is None:
             return False
-        refusal = self._parts.usages.of(scope[PRINCIPAL_SCOPE_KEY]).refuse_call() if "method" in message else None
+        refusal = self._parts.usages.of(principal).refuse_call() if "method" in message else None
         if refusal is None:
             return False
         await refusal.to_response(is_rpc=True, number=message["id"])(scope, receive, send)
@@ -209,7 +206,7 @@ class FastSessions:
 
     # -- the listening GET ---------------------------------------------------------------------------------------
 
-    async def _listen(self, session: FastSession, scope: Scope, head: Head, receive: BufferedReceive, send: Send) -> bool:
+    async def _listen(self, session: FastSession, head: Head, scope: Scope, receive: BufferedReceive, send: Send) -> bool:
         """Serve the GET on which a client listens for notifications, and return true when its response has ended.
 
         If the session moves to the MCP SDK, the SDK continues the response. Return false, without any effect, if the SDK must answer the
@@ -242,11 +239,14 @@ class FastSessions:
 
     # -- its end -------------------------------------------------------------------------------------------------
 
-    async def _move(self, session: FastSession, scope: Scope) -> None:
+    async def _move(self, wire_id: str, scope: Scope) -> None:
         """Move a session, with the stream of its listening GET, to the SDK path: from now on, the MCP SDK serves it.
 
-        If the move has already begun, wait until it has ended.
+        If the move has already begun, wait until it has ended. Do nothing if the session is not on the fast path.
         """
+        session = self._sessions.get(wire_id)
+        if session is None:
+            return
         if session.moving is not None:
             await session.moving.wait()
             return
@@ -258,7 +258,8 @@ class FastSessions:
                 if session.stream is not None:
                     session.stream.moved = anyio.Event()
                 self._clients.delegate_session(session.wire_id, session.inherit)
-                is_moved = await _in_time(_repeat(manager, session, scope))
+                handshake = [session.body, *([INITIALIZED] if session.legacy.is_initialized else [])]
+                is_moved = await _in_time(manager.take_over(session.wire_id, session.told, scope, handshake))
                 if is_moved:  # if the client does not read its stream, the stream moves after the timeout
                     await _in_time(_move_stream(manager, session))
         finally:
@@ -275,8 +276,8 @@ class FastSessions:
     def _evict(self, session: FastSession) -> None:
         """End a session in the background, to make room for a new session. From now on, the client's requests in it get 404."""
         self._sessions.pop(session.wire_id, None)
-        if self._tasks is not None:
-            self._tasks.start_soon(self._end, session, "evicted")
+        if self._clients.tasks is not None:
+            self._clients.tasks.start_soon(self._end, session, "evicted")
 
     async def _end(self, session: FastSession, reason: Reason) -> None:
         """End a session, and the stream of its listening GET. `reason` is logged."""
@@ -289,39 +290,20 @@ class FastSessions:
     def _is_over(self, session: FastSession) -> bool:
         return session.stream is None and time.monotonic() - session.legacy.seen >= IDLE_SECONDS
 
-    async def _pulse(self) -> None:
-        async with anyio.create_task_group() as tasks:
-            while True:
-                await anyio.sleep(PULSE_SECONDS)
-                now = time.monotonic()
-                comment = encode_comment(f"ping - {datetime.now(UTC)}")
-                for session in list(self._sessions.values()):
-                    stream = session.stream
-                    if self._is_over(session) and session.moving is None:
-                        await self._end(session, "idle")
-                    elif stream is not None and not stream.pending and now - stream.sent >= SILENCE_SECONDS:
-                        tasks.start_soon(stream.write, comment)
+
+def _may_open(head: Head) -> bool:
+    """Whether a request may open a 2025 session: it names no session, and no protocol version other than 2025."""
+    return _SESSION not in head.fields and head.fields.get(_VERSION) in _VERSIONS
 
 
-async def _repeat(manager: SessionManager, session: FastSession, scope: Scope) -> bool:
-    """Repeat the handshake of a session's client to the MCP SDK, so that the SDK opens a session with the same id.
-
-    `scope` is a later request of the session, whose `Host`, `Origin`, path and addresses the repeated requests get. Return whether the SDK
-    accepted the handshake.
-    """
-    place = [(name, value) for name, value in scope["headers"] if name in (b"host", b"origin")]
-    kept = {key: value for key, value in scope.items() if key != STARTED_SCOPE_KEY}
-    headers = [*place, (b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
-    opening = {**kept, "method": "POST", "headers": headers}
-    if not await manager.take_over(session.wire_id, session.told, opening, session.body):
-        return False
-    if session.legacy.is_initialized:
-        later = {**opening, "headers": [*headers, (b"mcp-session-id", session.wire_id.encode())]}
-        await manager.send_notification(session.wire_id, later, INITIALIZED)
-    return True
+def _is_usual(session: FastSession, head: Head) -> bool:
+    """Whether a request repeats no header and has the protocol version of its session, which does not move to the SDK path."""
+    version = head.fields.get(_VERSION)
+    is_same = version is None or version.decode() == session.legacy.profile.protocol_version
+    return is_same and head.is_single and session.moving is None
 
 
-async def _move_stream(manager: SessionManager, session: FastSession) -> bool:
+async def _move_stream(manager: SessionHeir, session: FastSession) -> bool:
     """Move the open listening GET of a session to the SDK path (requests that the MCP SDK serves). Wait until the GET continues there.
 
     This is done after the SDK has opened a session with the same id. Return true, also if no GET is open.
@@ -361,12 +343,8 @@ def _stream_headers(session: FastSession) -> list[tuple[bytes, bytes]]:
     ]
 
 
-async def _answer(session: FastSession, send: Send, message: JsonObject | None, status: int = 200) -> bool:
-    """Send a complete HTTP response with the `Mcp-Session-Id` of the session. `message` is the JSON body; without it the body is empty."""
-    return await _send(session, send, b"" if message is None else to_json(message), status)
-
-
-async def _send(session: FastSession, send: Send, body: bytes, status: int = 200) -> bool:
+async def _send(session: FastSession, send: Send, body: bytes = b"", status: int = 200) -> bool:
+    """Send a complete HTTP response with the `Mcp-Session-Id` of the session. `body` is JSON or empty. Return true."""
     headers = [(b"content-length", b"%d" % len(body)), (b"mcp-session-id", session.wire_id.encode())]
     headers.append((b"content-type", b"application/json"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

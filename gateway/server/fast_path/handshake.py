@@ -13,6 +13,7 @@ from typing import Final, cast
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
 from gateway.server.fast_path.plain_entries import are_icons
+from gateway.tools.ports import ClientProfile
 from gateway.wire.rpc_envelope import plain_members
 
 _PARAMS = frozenset({"protocolVersion", "capabilities", "clientInfo"})
@@ -44,11 +45,8 @@ class InitializeRequest:
 
     number: int | str
     """The JSON-RPC id of the request."""
-    version: str
-    """The negotiated protocol version: the client's, or the latest 2025 version if the gateway does not support the client's."""
-    name: str
-    client_version: str
-    capabilities: JsonObject
+    client: ClientProfile
+    """The client, with the negotiated protocol version: its own, or the latest 2025 version if the gateway does not support its own."""
 
 
 def plain_initialize(message: JsonMapping) -> InitializeRequest | None:
@@ -69,7 +67,7 @@ def plain_initialize(message: JsonMapping) -> InitializeRequest | None:
     if not all(isinstance(said.get(text), str | None) for text in _TEXTS):
         return None
     spoken = wanted if wanted in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
-    return InitializeRequest(number, spoken, name, version, capabilities)
+    return InitializeRequest(number, ClientProfile("legacy", spoken, name, version, capabilities))
 
 
 def _shaped(value: JsonValue, shape: Shape) -> JsonObject | None:

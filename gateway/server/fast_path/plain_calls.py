@@ -1,16 +1,16 @@
-"""`PlainCalls`: runs plain `tools/call` requests without the MCP SDK, and encodes their results. Used by `dispatch`.
+"""`PlainCalls`: runs plain `tools/call` requests without the MCP SDK, and encodes their results. `StartedCall`: one of these requests.
 
 A call is plain if it is a valid request for a tool of a remote server and uses no other feature: no progress, no answers to requests for
 input, no task. A call that is not plain is left to the SDK path before it has any effect. A call that was started but ends with an error,
 requests input, sends a log message, becomes a task, has content that protocol versions encode differently, or is slow, is delegated to the
-SDK path while it runs (`started_requests`), so that each decision and message has one implementation. Policy is applied by the gate, as for
-calls of the SDK path.
+SDK path while it runs (`in_flight`), so that each decision and message has one implementation. Policy is applied by the gate, as for calls
+of the SDK path. Used by `dispatch`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeGuard, cast
 
@@ -22,24 +22,30 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import request_meta
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
 from gateway.server.calls import CallHandler, is_plain_result, to_wire
-from gateway.server.clients import Clients, LegacySession
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY, Clients, LegacySession
+from gateway.server.deferred_caller import DeferredCaller, PlainCaller
 from gateway.server.envelopes import ENVELOPE, Envelopes, KnownClient, is_named, is_plain_meta
-from gateway.server.fast_path.deferred_caller import DeferredCaller, PlainCaller
-from gateway.server.fast_path.in_flight import HAND_OVER_SECONDS, Deadlines, InFlightCall, StartedCall
-from gateway.server.fast_path.started_requests import Body
+from gateway.server.fast_path.started_requests import Body, StartedRequest
 from gateway.server.head import Head
+from gateway.server.in_flight import HAND_OVER_SECONDS, Deadlines, InFlightCall
 from gateway.server.task_calls import declares_tasks
 from gateway.server.usage import Usage
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import CallContext, CallPorts, LateClock
+from gateway.wire.http1_interfaces import Field
 from gateway.wire.jsonrpc import encode_response
 from gateway.wire.rpc_envelope import VERSION, VERSION_KEY
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from starlette.types import Receive, Scope, Send
 
 MAX_KNOWN_TOOLS = 50_000
 """Maximum number of tools for which it is cached whether they may be called without the MCP SDK. At the limit the cache is cleared."""
+
+Delegate = Callable[[str, InFlightCall, "Scope", "Receive", "Send"], Awaitable[None]]
+"""A function that lets the SDK path (with the MCP SDK) answer the HTTP request of a running call.
+
+It gets the `Mcp-Session-Id` (empty for a 2026 request), the call, and the arguments of an ASGI call."""
 
 _NOTHING: JsonMapping = {}
 _PARAMS = frozenset({"name", "arguments", "_meta"})
@@ -54,18 +60,104 @@ class CallParts(Protocol):
     calls: CallHandler
     identity: JsonObject
 
+    @property
+    def has_sdk(self) -> bool:
+        """Whether the MCP server of the SDK was created, which happens when the first request needs the SDK."""
+        ...
+
+
+class StartedCall(StartedRequest):
+    """A `tools/call` request that was started without the MCP SDK (on the fast path). `running` is its call, which runs in a task."""
+
+    __slots__ = ("_delegate", "_encode", "_in_session", "_key", "_principal", "running")
+
+    def __init__(
+        self,
+        delegate: Delegate | None,
+        running: InFlightCall,
+        encode: Callable[[ToolOutcome], Body | None],
+        principal: Principal,
+        key: tuple[str, int | str] | None,
+        in_session: dict[tuple[str, int | str], InFlightCall],
+    ) -> None:
+        """`delegate` lets the MCP SDK answer the request of a running call; `None` over stdio. `principal` is the caller.
+
+        `encode` converts the outcome of the call to the response; it returns `None` for an outcome that only the SDK can encode.
+        `in_session` contains the calls in flight of all 2025 sessions, and `key` (`Mcp-Session-Id` and JSON-RPC id) is the key of this call
+        in it; `None` for a 2026 call.
+        """
+        self.running = running
+        self._delegate = delegate
+        self._encode = encode
+        self._principal = principal
+        self._key = key
+        self._in_session = in_session
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the call has ended because it was cancelled."""
+        return self.running.has_ended_cancelled
+
+    def cancel(self, msg: object = None) -> None:
+        """Cancel the call."""
+        self.running.cancel()
+
+    def left(self) -> None:
+        """Handle a disconnect of the client: cancel the call of a 2026 client, and do nothing for a call of a 2025 session.
+
+        In a 2025 session, a disconnect does not cancel a request (2025-11-25, Transports).
+        """
+        if self._key is None:
+            self.cancel()
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Register `then` to be called once, when the call has ended or was handed over to the SDK path (with the MCP SDK)."""
+        self.running.when_settled(then)
+
+    def answer(self) -> tuple[Field | None, Body] | None:
+        """Return the `Mcp-Session-Id` header field (`None` for a 2026 call) and the encoded response.
+
+        Return `None` alone if the MCP SDK must answer: the call still runs, failed, or has a result that only the SDK can encode.
+        """
+        outcome = self.running.result
+        body = None if outcome is None else self._encode(outcome)
+        if body is None:
+            return None
+        return None if self._key is None else (b"mcp-session-id", self._key[0].encode("latin-1")), body
+
+    async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Delegate the request to the SDK path, which awaits the running call and answers with the MCP SDK. Then call `end`."""
+        assert self._delegate is not None, "calls over lines are delegated by their connection"
+        scope[PRINCIPAL_SCOPE_KEY] = self._principal
+        try:
+            await self._delegate("" if self._key is None else self._key[0], self.running, scope, receive, send)
+        finally:
+            await self.end()
+
+    async def end(self) -> None:
+        """Cancel the call if it still runs, because its request was answered or its client disconnected.
+
+        A call of a 2025 session that was handed over to the MCP SDK continues, because calls of 2025 sessions survive a disconnect.
+        """
+        self.forget()
+        if self._key is None or not self.running.is_taken:
+            await self.running.end()
+
+    def forget(self) -> None:
+        """Remove a call of a 2025 session from the calls in flight, so that the client can use its JSON-RPC id again."""
+        if self._key is not None and self._in_session.get(self._key) is self.running:
+            del self._in_session[self._key]
+
 
 class PlainCalls:
     """Starts `tools/call` requests that need no feature of the MCP SDK. Each HTTP endpoint and each stdio connection has its own object."""
 
-    def __init__(self, parts: CallParts, envelopes: Envelopes, app: ASGIApp | None = None) -> None:
-        """`app` is the ASGI application to which HTTP requests are delegated if the MCP SDK is needed after all; `None` over stdio.
-
-        `envelopes` checks what 2026 requests declare about their client.
-        """
+    def __init__(self, parts: CallParts, delegate: Delegate | None = None) -> None:
+        """`delegate` lets the MCP SDK answer HTTP requests for which it is needed after all; `None` over stdio."""
         self._parts = parts
-        self._envelopes = envelopes
-        self._app = app
+        self.envelopes = Envelopes(lambda: parts.has_sdk)
+        """Checks what 2026 requests declare about their client."""
+        self._delegate = delegate
         self._ports = CallPorts(caller=PlainCaller())
         self._known_tools: dict[str, tuple[GuardedTool, bool]] = {}
         self._last_client: KnownClient | None = None
@@ -99,7 +191,7 @@ class PlainCalls:
         work = self._parts.calls.run_legacy(tool, params.get("arguments") or {}, ctx, deferred)
         running = InFlightCall(work, clock, self._deadlines, deferred, usage=usage, size=size, session=session)
         self._in_session[key] = running
-        return StartedCall(self._app, running, partial(self._encode, key[1], is_modern=False), principal, key, self._in_session)
+        return StartedCall(self._delegate, running, partial(self._encode, key[1], is_modern=False), principal, key, self._in_session)
 
     def start(self, message: JsonObject, head: Head, principal: Principal, usage: Usage) -> StartedCall | None:
         """Start the tool call of a 2026-07-28 request over HTTP. Return `None`, without any effect, if the request needs the MCP SDK.
@@ -159,7 +251,7 @@ class PlainCalls:
         ctx = CallContext.of_request(client.facts, principal, forwarded, self._ports, clock)
         work = self._parts.calls.run_plain(tool, params.get("arguments") or {}, ctx)
         running = InFlightCall(work, clock, self._deadlines, usage=usage, size=size)
-        return StartedCall(self._app, running, partial(self._encode, message["id"], is_modern=True), principal, None, self._in_session)
+        return StartedCall(self._delegate, running, partial(self._encode, message["id"], is_modern=True), principal, None, self._in_session)
 
     def _declared(
         self, message: JsonObject, params: JsonObject, headers: Mapping[bytes, bytes] | None, last: KnownClient | None
@@ -172,9 +264,9 @@ class PlainCalls:
         meta = params.get("_meta")
         if last is not None and (forwarded := _forwarded(last, meta)) is not None:
             return last, forwarded
-        if not _is_plain_meta(meta) or (headers is not None and not self._envelopes.agree(message, headers)):
+        if not _is_plain_meta(meta) or (headers is not None and not self.envelopes.agree(message, headers)):
             return None
-        profile = self._envelopes.profile_of(meta) if meta.get(PROTOCOL_VERSION_META_KEY) in MODERN_PROTOCOL_VERSIONS else None
+        profile = self.envelopes.profile_of(meta) if meta.get(PROTOCOL_VERSION_META_KEY) in MODERN_PROTOCOL_VERSIONS else None
         if profile is None:
             return None
         return KnownClient(meta, self._parts.clients.template(profile, takes_tasks=declares_tasks(profile))), request_meta(meta)

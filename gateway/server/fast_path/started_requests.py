@@ -1,6 +1,6 @@
 """`StartedRequest`: base class of requests that were started without the MCP SDK, and are then answered or delegated to the SDK path.
 
-The HTTP server (`wire.http1_server`) and `dispatch` use it to send the response. `in_flight.StartedCall` is the subclass for tool calls.
+The HTTP server (`wire.http1_server`) and `dispatch` use it to send the response. `plain_calls.StartedCall` is the subclass for tool calls.
 """
 
 from __future__ import annotations
@@ -63,6 +63,23 @@ class StartedRequest(ABC):
     @abstractmethod
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the SDK path, the ASGI application that uses the MCP SDK, answer the request. The arguments are those of an ASGI call."""
+
+    async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response when it is ready, or let `go_on` send it. Then call `end`. The arguments are those of an ASGI call."""
+        try:
+            await self.settled()
+            answer = self.answer()
+            if answer is None:
+                await self.go_on(scope, receive, send)
+                return
+            body = b"".join(answer[1])
+            headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
+            if answer[0] is not None:
+                headers.append(answer[0])
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+        finally:
+            await self.end()
 
     async def end(self) -> None:
         """Cancel the work of the request if it still runs, because the request was answered or its client disconnected."""

@@ -26,9 +26,9 @@ from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
 from gateway.auth.principal import LOCAL
 from gateway.json_types import JsonObject
 from gateway.server.clients import Clients
-from gateway.server.fast_path.fast_session import NotificationLog
+from gateway.server.handover import NotificationLog
 from gateway.server.http_responses import Refusal
-from gateway.server.sdk_path.request_presence import PRESENCE_SCOPE_KEY, RequestPresence
+from gateway.server.request_presence import PRESENCE_SCOPE_KEY, RequestPresence
 from gateway.server.session_table import Reason, SessionTable
 from gateway.server.usage import Usage, Usages
 from gateway.wire.rpc_envelope import notification
@@ -271,16 +271,17 @@ class SessionManager(StreamableHTTPSessionManager):
             self._keep.table.closed(kept, "stopped" if self._task_group is None else kept.reason)
         await super()._discard_session(session_id, transport)
 
-    async def take_over(self, wire_id: str, told: NotificationLog | None, opening: Scope, body: bytes) -> bool:
+    async def take_over(self, wire_id: str, told: NotificationLog | None, scope: Scope, handshake: Sequence[bytes]) -> bool:
         """Open an SDK session that continues the session `wire_id`, which was served without the SDK. Return whether this succeeded.
 
-        `opening` and `body` are the scope and body of the client's `initialize` request, which was already answered without the SDK.
-        `told` are the notifications of the GET on which the client listens, so that it can resume its stream; `None` if there was no GET.
+        `handshake` are the bodies of the client's `initialize` request and, if it was sent, of `notifications/initialized`; the SDK gets
+        them again. `scope` is a later request of the session, whose `Host`, `Origin`, path and addresses these requests get. `told` are the
+        notifications of the GET on which the client listens, so that it can resume its stream; `None` if there was no GET.
         """
         store = ReplayStore()
         if told is not None:
             store.resume(GET_STREAM_KEY, told.token, told.first, [_notification(*one) for one in told.messages])
-        user = opening.get("user")
+        user = scope.get("user")
         requestor = authorization_context(user) if isinstance(user, AuthenticatedUser) else None
         transport = StreamableHTTPServerTransport(
             mcp_session_id=wire_id,
@@ -293,12 +294,16 @@ class SessionManager(StreamableHTTPSessionManager):
             self._session_owners[wire_id] = requestor
         self._server_instances[wire_id] = transport
         self._count(self._usage_of(requestor), transport)
-        await self._serve_opening_request(transport, opening, _said(body), _unheard)
-        return wire_id in self._server_instances
-
-    async def send_notification(self, wire_id: str, scope: Scope, body: bytes) -> None:
-        """Pass a notification of the client, in a POST request with this scope and body, to the SDK's session `wire_id`."""
-        await self._server_instances[wire_id].handle_request(scope, _said(body), _unheard)
+        place = [(name, value) for name, value in scope["headers"] if name in (b"host", b"origin")]
+        headers = [*place, (b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
+        opening = {**scope, "method": "POST", "headers": headers}
+        await self._serve_opening_request(transport, opening, _said(handshake[0]), _unheard)
+        if wire_id not in self._server_instances:
+            return False
+        later = {**opening, "headers": [*headers, (b"mcp-session-id", wire_id.encode())]}
+        for body in handshake[1:]:
+            await transport.handle_request(later, _said(body), _unheard)
+        return True
 
     def is_listening(self, wire_id: str) -> bool:
         """Whether the SDK serves a listening GET of the session `wire_id`, on which the client receives notifications."""

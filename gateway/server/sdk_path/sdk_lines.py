@@ -16,7 +16,7 @@ from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from gateway.server.fast_path.in_flight import InFlightCall
+from gateway.server.in_flight import InFlightCall
 from gateway.server.sdk_path.sdk_server import SdkServer
 
 DelegatedLine: TypeAlias = tuple[str, InFlightCall | None]

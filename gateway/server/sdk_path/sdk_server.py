@@ -40,10 +40,11 @@ from gateway.server.calls import CallHandler
 from gateway.server.capabilities import legacy_capabilities, modern_capabilities
 from gateway.server.changes import Changes
 from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, presence_of, principal_of, scope_of_request
-from gateway.server.fast_path.in_flight import STARTED_SCOPE_KEY
+from gateway.server.in_flight import call_in
 from gateway.server.listings import LISTINGS, ListingRequest, Listings
 from gateway.server.parked import ParkedCalls
 from gateway.server.rpc_errors import to_rpc_error
+from gateway.server.sdk_path.call_methods import CallMethods
 from gateway.server.sdk_path.listen_streams import ListenStreams
 from gateway.server.sdk_path.read_methods import ReadMethods
 from gateway.server.sdk_path.skill_methods import bind_skills
@@ -209,7 +210,7 @@ class SdkServer:
         Calls that were started without the MCP SDK (on the fast path) are not counted here, because they have been counted already.
         """
         scope = scope_of_request(ctx)
-        if scope is None or ctx.request_id is None or ctx.method in UNCOUNTED_METHODS or STARTED_SCOPE_KEY in scope:
+        if scope is None or ctx.request_id is None or ctx.method in UNCOUNTED_METHODS or call_in(scope):
             return await call_next(ctx)
         usage = self._parts.usages.of(principal_of(ctx))
         refusal = usage.refuse_call()
@@ -234,7 +235,7 @@ class SdkServer:
         add, reads = self.mcp.add_request_handler, self._reads
         for method in LISTINGS:
             add(method, PaginatedRequestParams, self._list)
-        add("tools/call", CallToolRequestParams, parts.calls)
+        add("tools/call", CallToolRequestParams, CallMethods(parts.calls, parts.catalog, parts.clients, parts.parked))
         add("resources/read", ReadResourceRequestParams, reads.read)
         add("resources/subscribe", SubscribeRequestParams, reads.subscribe)
         add("resources/unsubscribe", UnsubscribeRequestParams, reads.unsubscribe)

@@ -1,6 +1,7 @@
 """Serves the three methods of the MCP extension `io.modelcontextprotocol/skills` (SEP-2640) from the catalog's skills.
 
-The 2025 protocol has no extensions, so 2025 clients use the same skills as resources, prompts and tools.
+The 2025 protocol has no extensions, so 2025 clients use the same skills as resources, prompts and tools. `sdk_server` converts exceptions
+of the handlers with `rpc_errors`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from mcp.server.lowlevel import Server
 from mcp_types import PaginatedRequestParams, RequestParams
 
 from gateway.catalog.skills import SkillFace
-from gateway.errors import NotFound
 from gateway.json_types import JsonObject
-from gateway.protocol import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
+from gateway.protocol import METHOD_NOT_FOUND, RpcError
 from gateway.server.clients import RequestContext
 from gateway.tools.base import complete_result
 from gateway.tools.context import CallContext
@@ -43,26 +43,19 @@ def bind_skills(server: Server[Any], face: SkillFace, facts: Facts) -> None:
     """
 
     async def list_skills(ctx: RequestContext, params: PaginatedRequestParams) -> JsonObject:
-        return await _answer(_known(ctx, lambda: face.list_page(params.cursor, facts(ctx))))
+        return await _answer(ctx, lambda: face.list_page(params.cursor, facts(ctx)))
 
     async def get_skill(ctx: RequestContext, params: SkillParams) -> JsonObject:
-        return await _answer(_known(ctx, lambda: face.get(params.uri, facts(ctx))))
+        return await _answer(ctx, lambda: face.get(params.uri, facts(ctx)))
 
     async def read_directory(ctx: RequestContext, params: DirectoryParams) -> JsonObject:
-        return await _answer(_known(ctx, lambda: face.directory(params.uri, params.cursor, facts(ctx))))
+        return await _answer(ctx, lambda: face.directory(params.uri, params.cursor, facts(ctx)))
 
-    async def _known(ctx: RequestContext, work: Callable[[], Awaitable[JsonObject]]) -> JsonObject:
+    async def _answer(ctx: RequestContext, work: Callable[[], Awaitable[JsonObject]]) -> JsonObject:
         if not face.has_skills:
             raise RpcError(METHOD_NOT_FOUND, "Method not found", ctx.method)
-        return await work()
+        return complete_result(await work(), is_modern=True)
 
     server.add_request_handler("skills/list", PaginatedRequestParams, list_skills)
     server.add_request_handler("skills/get", SkillParams, get_skill)
     server.add_request_handler("resources/directory/read", DirectoryParams, read_directory)
-
-
-async def _answer(work: Awaitable[JsonObject]) -> JsonObject:
-    try:
-        return complete_result(await work, is_modern=True)
-    except NotFound as error:
-        raise RpcError(INVALID_PARAMS, str(error), {"uri": error.name}) from None

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 
 from gateway.catalog import Catalog
-from gateway.errors import NotFound, StorageError, TaskError
+from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
 from gateway.protocol import (
@@ -31,7 +31,6 @@ from gateway.protocol import (
     RpcError,
 )
 from gateway.server.clients import Clients, RequestContext, is_modern, principal_of
-from gateway.server.rpc_errors import to_rpc_error
 from gateway.server.sdk_path.wire_caller import WireCaller
 from gateway.server.task_calls import TaskHandler, declares_tasks
 from gateway.server.task_wire import legacy_task, modern_state
@@ -80,7 +79,8 @@ class TaskMethods:
         It is a middleware so that the SDK's models do not validate the result, a task.
 
         Raises:
-            RpcError: The tool cannot run as a task, or the caller has too many tasks.
+            RpcError: The tool cannot run as a task.
+            TaskError: The caller has too many tasks.
         """
         raw = ctx.params or {}
         if ctx.method != "tools/call" or is_modern(ctx) or not isinstance(raw.get("task"), dict):
@@ -98,10 +98,7 @@ class TaskMethods:
             return await call_next(ctx)
         ttl = cast("JsonMapping", raw["task"]).get("ttl")
         seconds = ttl / 1000 if isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl > 0 else None
-        try:
-            task = await self._handler.start(tool, arguments, call, seconds)
-        except (TaskError, StorageError) as error:
-            raise to_rpc_error(error, "legacy") from None
+        task = await self._handler.start(tool, arguments, call, seconds)
         self.on_legacy(ctx, task)
         return {"task": legacy_task(task)}
 

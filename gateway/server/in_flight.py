@@ -1,9 +1,8 @@
-"""`InFlightCall`: a running tool call that was started without the MCP SDK (on the fast path). `StartedCall`: the request of the call.
+"""`InFlightCall`: a running tool call that was started without the MCP SDK (on the fast path). `Deadlines` finds slow calls.
 
-`Deadlines` finds slow calls. `plain_calls` decides which calls to start, and encodes their results. If the fast path cannot answer the
-request of a call, the request is delegated to the SDK path together with its running `InFlightCall`: over HTTP in the ASGI scope
-(`STARTED_SCOPE_KEY`), over stdio in the metadata of the message. There `calls.CallHandler` awaits the running call instead of calling the
-tool again.
+`fast_path.plain_calls` decides which calls to start, and encodes their results. If the fast path cannot answer the request of a call, the
+request is delegated to the SDK path together with its running `InFlightCall`: over HTTP in the ASGI scope (`in_scope`, `call_in`), over
+stdio in the metadata of the message. There `sdk_path.call_methods` awaits the running call instead of calling the tool again.
 
 Decided: every call is an ordinary coroutine in a plain `asyncio.Task`.
 Because: compared with stepping coroutines by hand in the callbacks of the connections (c5bb979), processor time of a call of 100 B was
@@ -21,21 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from gateway.auth.principal import Principal
-from gateway.server.clients import PRINCIPAL_SCOPE_KEY, CloseableCaller, LegacySession
-from gateway.server.fast_path.deferred_caller import DeferredCaller
-from gateway.server.fast_path.started_requests import Body, StartedRequest
+from gateway.server.clients import CloseableCaller, LegacySession
+from gateway.server.deferred_caller import DeferredCaller
 from gateway.server.usage import SMALL_BYTES, Usage
 from gateway.tools.base import ToolOutcome
 from gateway.tools.context import CallClock, LateClock
 from gateway.tools.drive import WITHDRAW_SECONDS
-from gateway.wire.http1_exchange import Field
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Scope
 
-STARTED_SCOPE_KEY = "moongate.started"
-"""ASGI scope key of the running `InFlightCall` of a request that was started without the MCP SDK and then delegated to the SDK path."""
+_SCOPE_KEY = "moongate.started"
 
 HAND_OVER_SECONDS = 1.0
 """Seconds after which a call that was started without the MCP SDK is handed over to the SDK path. The SDK keeps silent connections alive
@@ -165,6 +160,13 @@ class InFlightCall:
                 self._watchdog = asyncio.get_running_loop().create_task(self._enforce(self._clock.clock))
         self._settle()
 
+    def in_scope(self, scope: Scope) -> Scope:
+        """Return a copy of the ASGI scope of the call's request, in which the SDK path finds the call with `call_in`.
+
+        The call is not added to `scope` itself, because the connection keeps `scope`, and so the call's result, until its next request.
+        """
+        return {**scope, _SCOPE_KEY: self}
+
     async def taken(self) -> None:
         """Hand the call over to the SDK path (with the MCP SDK), and wait until the call is awaited there or has ended."""
         self.hand_over()
@@ -186,6 +188,11 @@ class InFlightCall:
         if not self.is_over:
             self.cancel()
             await asyncio.wait([self._task])
+
+    @property
+    def has_ended_cancelled(self) -> bool:
+        """Whether the call has ended because it was cancelled."""
+        return isinstance(self.error, asyncio.CancelledError)
 
     # -- for the SDK path ----------------------------------------------------------------------------------------
 
@@ -257,85 +264,6 @@ class InFlightCall:
             then()
 
 
-class StartedCall(StartedRequest):
-    """A `tools/call` request whose call was started without the MCP SDK (on the fast path). `running` is the call, which runs in a task."""
-
-    __slots__ = ("_app", "_encode", "_in_session", "_key", "_principal", "running")
-
-    def __init__(
-        self,
-        app: ASGIApp | None,
-        running: InFlightCall,
-        encode: Callable[[ToolOutcome], Body | None],
-        principal: Principal,
-        key: tuple[str, int | str] | None,
-        in_session: dict[tuple[str, int | str], InFlightCall],
-    ) -> None:
-        """`app` is the ASGI application that serves requests with the MCP SDK; `None` over stdio. `principal` is the caller.
-
-        `encode` converts the outcome of the call to the response; it returns `None` for an outcome that only the SDK can encode.
-        `in_session` contains the calls in flight of all 2025 sessions, and `key` (`Mcp-Session-Id` and JSON-RPC id) is the key of this call
-        in it; `None` for a 2026 call.
-        """
-        self.running = running
-        self._app = app
-        self._encode = encode
-        self._principal = principal
-        self._key = key
-        self._in_session = in_session
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether the call has ended because it was cancelled."""
-        return self.running.is_over and isinstance(self.running.error, asyncio.CancelledError)
-
-    def cancel(self, msg: object = None) -> None:
-        """Cancel the call."""
-        self.running.cancel()
-
-    def left(self) -> None:
-        """Handle a disconnect of the client: cancel the call of a 2026 client, and do nothing for a call of a 2025 session.
-
-        In a 2025 session, a disconnect does not cancel a request (2025-11-25, Transports).
-        """
-        if self._key is None:
-            self.cancel()
-
-    def when_settled(self, then: Callable[[], None]) -> None:
-        """Register `then` to be called once, when the call has ended or was handed over to the SDK path (with the MCP SDK)."""
-        self.running.when_settled(then)
-
-    def answer(self) -> tuple[Field | None, Body] | None:
-        """Return the `Mcp-Session-Id` header field (`None` for a 2026 call) and the encoded response.
-
-        Return `None` alone if the MCP SDK must answer: the call still runs, failed, or has a result that only the SDK can encode.
-        """
-        outcome = self.running.result
-        body = None if outcome is None else self._encode(outcome)
-        if body is None:
-            return None
-        return None if self._key is None else (b"mcp-session-id", self._key[0].encode("latin-1")), body
-
-    async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Delegate the request to the SDK path, which awaits the running call and answers with the MCP SDK. Then call `end`."""
-        assert self._app is not None, "calls over lines are delegated by their connection"
-        scope[PRINCIPAL_SCOPE_KEY], scope[STARTED_SCOPE_KEY] = self._principal, self.running
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            scope.pop(STARTED_SCOPE_KEY, None)  # else the connection would keep the call's result in memory until its next request
-            await self.end()
-
-    async def end(self) -> None:
-        """Cancel the call if it still runs, because its request was answered or its client disconnected.
-
-        A call of a 2025 session that was handed over to the MCP SDK continues, because calls of 2025 sessions survive a disconnect.
-        """
-        self.forget()
-        if self._key is None or not self.running.is_taken:
-            await self.running.end()
-
-    def forget(self) -> None:
-        """Remove a call of a 2025 session from the calls in flight, so that the client can use its JSON-RPC id again."""
-        if self._key is not None and self._in_session.get(self._key) is self.running:
-            del self._in_session[self._key]
+def call_in(scope: Scope) -> InFlightCall | None:
+    """Return the running call with which a request was delegated to the SDK path; `None` if the call was not started yet."""
+    return scope.get(_SCOPE_KEY)

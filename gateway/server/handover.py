@@ -1,0 +1,73 @@
+"""How a 2025 session moves from the fast path to the SDK path: `SdkPath` is the SDK path, and `NotificationLog` moves with the session.
+
+The packages `fast_path` and `sdk_path` do not import each other; they share this module, and `in_flight` for calls that run.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from pydantic_core import to_json
+
+from gateway.json_types import JsonObject
+from gateway.wire.rpc_envelope import notification
+from gateway.wire.sse import encode_event
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+MAX_STORED = 200
+"""Maximum number of notifications stored per session, for clients that reconnect their stream."""
+
+
+@dataclass(slots=True)
+class NotificationLog:
+    """The last notifications of a 2025 session, sent or not, for a client that reconnects its GET for notifications with `Last-Event-ID`.
+
+    The SSE event id of a notification is `<token>.<number>`.
+    """
+
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(9))
+    first: int = 1
+    """The number in the event id of the oldest notification in `messages`."""
+    messages: list[tuple[str, JsonObject | None]] = field(default_factory=lambda: list[tuple[str, JsonObject | None]]())
+
+    def keep(self, method: str, params: JsonObject | None) -> bytes:
+        """Store a notification, and return it encoded as a server-sent event. At the limit, the oldest notification is removed."""
+        self.messages.append((method, params))
+        if len(self.messages) > MAX_STORED:
+            del self.messages[0]
+            self.first += 1
+        number = self.first + len(self.messages) - 1
+        return encode_event(to_json(notification(method, params)), f"{self.token}.{number}")
+
+
+class SessionHeir(Protocol):
+    """The part of the SDK path that continues sessions which the fast path opened: `resumable_sessions.SessionManager`."""
+
+    async def take_over(self, wire_id: str, told: NotificationLog | None, scope: Scope, handshake: Sequence[bytes]) -> bool:
+        """Open an SDK session that continues the session `wire_id`. Return whether this succeeded.
+
+        `handshake` are the bodies of the client's `initialize` request and, if it was sent, of `notifications/initialized`. `scope` is a
+        later request of the session. `told` are the notifications of the GET on which the client listens; `None` if there was no GET.
+        """
+        ...
+
+    def is_listening(self, wire_id: str) -> bool:
+        """Whether the SDK serves a listening GET of the session `wire_id`, on which the client receives notifications."""
+        ...
+
+
+class SdkPath(Protocol):
+    """The SDK path as the fast path uses it: an ASGI application that serves requests with the MCP SDK, and continues sessions."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        ...
+
+    async def sessions(self, scope: Scope) -> SessionHeir:
+        """Return the object that continues sessions, and prepare the scope of a request for it."""
+        ...

@@ -1,0 +1,99 @@
+"""`CallMethods`: serves `tools/call` requests of 2025 and 2026 clients with the MCP SDK. `server.calls` runs the calls."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+from mcp_types import CallToolRequestParams
+
+from gateway.catalog import Catalog
+from gateway.errors import AskUnavailable, NotFound, Rejected
+from gateway.gate.refusals import refusal
+from gateway.json_types import JsonObject
+from gateway.policy.pin_check import PINS_RULE
+from gateway.server.calls import CallHandler, is_plain_result, to_wire
+from gateway.server.client_limits import fit_outcome
+from gateway.server.clients import Clients, RequestContext, is_modern, scope_of_request
+from gateway.server.in_flight import InFlightCall, call_in
+from gateway.server.parked import GONE, ParkedCalls
+from gateway.server.rpc_errors import relays_code, to_rpc_error
+from gateway.server.sdk_path.wire_caller import WireCaller, is_call_result
+from gateway.tools.base import Complete, ToolOutcome
+from gateway.tools.context import CallContext
+
+KEY_GONE = "The API key of this call was revoked or has expired, so the call was ended."
+
+
+class CallMethods:
+    """Request handler of the MCP SDK's server for `tools/call`."""
+
+    def __init__(self, calls: CallHandler, catalog: Catalog, clients: Clients, parked: ParkedCalls) -> None:
+        self._calls = calls
+        self._catalog = catalog
+        self._clients = clients
+        self._parked = parked
+
+    async def __call__(self, ctx: RequestContext, params: CallToolRequestParams) -> JsonObject:
+        """Serve a `tools/call` request of a 2025 or 2026 client.
+
+        If the fast path, which does not use the SDK, already started the call, await that call. A call that requests input from a 2026
+        client takes several requests (its rounds), because the client repeats its request with the answers. Each of them is handled here.
+        """
+        modern = is_modern(ctx)
+        era = "modern" if modern else "legacy"
+        caller = WireCaller(ctx, self._clients.tasks)
+        call = self._clients.context(ctx, caller)
+        try:
+            started = _started_call(ctx)
+            outcome: ToolOutcome = Complete.text(KEY_GONE, is_error=True)
+            with self._calls.running.of(call.facts.principal.id):  # cancelled if the key is revoked; `outcome` then keeps its value
+                outcome = await (self._leg(ctx, params.name, call, caller) if started is None else started.outcome(caller))
+            if modern and scope_of_request(ctx) is None:
+                self._parked.note_behind(outcome, partial(self._again, ctx, params.name), call)
+        except Rejected as error:
+            if relays_code(error.code, era):
+                raise to_rpc_error(error, era) from None
+            outcome = Complete.text(f"Server {error.server!r} refused the call: {error}", is_error=True)
+        except AskUnavailable as error:
+            if modern and error.capability:
+                raise to_rpc_error(error, era) from None
+            outcome = Complete.text(str(error), is_error=True)
+        except NotFound as error:
+            if error.kind != GONE:
+                raise to_rpc_error(error, era) from None
+            outcome = Complete.text(str(error), is_error=True)
+        finally:
+            await caller.finish()
+        if isinstance(outcome, Complete):
+            wire = to_wire(fit_outcome(outcome, call.facts.client), modern=modern)
+            if is_plain_result(wire) or is_call_result(wire, ctx.protocol_version):
+                return wire
+            outcome = Complete.text(f"Tool {params.name!r} answered with a result that cannot be read; it may have run.", is_error=True)
+        return to_wire(outcome, modern=modern)
+
+    async def _leg(self, ctx: RequestContext, name: str, call: CallContext, caller: WireCaller) -> ToolOutcome:
+        try:
+            tool = await self._catalog.seek(name)
+        except NotFound:
+            if (reason := self._catalog.refuse_quarantined(name, call.facts.principal)) is not None:
+                return refusal(PINS_RULE, reason)
+            raise
+        arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
+        return await (self._calls.run if is_modern(ctx) else self._calls.run_legacy)(tool, arguments, call, caller)
+
+    async def _again(self, ctx: RequestContext, name: str, leg: CallContext) -> ToolOutcome:
+        arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
+        return await (await self._catalog.seek(name)).call(arguments, leg)
+
+
+def _started_call(ctx: RequestContext) -> InFlightCall | None:
+    """Return the running call of a request that was started without the MCP SDK (on the fast path), and then delegated to the SDK path.
+
+    Return `None` if the call was not started yet.
+    """
+    request: object = ctx.request
+    if isinstance(request, InFlightCall):  # over stdio
+        return request
+    scope = scope_of_request(ctx)
+    return None if scope is None else call_in(scope)
