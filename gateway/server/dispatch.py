@@ -1,8 +1,8 @@
 """Passes each authenticated client message to the fast path or the SDK path: `HttpDispatch` over HTTP, `LineDispatch` over stdio.
 
 The fast path answers plain requests without the MCP SDK; the SDK path handles all other messages. A call that the fast path started but
-cannot answer is delegated to the SDK path while it runs (`in_flight`). Two kinds of requests do not pass through this module: those that
-`startup_answers` answers from stored results while the gateway loads, and HTTP requests if `server.http.directPath` is `off`.
+cannot answer is delegated to the SDK path while it runs (`in_flight`). If `server.http.directPath` is `off`, the SDK path serves every HTTP
+request. Only requests that `startup_answers` answers from stored results while the gateway loads do not pass through this module.
 
 Over stdio the first request decides the protocol era (2025 or 2026) of the connection. If the fast path answered the first request, and
 the SDK is needed later, the SDK first receives a request of the same era, whose response is dropped. In a 2025 session this is the
@@ -89,11 +89,14 @@ class HttpDispatch:
     It parses each MCP request, once. The application in front of it is `KeyGate`, which authenticates requests.
     """
 
-    def __init__(self, app: SdkPath, server: ServerParts, table: SessionTable, *, path: str, max_request_bytes: int) -> None:
+    def __init__(
+        self, app: SdkPath, server: ServerParts, table: SessionTable, *, path: str, max_request_bytes: int, uses_fast_path: bool = True
+    ) -> None:
         """`app` is the SDK path. `path` is the URL path of the MCP endpoint. `table` counts and limits all 2025 sessions.
 
-        Requests with more than `max_request_bytes` are left to the SDK path, which rejects them.
+        Requests with more than `max_request_bytes` are left to the SDK path, which rejects them; all are unless `uses_fast_path`.
         """
+        self._uses_fast_path = uses_fast_path
         self._app = app
         self._server = server
         self._path = path
@@ -116,6 +119,9 @@ class HttpDispatch:
         head, replay = Head(scope), BufferedReceive(receive)
         if head.method == "DELETE":
             self._server.clients.part_with(_session_id(head))
+        if not self._uses_fast_path:
+            await self._app(scope, receive, send)
+            return
         session = self._plain_session(head, principal)
         message: JsonObject | None = None
         if session is not False or self._sessions.reads(head, principal):
@@ -194,7 +200,7 @@ class HttpDispatch:
     def _is_plain(self, head: Head) -> bool:
         """Whether the request line and headers allow to serve the request without the MCP SDK. The body's length is checked elsewhere."""
         fields = head.fields
-        if head.path != self._path or not head.is_single:
+        if not self._uses_fast_path or head.path != self._path or not head.is_single:
             return False
         if fields.get(b"mcp-method") not in _METHODS and b"mcp-session-id" not in fields:
             return False

@@ -30,7 +30,7 @@ def build_http_app(
     """Compose the ASGI application that serves a gateway over HTTP at `host` and `port`.
 
     A request passes authentication, then `HttpDispatch`, which answers requests without the MCP SDK, then the SDK path, until one of them
-    answers it. If `server.http.directPath` is `off`, `HttpDispatch` is left out. The application must receive ASGI lifespan events, which
+    answers it. If `server.http.directPath` is `off`, the SDK path answers all. The application must receive ASGI lifespan events, which
     start and end 2025 sessions. `routes` returns the Starlette routes of other packages; it is called when a request first needs the SDK
     path. `probes` provides the content of the responses to `/ready` and `/health`.
 
@@ -41,7 +41,6 @@ def build_http_app(
     origins = accepted_origins(host, port, settings.allowed_hosts, settings.allowed_origins)
     table = SessionTable()
     application = LazyApplication(server, settings, origins, table, probes=probes, routes=routes)
-    dispatch: HttpDispatch | None = None
-    if settings.direct_path == "auto":
-        dispatch = HttpDispatch(application, server, table, path=settings.path, max_request_bytes=settings.max_request_bytes)
-    return KeyGate(dispatch or application, keys, origins, settings, server.usages, requires_key=requires_key, fast_path=dispatch)
+    is_fast, max_bytes = settings.direct_path == "auto", settings.max_request_bytes
+    dispatch = HttpDispatch(application, server, table, path=settings.path, max_request_bytes=max_bytes, uses_fast_path=is_fast)
+    return KeyGate(dispatch, keys, origins, settings, server.usages, requires_key=requires_key, fast_path=dispatch)
