@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from gateway.agents.definition import AgentFile
 from gateway.cli.main import cli
 from gateway.config.models import GatewayConfig, HttpServer, SecretCommand, SseServer, StdioServer
-from gateway.config.policies import AuthorizationCode, ClientCredentials, SourcePolicy, ToolOverride
+from gateway.config.policies import ArgumentRule, AuthorizationCode, ClientCredentials, SourcePolicy, ToolOverride
+from gateway.policy.rule_words import SCHEMES_WORD, WORDS
 from gateway.workflows.definition import AgentStep, AskStep, EdgeEntry, PythonStep, ToolStep, WorkflowFile, WorkflowStep
 from gateway.workflows.team_definition import ConcurrentTeam, GroupChatTeam, HandoffTeam, MagenticTeam, SequentialTeam
 from tests.architecture.documents import DOCUMENTS, blocks, code_of, links, read, rows, section
@@ -69,6 +70,14 @@ def test_every_configuration_key_is_documented_with_its_default() -> None:
     documented = documented_keys()
     missing = {key: defaults - documented.get(key, set()) for key, defaults in all_config_keys().items()}
     assert {key: defaults for key, defaults in missing.items() if defaults} == {}
+
+
+def test_every_word_of_argument_rules_is_in_the_schema_and_documented() -> None:
+    _, as_json = get_args(ArgumentRule)
+    words = WORDS | {SCHEMES_WORD}
+    assert set(as_json.json_schema["properties"]) == words
+    table = section(read("docs/configuration.md"), "### Rules for arguments").partition("| word |")[2].partition("\n\n")[0]
+    assert {word for cells in rows(table) for word in code_of(cells[0])} == words
 
 
 def test_no_configuration_key_is_documented_that_does_not_exist() -> None:
