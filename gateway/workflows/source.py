@@ -166,9 +166,10 @@ class WorkflowSource:
         return known if not known.file.python_references or known.generation == current_generation() else None
 
     def _fail(self, path: Path, text: str) -> None:
-        """Log the reason why a file cannot be loaded, and add it to `problems`. The last good version of the file is still served.
+        """Log the reason why a file cannot be loaded, and add it to `problems`.
 
-        Each line of `text` is one mistake, as `FILE: MISTAKE` or `FILE:LINE: MISTAKE`.
+        The last good version of the file is still served, if there is one. Each line of `text` is one mistake, as `FILE: MISTAKE` or
+        `FILE:LINE: MISTAKE`.
         """
         if path in self._previous:
             self._failed.append(path)
