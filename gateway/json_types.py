@@ -51,6 +51,17 @@ def mapped(items: list[JsonValue], change: Callable[[JsonValue], JsonValue]) -> 
     return items if all(one is other for one, other in zip(items, after, strict=True)) else after
 
 
+def map_texts(value: JsonValue, change: Callable[[str], JsonValue]) -> JsonValue:
+    """Return a copy of a JSON value in which every string is replaced by the result of `change`. Keys of objects are not changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: map_texts(item, change) for key, item in cast("JsonMapping", value).items()}
+    if isinstance(value, list):
+        return [map_texts(item, change) for item in cast("list[JsonValue]", value)]
+    return value
+
+
 def as_text(value: JsonValue) -> str:
     """Return a JSON value as text: a string unchanged, an empty string for `None`, and JSON for any other value."""
     if value is None:

@@ -38,6 +38,8 @@ class CallHistory:
         self._session = session
         self._around = around
         self._is_kept_elsewhere = is_kept_elsewhere
+        self.hides_response_ids = not is_kept_elsewhere
+        """Whether updates omit the model provider's response id: true unless the provider stores the conversation."""
         self._providers = list(agent.context_providers)
         self._histories = [one for one in self._providers if isinstance(one, HistoryProvider)]
         self._loaders = [one for one in self._histories if one.load_messages]
@@ -54,11 +56,6 @@ class CallHistory:
                     history.source_id,
                     agent.name or agent.id,
                 )
-
-    @property
-    def hides_response_ids(self) -> bool:
-        """Whether updates omit the model provider's response id: true unless the provider stores the conversation."""
-        return not self._is_kept_elsewhere
 
     def loaded(self, history: ContextProvider) -> None:
         """Record which messages a history provider loaded before the run, to detect later whether they were changed."""

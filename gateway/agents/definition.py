@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gateway.config.agents import FileAccess as AgentFiles
-from gateway.config.agents import FlowSecurity, MiddlewareEntry, checked_middleware, checked_reference, reference_of
+from gateway.config.agents import FlowSecurity, MiddlewareEntries, MiddlewareEntry, checked_reference, reference_of
 from gateway.config.base_models import FileModel
 from gateway.config.documents import DocumentError, load_mapping, read_document, split_frontmatter
 from gateway.config.executes import RunEntry, file_entry
@@ -212,7 +212,7 @@ class AgentFile(_Part):
     """Address of an agent that runs elsewhere. It has its own model and tools, and an A2A agent its own instructions."""
     loop: LoopLimits = Field(default_factory=LoopLimits)
     """Limits of a run's loop of model and tool calls, besides `max-turns`."""
-    middleware: list[MiddlewareEntry] = Field(default_factory=list[MiddlewareEntry])
+    middleware: MiddlewareEntries = Field(default_factory=list[MiddlewareEntry])
     """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`; the first item is the outermost."""
     options: JsonObject = Field(default_factory=lambda: cast("JsonObject", {}))
     """Options for each model call, such as `temperature`."""
@@ -275,11 +275,6 @@ class AgentFile(_Part):
     def _split(cls, value: object) -> object:
         """Convert a text such as `a, b`, the form in which other programs write lists, to a list."""
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-    @field_validator("middleware")
-    @classmethod
-    def _check_middleware(cls, value: list[MiddlewareEntry]) -> list[MiddlewareEntry]:
-        return checked_middleware(value)
 
     @field_validator("context_providers")
     @classmethod

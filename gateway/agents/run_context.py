@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from gateway.agents.base_agent import BaseAgent
 from gateway.chat.chat_middleware import ChatAndFunctionMiddlewareTypes
 from gateway.json_types import JsonObject
-from gateway.middleware import CallNext, MiddlewareType, mark
+from gateway.middleware import CallNext, FunctionT, MiddlewareType, mark
 from gateway.sessions.session import AgentSession
 from gateway.tools.context import CallContext
 from gateway.types.compaction import CompactionStrategy, TokenizerProtocol
@@ -22,7 +22,6 @@ from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
 
 AgentStream = ResponseStream[AgentResponseUpdate, AgentResponse]
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[None]])
 
 
 @dataclass

@@ -9,20 +9,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from gateway.chat.chat_context import ChatContext, ChatStream, SupportsChatGetResponse
 from gateway.chat.model_tracing import traced_call
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.middleware import CallNext, Middleware, MiddlewareType, mark, through
+from gateway.middleware import CallNext, FunctionT, Middleware, MiddlewareType, mark, through
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.invocation import FunctionMiddlewareTypes, SessionData
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
 from gateway.types.streams import ResponseStream
-
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[None]])
 
 
 class ChatMiddleware(ABC):

@@ -106,8 +106,7 @@ def answer_format(options: ChatOptions) -> JsonObject | None:
     if given is None:
         return None
     if isinstance(given, type) and hasattr(given, "model_json_schema"):
-        schema = strictly(cast("_Model", given).model_json_schema())
-        return _format(given.__name__, schema)
+        return _format(given.__name__, strictly(cast("_Model", given).model_json_schema()))
     if not isinstance(given, Mapping):
         raise ChatClientInvalidRequestException("response_format must be a pydantic model, a JSON Schema, or a format of the API.")
     form = dict(cast("JsonMapping", given))
@@ -134,20 +133,16 @@ def _format(name: str, schema: JsonObject) -> JsonObject:
     return {"type": "json_schema", "name": safe, "schema": schema, **({"strict": True} if is_strict(schema) else {})}
 
 
-def strictly(schema: JsonObject) -> JsonObject:
+def strictly(node: JsonValue) -> JsonValue:
     """Return a pydantic model's schema with `additionalProperties: false` in its objects, as the API's strict mode requires.
 
     Strict mode also requires that every property is required. A schema with an optional property is therefore sent without `strict`.
     """
-    return cast("JsonObject", _closed(schema))
-
-
-def _closed(node: JsonValue) -> JsonValue:
     if isinstance(node, list):
-        return [_closed(item) for item in cast("list[JsonValue]", node)]
+        return [strictly(item) for item in cast("list[JsonValue]", node)]
     if not isinstance(node, dict):
         return node
-    found: JsonObject = {key: _closed(value) for key, value in cast("JsonObject", node).items()}
+    found: JsonObject = {key: strictly(value) for key, value in cast("JsonObject", node).items()}
     if found.get("type") == "object" and "properties" in found and "additionalProperties" not in found:
         found["additionalProperties"] = False
     return found

@@ -37,8 +37,7 @@ def read_item(item: JsonObject) -> list[Content]:
         case "function_call":
             properties: JsonObject = {"fc_id": item.get("id"), "status": item.get("status")}
             arguments = item.get("arguments")
-            call = to_call(_text(item, "call_id"), _text(item, "name"), raw_arguments(arguments), item, properties)
-            return [call]
+            return [to_call(_text(item, "call_id"), _text(item, "name"), raw_arguments(arguments), item, properties)]
         case "web_search_call" | "file_search_call":
             return _search(item)
         case "code_interpreter_call":

@@ -37,17 +37,16 @@ NO_TOOLS = "No tools are available in this run. Say what you could not look up i
 class SamplingChatClient(BaseChatClient):
     """Chat client that uses the connected MCP client's model. Each run has its own instance, which counts the run's requests."""
 
-    def __init__(self, ctx: CallContext, guard: SourcePolicy = GUARD) -> None:
+    def __init__(self, ctx: CallContext) -> None:
         super().__init__("client")
         self._ctx = ctx
-        self._guard = guard
         self._used = 0
 
     async def _updates(
         self, messages: Sequence[Message], *, stream: bool, options: ChatOptions
     ) -> AsyncGenerator[ChatResponseUpdate, None]:
         request = to_request(messages, options, with_tools=self._ctx.facts.client.can("sampling.tools"))
-        verdict = judge_input(request, self._guard, self._used)
+        verdict = judge_input(request, GUARD, self._used)
         self._used += 1
         if isinstance(verdict, Reject):
             raise ModelError(f"The client's model cannot be used any more in this run: {verdict.reason}")

@@ -15,7 +15,7 @@ from typing import TextIO, cast
 
 import click
 
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, map_texts
 from gateway.telemetry.logging import escape_controls
 
 DEFAULT_COLUMNS = 80
@@ -210,15 +210,14 @@ def is_interactive() -> bool:
 
 def masked(value: JsonValue, secrets: frozenset[str]) -> JsonValue:
     """Return a copy of `value` in which every occurrence of a text in `secrets` is replaced by `[secret]`."""
-    if isinstance(value, str):
-        for secret in sorted(secrets, key=len, reverse=True):
-            value = value.replace(secret, "[secret]")
-        return value
-    if isinstance(value, list):
-        return [masked(item, secrets) for item in cast("list[JsonValue]", value)]
-    if isinstance(value, dict):
-        return {key: masked(item, secrets) for key, item in cast("JsonObject", value).items()}
-    return value
+    longest_first = sorted(secrets, key=len, reverse=True)
+
+    def mask(text: str) -> str:
+        for secret in longest_first:
+            text = text.replace(secret, "[secret]")
+        return text
+
+    return map_texts(value, mask)
 
 
 def _camel(name: str) -> str:

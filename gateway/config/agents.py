@@ -5,9 +5,9 @@ They define only shapes and defaults. An agent file (`agents.definition`) has th
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from gateway.config.base_models import Model
 from gateway.json_types import JsonValue
@@ -50,28 +50,12 @@ MiddlewareEntry = str | dict[str, dict[str, JsonValue]]
 """Reference to middleware (a Python object): `module:name`, or `{module:name: {argument: value}}` with arguments for its constructor."""
 
 
-class AgentSettings(Model):
-    """Settings of every agent that runs in this gateway."""
-
-    middleware: list[MiddlewareEntry] = Field(default_factory=list[MiddlewareEntry])
-    """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`. They run around the middleware of an agent's file."""
-    files: FileAccess | None = None
-    """A folder whose files every agent can use, unless the agent's file has the key `files`."""
-    security: FlowSecurity | None = None
-    """Limits on tool calls after the model has read untrusted content, for every agent whose file has no key `security`. Experimental."""
-
-    @field_validator("middleware")
-    @classmethod
-    def _check(cls, value: list[MiddlewareEntry]) -> list[MiddlewareEntry]:
-        return checked_middleware(value)
-
-
 def reference_of(entry: MiddlewareEntry) -> str:
     """Return the reference `module:name` of a middleware entry, without constructor arguments."""
     return entry if isinstance(entry, str) else next(iter(entry))
 
 
-def checked_middleware(entries: list[MiddlewareEntry]) -> list[MiddlewareEntry]:
+def _checked_middleware(entries: list[MiddlewareEntry]) -> list[MiddlewareEntry]:
     """Check the middleware entries and return them unchanged. Raises `ValueError` if an entry does not name exactly one Python object."""
     for entry in entries:
         if not isinstance(entry, str) and len(entry) != 1:
@@ -86,3 +70,18 @@ def checked_reference(reference: str) -> str:
     if not module or not name:
         raise ValueError(f"{reference!r} names no object; write `package.module:name`")
     return reference
+
+
+MiddlewareEntries = Annotated[list[MiddlewareEntry], AfterValidator(_checked_middleware)]
+"""List of references to middleware, each of which names exactly one Python object."""
+
+
+class AgentSettings(Model):
+    """Settings of every agent that runs in this gateway."""
+
+    middleware: MiddlewareEntries = Field(default_factory=list[MiddlewareEntry])
+    """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`. They run around the middleware of an agent's file."""
+    files: FileAccess | None = None
+    """A folder whose files every agent can use, unless the agent's file has the key `files`."""
+    security: FlowSecurity | None = None
+    """Limits on tool calls after the model has read untrusted content, for every agent whose file has no key `security`. Experimental."""

@@ -31,7 +31,7 @@ def is_bundled_config(file: Path) -> bool:
     return file.resolve() == (bundled("config") / "gateway.json").resolve()
 
 
-def find_config(explicit: str | Path | None, environ: Mapping[str, str], *, working_dir: Path | None = None) -> Path | None:
+def find_config(explicit: str | Path | None, environ: Mapping[str, str]) -> Path | None:
     """Return the path of the configuration file to read; `None` if not even the file that ships with Moongate exists.
 
     The first of these: `explicit`, `$MOONGATE_CONFIG` in `environ`, `./gateway.json`, `./config/gateway.json`, and the file that ships
@@ -40,7 +40,7 @@ def find_config(explicit: str | Path | None, environ: Mapping[str, str], *, work
     Raises:
         ConfigError: `explicit`, or the path in `$MOONGATE_CONFIG`, is not a file.
     """
-    here = working_dir or Path.cwd()
+    here = Path.cwd()
     named = ((explicit, "--config"), (environ.get(CONFIG_VARIABLE) or None, f"${CONFIG_VARIABLE}"))
     for value, origin in named:
         if value is not None:

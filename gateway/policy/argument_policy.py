@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from gateway.config.policies import ToolOverride
-from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_object, children_of, members_of
+from gateway.json_types import JsonObject, JsonValue, as_object
 from gateway.policy.confinement import confine, find_fault
 from gateway.policy.decision import PASS, Pass, Reject, Rewrite
+from gateway.policy.rule_words import has_keywords
 from gateway.policy.schema_check import MAX_REASON_LENGTH, SchemaCheck, measure, sentence
 from gateway.policy.shaping import (
     FRAMEWORK_NAMES,
@@ -191,23 +192,12 @@ def extra_names(tool_name: str, extras: Extras) -> frozenset[str]:
     return frozenset(names - {"_meta"})
 
 
-def rule_uses_references(rule: JsonMapping) -> bool:
-    """Return whether an operator's rule for an argument uses keywords such as `$ref`, whose meaning changes inside the tool's schema."""
-    stack: list[JsonValue] = [rule]
-    while stack:
-        node = stack.pop()
-        if not _RULE_KEYWORDS_REFUSED.isdisjoint(members_of(node)):
-            return True
-        stack += children_of(node)
-    return False
-
-
 def rule_problem(rule: JsonObject) -> str | None:
     """Return why an operator's rule for an argument cannot be applied, or `None` if it can.
 
     The text is the end of a sentence whose subject is the rule, for example "is nested deeper than 64 levels".
     """
-    if rule_uses_references(rule):
+    if has_keywords(rule, _RULE_KEYWORDS_REFUSED):
         return "may not use `$ref`, `$id`, `$anchor` or `$schema`; write the schema out"
     return find_fault(rule) or SchemaCheck(rule, is_rule=True).problem
 

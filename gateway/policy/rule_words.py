@@ -11,7 +11,7 @@ on the program that reads them. Revisit when: a kind of text has one grammar tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -68,12 +68,12 @@ Each judges text. It rejects all other values, except `null` if the rule's `type
 """
 
 
-def has_words(rule: JsonMapping) -> bool:
-    """Return whether any part of a rule for an argument contains one of Moongate's own keywords (rule words), such as `within`."""
+def has_keywords(rule: JsonMapping, keywords: Collection[str]) -> bool:
+    """Return whether any part of a rule for an argument contains one of `keywords`."""
     waiting: list[JsonValue] = [rule]
     while waiting:
         part = waiting.pop()
-        if not WORDS.isdisjoint(members_of(part)):
+        if not members_of(part).keys().isdisjoint(keywords):
             return True
         waiting += children_of(part)
     return False

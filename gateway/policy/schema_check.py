@@ -14,7 +14,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.policy.rule_words import KEYWORDS, MAX_WORD_VALUES, WORDS, has_words
+from gateway.policy.rule_words import KEYWORDS, MAX_WORD_VALUES, WORDS, has_keywords
 from gateway.policy.schema_types import type_name
 from gateway.policy.tool_schemas import read_cost
 
@@ -233,7 +233,7 @@ def _build(schema: JsonObject, cost: int, patterns: int, *, is_rule: bool) -> tu
             except (ValueError, engine.ReferencingError) as error:  # ValidationError is a ValueError
                 first = first or error
                 continue
-            max_values = MAX_WORD_VALUES if is_rule and has_words(schema) else None
+            max_values = MAX_WORD_VALUES if is_rule and has_keywords(schema, WORDS) else None
             return _Compiled(validator, cost, max_characters if patterns else None, max_values), None
     return None, _why_unusable(first)
 

@@ -13,7 +13,7 @@ from typing import cast
 
 from gateway.config.policies import ToolOverride
 from gateway.json_types import JsonObject, JsonValue, as_object, items_of, mapped, members_of
-from gateway.policy.tool_schemas import declared_names, resolve_local
+from gateway.policy.tool_schemas import APPLICATORS, LISTS, declared_names, resolve_local
 
 FRAMEWORK_NAMES = frozenset({
     "chat_options", "tools", "tool_choice", "session", "thread", "conversation_id", "options", "response_format",
@@ -29,9 +29,6 @@ NO_NAMES: frozenset[str] = frozenset()
 _MAX_PRUNED_NODES = 5_000
 _MAX_PRUNED_DEPTH = 64
 """Maximum depth at which a schema is searched for an argument to remove. A deeper argument stays published, but is never accepted."""
-
-_LISTS = ("allOf", "anyOf", "oneOf")
-_APPLICATORS = ("if", "then", "else")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +118,11 @@ class _Pruner:
             return node
         changed: JsonObject = {}
         self._names(node, changed)
-        for key in _APPLICATORS:
+        for key in APPLICATORS:
             branch = as_object(node.get(key))
             if branch is not None and (pruned := self.prune(branch, depth + 1, refs)) is not branch:
                 changed[key] = pruned
-        for key in _LISTS:
+        for key in LISTS:
             branches = items_of(node.get(key))
             pruned = mapped(branches, lambda branch: self._branch(branch, depth, refs))
             if pruned is not branches:

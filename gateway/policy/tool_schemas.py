@@ -31,8 +31,8 @@ MAX_UNCERTAIN_REFS = 16
 So few references cannot make the expanded schema exponentially large.
 """
 
-_APPLICATORS = ("if", "then", "else")
-_LISTS = ("allOf", "anyOf", "oneOf")
+APPLICATORS = ("if", "then", "else")
+LISTS = ("allOf", "anyOf", "oneOf")
 _MAPS = ("dependentSchemas", "dependencies")
 _REFS = ("$ref", "$dynamicRef", "$recursiveRef")
 
@@ -79,9 +79,9 @@ def nodes_in_place(root: JsonObject) -> Iterator[JsonObject]:
 
 
 def _applied_in_place(node: JsonObject, root: JsonObject) -> Iterator[JsonValue]:
-    for key in _APPLICATORS:
+    for key in APPLICATORS:
         yield node.get(key)
-    for key in _LISTS:
+    for key in LISTS:
         yield from items_of(node.get(key))
     for key in _MAPS:
         yield from members_of(node.get(key)).values()

@@ -269,14 +269,12 @@ class ContextWindowCompactionStrategy:
         self.input_budget_tokens = max_context_window_tokens - max_output_tokens
         self.tool_eviction_threshold = tool_eviction_threshold
         self.truncation_threshold = truncation_threshold
-        counter = tokenizer or CharacterEstimatorTokenizer()
-        evicted = max(1, int(self.input_budget_tokens * tool_eviction_threshold))
+        self._tokenizer = tokenizer or CharacterEstimatorTokenizer()
+        self._evicted = max(1, int(self.input_budget_tokens * tool_eviction_threshold))
         truncated = max(1, int(self.input_budget_tokens * truncation_threshold))
-        self._tokenizer = counter
-        self._evicted = evicted
         self._collapse = ToolResultCompactionStrategy(keep_last_tool_call_groups=keep_last_tool_call_groups)
-        truncate = TruncationStrategy(max_n=truncated, compact_to=evicted, tokenizer=counter)
-        self._truncate = TokenBudgetComposedStrategy(token_budget=truncated, tokenizer=counter, strategies=[truncate])
+        truncate = TruncationStrategy(max_n=truncated, compact_to=self._evicted, tokenizer=self._tokenizer)
+        self._truncate = TokenBudgetComposedStrategy(token_budget=truncated, tokenizer=self._tokenizer, strategies=[truncate])
 
     async def __call__(self, messages: list[Message]) -> bool:
         """Shorten old tool results if the conversation exceeds the first threshold, and exclude its oldest groups if it exceeds the second.

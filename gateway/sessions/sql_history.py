@@ -11,14 +11,13 @@ import anyio.to_thread
 from gateway.errors import StorageError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.sessions.history import HistoryOptions, HistoryProvider
+from gateway.storage.file_names import DATABASE_FILE
 from gateway.storage.state_folder import StateFolder, default_state_dir
 from gateway.types.messages import Message
 
 if TYPE_CHECKING:
     from gateway.storage.engine import Database
     from gateway.storage.history_rows import History
-
-DATABASE_NAME = "gateway.db"
 
 
 class SqlHistoryProvider(HistoryProvider):
@@ -97,5 +96,5 @@ class LazyDatabase:
         url = self._url
         if isinstance(url, str) and "://" in url:
             return open_url(url, pooled=False)
-        path = Path(url) if url is not None else StateFolder(default_state_dir()).ensure() / DATABASE_NAME
+        path = Path(url) if url is not None else StateFolder(default_state_dir()).ensure() / DATABASE_FILE
         return open_url(f"sqlite:///{path.absolute()}", pooled=False)

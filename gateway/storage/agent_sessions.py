@@ -101,13 +101,11 @@ class Sessions:
 
     async def renew(self, held: HeldSession) -> None:
         """Extend the reservation of a session for its call by `HOLD_SECONDS` from now. Raises `StorageError`."""
-        here = (sessions.c.id == held.id) & (sessions.c.holder == held.holder)
-        await self._database.change(sa.update(sessions).where(here).values(held_until=time.time() + HOLD_SECONDS))
+        await self._database.change(sa.update(sessions).where(_held_by(held)).values(held_until=time.time() + HOLD_SECONDS))
 
     async def release(self, held: HeldSession) -> None:
         """End the reservation of a session, so that other calls can use it. Raises `StorageError`."""
-        here = (sessions.c.id == held.id) & (sessions.c.holder == held.holder)
-        await self._database.change(sa.update(sessions).where(here).values(held_until=0))
+        await self._database.change(sa.update(sessions).where(_held_by(held)).values(held_until=0))
 
     async def keep(self, held: HeldSession, messages: Sequence[JsonObject], state: JsonObject, *, ttl_seconds: float) -> None:
         """Store the new messages and the state of a reserved session in one transaction. The session then expires after `ttl_seconds`.
@@ -123,13 +121,12 @@ class Sessions:
                 fixed = {"id": held.id, "principal": held.principal, "agent": held.agent, "created_at": now, "turns": 0, "bytes": 0}
                 first = {**fixed, **values, "holder": held.holder, "held_until": 0.0, "gateway": self._gateway}
                 await connection.execute(sa.insert(sessions), first)
-            here = (sessions.c.id == held.id) & (sessions.c.holder == held.holder)
-            done = await connection.execute(sa.update(sessions).where(here).values(**values, turns=sessions.c.turns + 1))
+            done = await connection.execute(sa.update(sessions).where(_held_by(held)).values(**values, turns=sessions.c.turns + 1))
             if not done.rowcount:
                 raise StorageError(f"Session {held.id!r} was deleted, or another call continued it in the meantime.")
             if messages:
                 size = await add_messages(connection, held.principal, held.id, messages)
-                await connection.execute(sa.update(sessions).where(here).values(bytes=sessions.c.bytes + size))
+                await connection.execute(sa.update(sessions).where(_held_by(held)).values(bytes=sessions.c.bytes + size))
 
     async def list(self, principal: str | None = None) -> list[StoredSession]:
         """Return the sessions of one principal, or of all principals, the most recently used first. Raises `StorageError`."""
@@ -177,6 +174,11 @@ def unknown_session(session_id: str) -> NotFound:
     """Return the error for a session that is unknown, expired, or belongs to another principal; it does not reveal which."""
     shown = session_id[:100]
     return NotFound("session", shown, f"Unknown session: {shown!r}. It may have expired; `session_list` lists yours, `new` begins one.")
+
+
+def _held_by(held: HeldSession) -> sa.ColumnElement[bool]:
+    """Return the condition that no other call has reserved the session since."""
+    return (sessions.c.id == held.id) & (sessions.c.holder == held.holder)
 
 
 async def _sweep(connection: AsyncConnection) -> None:

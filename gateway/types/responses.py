@@ -51,12 +51,22 @@ class _Unparsed:
 _UNPARSED = _Unparsed
 
 
+@dataclass(slots=True, init=False)
 class _Update:
-    """Base class of updates (parts of a streamed response): the text of an update, and its conversion to and from JSON."""
+    """Base class of updates (parts of a streamed response): their common fields, their text, and their conversion to and from JSON."""
 
-    __slots__ = ()
-
-    contents: list[Content]
+    contents: list[Content] = field(default_factory=lambda: list[Content]())
+    role: Role | str | None = None
+    author_name: str | None = None
+    message_id: str | None = None
+    """Id of the message to which this update belongs. All updates of a message of an agent have the same id."""
+    response_id: str | None = None
+    finish_reason: str | None = None
+    """Reason for which the model stopped, such as `stop` or `length`. Set only on the last update of a response."""
+    created_at: Timestamp | None = None
+    continuation_token: ContinuationToken | None = None
+    additional_properties: JsonObject | None = None
+    raw_representation: object = None
 
     __deepcopy__ = sharing_raw
 
@@ -105,19 +115,8 @@ _KINDS = {"ChatResponseUpdate": "chat_response_update", "AgentResponseUpdate": "
 class ChatResponseUpdate(_Update):
     """An update: one part of a model's streamed response. `ChatResponse.from_updates` joins updates to a complete response."""
 
-    contents: list[Content] = field(default_factory=lambda: list[Content]())
-    role: Role | str | None = None
-    response_id: str | None = None
     model: str | None = None
-    finish_reason: str | None = None
-    """Reason for which the model stopped, such as `stop` or `length`. Set only on the last update of a response."""
-    author_name: str | None = None
-    message_id: str | None = None
     conversation_id: str | None = None
-    created_at: Timestamp | None = None
-    continuation_token: ContinuationToken | None = None
-    additional_properties: JsonObject | None = None
-    raw_representation: object = None
 
     def __init__(
         self,
@@ -156,18 +155,7 @@ class ChatResponseUpdate(_Update):
 class AgentResponseUpdate(_Update):
     """An update: one part of an agent's streamed response. `AgentResponse.from_updates` joins updates to a complete response."""
 
-    contents: list[Content] = field(default_factory=lambda: list[Content]())
-    role: Role | str | None = None
-    author_name: str | None = None
-    message_id: str | None = None
-    """Id of the message to which this update belongs. All updates of a message have the same id."""
-    response_id: str | None = None
-    finish_reason: str | None = None
     agent_id: str | None = None
-    created_at: Timestamp | None = None
-    continuation_token: ContinuationToken | None = None
-    additional_properties: JsonObject | None = None
-    raw_representation: object = None
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ the other checked files and in the same folder. It imports no Python module that
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,15 +98,16 @@ def _beside_others(path: str, file: WorkflowFile, workflows: dict[str, WorkflowF
     if file.name in circle:
         yield Diagnostic("circle", "error", f"It calls itself through {', '.join(map(repr, circle))}; its run would fail.")
     near = {item.name for item in workflows.values()} | {item.name for item in _siblings(path)}
-    for name in dict.fromkeys(workflows_in(file)):
-        if name not in near:
-            hint = did_you_mean(name, near) or "It must be in a folder of `expose.agents`."
-            yield Diagnostic("unknown-workflow", "warning", f"Unknown workflow {name!r}. {hint}")
-    agents = _agents_beside(path)
-    for name in dict.fromkeys(agents_in(file)):
-        if name not in agents:
-            hint = did_you_mean(name, agents) or "It must be in a folder of `expose.agents`."
-            yield Diagnostic("unknown-agent", "warning", f"Unknown agent {name!r} in this folder. {hint}")
+    yield from _unknown("workflow", workflows_in(file), near)
+    yield from _unknown("agent", agents_in(file), _agents_beside(path), place=" in this folder")
+
+
+def _unknown(kind: str, names: Iterable[str], known: Collection[str], *, place: str = "") -> Iterator[Diagnostic]:
+    """Yield a warning for each workflow or agent (`kind`) in `names` that is not in `known`. `place` is where it was looked up."""
+    for name in dict.fromkeys(names):
+        if name not in known:
+            hint = did_you_mean(name, known) or "It must be in a folder of `expose.agents`."
+            yield Diagnostic(f"unknown-{kind}", "warning", f"Unknown {kind} {name!r}{place}. {hint}")
 
 
 def workflows_in(file: WorkflowFile) -> Iterator[str]:

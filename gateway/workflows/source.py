@@ -166,11 +166,18 @@ class WorkflowSource:
         return known if not known.file.python_references or known.generation == current_generation() else None
 
     def _fail(self, path: Path, text: str) -> None:
-        """Add the reason why a file cannot be loaded to `problems`. The last good version of the file is still served, if there is one."""
+        """Log the reason why a file cannot be loaded, and add it to `problems`.
+
+        The last good version of the file is still served, if there is one. Each line of `text` is one mistake, as `FILE: MISTAKE` or
+        `FILE:LINE: MISTAKE`.
+        """
         if path in self._previous:
             self._failed.append(path)
             text = still_served(text)
-        self._note(text)
+        for line in text.splitlines():
+            logger.warning("workflow file problem reason=%s", line)
+            where, _, message = line.partition(": ")
+            self.problems.append(SourceProblem(where, message))
 
     async def __aexit__(self, *exc: object) -> None:
         """Do nothing: the source holds no resources."""
@@ -200,13 +207,6 @@ class WorkflowSource:
         for name in circle:
             path, _ = found.pop(name)
             self._fail(path, f"{path}: workflow {name!r} calls itself through {', '.join(map(repr, circle))}.")
-
-    def _note(self, text: str) -> None:
-        """Log the mistakes in `text` and add them to `problems`. Each line is one mistake, as `FILE: MISTAKE` or `FILE:LINE: MISTAKE`."""
-        for line in text.splitlines():
-            logger.warning("workflow file problem reason=%s", line)
-            where, _, message = line.partition(": ")
-            self.problems.append(SourceProblem(where, message))
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from gateway.errors import ToolFailed, WorkflowInvalid
-from gateway.json_types import JsonMapping, JsonValue, as_text
+from gateway.json_types import JsonMapping, JsonValue, as_text, map_texts
 
 _BRACES = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _REFERENCE = re.compile(r"^\s*([A-Za-z_][A-Za-z0-9_-]*)((?:\.[A-Za-z0-9_$-]+)*)\s*$")
@@ -122,13 +122,7 @@ def constants(value: JsonValue) -> frozenset[tuple[str, str]]:
 
 def fill(value: JsonValue, scope: JsonMapping) -> JsonValue:
     """Return a copy of a JSON value in which the `{{…}}` references in strings are replaced by values from `scope`. Keys do not change."""
-    if isinstance(value, str):
-        return Template.parse(value).value(scope)
-    if isinstance(value, Mapping):
-        return {key: fill(item, scope) for key, item in cast("JsonMapping", value).items()}
-    if isinstance(value, list):
-        return [fill(item, scope) for item in cast("list[JsonValue]", value)]
-    return value
+    return map_texts(value, lambda text: Template.parse(text).value(scope))
 
 
 _MISSING = object()

@@ -73,8 +73,8 @@ def test_tests_are_named_by_sentences() -> None:
 
 UNTYPED_FIELDS = {
     "a provider's own response, request or annotation, of a class that the provider's library defines": {
-        "Annotation.raw_representation", "AgentResponseUpdate.raw_representation", "ChatResponseUpdate.raw_representation",
-        "CommonFields.raw_representation", "Content.raw_representation", "_HasRaw.raw_representation", "Content.outputs",
+        "Annotation.raw_representation", "_Update.raw_representation", "CommonFields.raw_representation",
+        "Content.raw_representation", "_HasRaw.raw_representation", "Content.outputs",
     },
     "tools as a program passes them: functions, tools, sources, descriptions, or a provider's own objects (`normalize_tools`)": {
         "RunArguments.tools", "AgentContext.tools", "AgentArguments.tools", "OwnParts.tools", "ChatOptions.tools",

@@ -35,12 +35,15 @@ class TurnFacts:
     """The options that were passed to this run, read-only."""
 
 
+@dataclass(slots=True, kw_only=True)
 class _HasTurnFacts(Sealed):
-    """Base class with a property for each value of `TurnFacts`, which do not change during a run."""
+    """Base class of contexts and requests, with a property for each value of `TurnFacts`, which do not change during a run."""
 
-    __slots__ = ()
+    facts: TurnFacts = field(repr=False)
 
-    facts: TurnFacts
+    def __post_init__(self) -> None:
+        """Reject assignments to fields from now on, except to fields of a context by a running hook."""
+        seal(self)
 
     @property
     def agent_name(self) -> str:
@@ -65,11 +68,6 @@ class HookContext(_HasTurnFacts):
     state: StateCell
     """State that all hooks share during a turn (one run of an agent)."""
     events: HookEvents
-    facts: TurnFacts = field(repr=False)
-
-    def __post_init__(self) -> None:
-        """Reject assignments to fields from now on, except by a running hook."""
-        seal(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -182,11 +180,6 @@ class ModelRequest(_HasTurnFacts):
     options: Mapping[str, JsonValue]
     state: StateCell
     iteration: int
-    facts: TurnFacts = field(repr=False)
-
-    def __post_init__(self) -> None:
-        """Make the request immutable; `override` returns a changed copy."""
-        seal(self)
 
     def override(
         self, *, model: str | None = None, messages: Sequence[Message] | None = None, options: Mapping[str, JsonValue] | None = None
@@ -211,11 +204,6 @@ class FunctionRequest(_HasTurnFacts):
     state: StateCell
     iteration: int
     toolkit: str | None
-    facts: TurnFacts = field(repr=False)
-
-    def __post_init__(self) -> None:
-        """Make the request immutable; `override` returns a changed copy."""
-        seal(self)
 
     def override(self, *, arguments: JsonMapping) -> FunctionRequest:
         """Return a copy of the request with other arguments for the tool."""

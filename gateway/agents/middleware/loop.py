@@ -7,7 +7,7 @@ to a progress log, which the next run receives.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self, cast
 
 from gateway.agents.middleware.judge import (
@@ -57,44 +57,35 @@ class _LoopState:
     feedback: str | None = None
 
 
+@dataclass(eq=False, repr=False)
 class AgentLoopMiddleware(AgentMiddleware):
-    """Agent middleware that repeats the agent's run while `should_continue` returns true. A request for input to a person ends the loop."""
+    """Agent middleware that repeats the agent's run while `should_continue` returns true. A request for input to a person ends the loop.
 
-    def __init__(
-        self,
-        should_continue: LoopCallable,
-        *,
-        max_iterations: int | None = DEFAULT_MAX_ITERATIONS,
-        next_message: LoopCallable | None = None,
-        record_feedback: LoopCallable | None = None,
-        inject_progress: bool = True,
-        fresh_context: bool = False,
-        return_final_only: bool = False,
-        additional_instructions: str | None = None,
-    ) -> None:
-        """Configure the loop. After each run it checks `max_iterations` (`None`: no limit), then `should_continue`, then logs progress.
+    After each run it checks `max_iterations`, then `should_continue`, then logs progress. The constructor raises `ValueError` if
+    `max_iterations` is less than 1.
+    """
 
-        - `should_continue` returns a bool, or a bool and a text, which `next_message` and `record_feedback` receive as `feedback`.
-        - `next_message` returns the input of the next run, or `None` for the same messages.
-        - `record_feedback` returns the run's entry for the progress log; by default the entry is the response's text.
-        - `inject_progress` puts the log before the next input, as a user message. With a session, this is only the log's last entry.
-        - `fresh_context` starts each run from the original messages and the session as it was before the loop, with the whole log.
-        - `return_final_only` omits earlier runs from the response. A stream contains all runs; its final response is that of the last run.
-        - `additional_instructions` are put before the original messages as a system message.
+    should_continue: LoopCallable
+    """Returns a bool, or a bool and a text, which `next_message` and `record_feedback` receive as `feedback`."""
+    _: KW_ONLY
+    max_iterations: int | None = DEFAULT_MAX_ITERATIONS
+    """Maximum number of runs; `None` for no limit."""
+    next_message: LoopCallable | None = None
+    """Returns the input of the next run, or `None` for the same messages."""
+    record_feedback: LoopCallable | None = None
+    """Returns the run's entry for the progress log; by default the entry is the response's text."""
+    inject_progress: bool = True
+    """Whether the log is put before the next input, as a user message. With a session, this is only the log's last entry."""
+    fresh_context: bool = False
+    """Whether each run starts from the original messages and the session as it was before the loop, with the whole log."""
+    return_final_only: bool = False
+    """Whether earlier runs are omitted from the response. A stream contains all runs; its final response is that of the last run."""
+    additional_instructions: str | None = None
+    """Text that is put before the original messages as a system message."""
 
-        Raises:
-            ValueError: `max_iterations` is less than 1.
-        """
-        if max_iterations is not None and max_iterations < 1:
+    def __post_init__(self) -> None:
+        if self.max_iterations is not None and self.max_iterations < 1:
             raise ValueError("max_iterations must be at least 1, or None for no limit.")
-        self.should_continue = should_continue
-        self.max_iterations = max_iterations
-        self.next_message = next_message
-        self.record_feedback = record_feedback
-        self.inject_progress = inject_progress
-        self.fresh_context = fresh_context
-        self.return_final_only = return_final_only
-        self.additional_instructions = additional_instructions
 
     @classmethod
     def with_judge(

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
 
 from gateway.chat.chat_context import ChatContext, ChatStream
 from gateway.chat.chat_middleware import ChatMiddleware
 from gateway.errors import ConfigError
-from gateway.json_types import JsonMapping, JsonValue
+from gateway.json_types import JsonValue, map_texts
 from gateway.middleware import CallNext
 from gateway.types.content import Content
 from gateway.types.messages import Message
@@ -143,7 +143,7 @@ class _Values:
             return content
         key = {"function_call": "arguments", "function_result": "result"}.get(content.type, "text")
         value: JsonValue = getattr(content, key)
-        changed = _in_json_text(value, change) if key == "arguments" and isinstance(value, str) else _in_values(value, change)
+        changed = _in_json_text(value, change) if key == "arguments" and isinstance(value, str) else map_texts(value, change)
         if changed == value:
             return content
         mine = copy.copy(content)
@@ -159,24 +159,13 @@ class _Values:
         return known
 
 
-def _in_values(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
-    """Return a copy of a JSON value with `change` applied to every string in it, except keys."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: _in_values(item, change) for key, item in cast("JsonMapping", value).items()}
-    if isinstance(value, list):
-        return [_in_values(item, change) for item in cast("list[JsonValue]", value)]
-    return value
-
-
 def _in_json_text(text: str, change: Callable[[str], str]) -> str:
     """Apply `change` to the strings in tool arguments that a model wrote as JSON text; text that is not JSON is changed as a whole."""
     try:
         decoded: JsonValue = json.loads(text)
     except ValueError:
         return change(text)
-    changed = _in_values(decoded, change)
+    changed = map_texts(decoded, change)
     return text if changed == decoded else json.dumps(changed, ensure_ascii=False)
 
 

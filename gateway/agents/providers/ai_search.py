@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack, cast
 from urllib.parse import quote
 
 from gateway.agents.providers.recalling import RecallingProvider
@@ -105,9 +105,6 @@ class AzureAISearchContextProvider(RecallingProvider):
         self._token = None if credential is None else token_source(credential, SCOPE)
         self._options = options
         self._made: httpx2.AsyncClient | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()

@@ -6,8 +6,7 @@ The extra `foundry-memory` installs the project client.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from typing import Any, ClassVar, Self, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 from gateway.agents.providers.recalling import RecallingProvider
 from gateway.config.settings import load_settings
@@ -54,7 +53,6 @@ class FoundryMemoryProvider(RecallingProvider):
         self.memory_store_name = memory_store_name
         self.scope = scope
         self.update_delay = update_delay
-        self._opened = AsyncExitStack()
         if project_client is None:
             endpoint = project_endpoint or load_settings(_Settings, env_prefix="FOUNDRY_").get("project_endpoint")
             if not endpoint or credential is None:
@@ -64,12 +62,6 @@ class FoundryMemoryProvider(RecallingProvider):
             project_client = projects.AIProjectClient(endpoint=endpoint, credential=credential)
             self._opened.push_async_callback(project_client.close)
         self.project_client = project_client
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._opened.aclose()
 
     async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:
         """Return the owner's memories: general memories, and those that match the run's input.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, ClassVar, Protocol, Self, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import anyio
 import anyio.to_thread
@@ -67,7 +66,6 @@ class Mem0ContextProvider(RecallingProvider):
             raise ValueError("Mem0ContextProvider needs at least one of user_id, agent_id and application_id.")
         self._scopes = [{"user_id": search_user_id or user_id}, {"agent_id": search_agent_id}]
         self.mem0_client = mem0_client
-        self._opened = AsyncExitStack()
         self._making = anyio.Lock()
         if mem0_client is None:
             mem0 = import_extra("mem0", extra="mem0", purpose="Mem0ContextProvider")
@@ -75,12 +73,6 @@ class Mem0ContextProvider(RecallingProvider):
             if not key:
                 raise SettingNotFoundError("Mem0ContextProvider needs mem0_client=, or api_key= (MEM0_API_KEY).")
             self._make = partial(mem0.AsyncMemoryClient, api_key=key)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._opened.aclose()
 
     async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:
         """Return the memories of the configured owners that match the run's input, without duplicates."""

@@ -171,9 +171,9 @@ def slug_of(topic: str) -> str:
     return slug or "memory-topic"
 
 
-def timestamp(moment: datetime | None = None) -> str:
-    """Return `moment`, or the current time in UTC, in ISO 8601 format without fractions of seconds."""
-    return (moment or datetime.now(UTC)).replace(microsecond=0).isoformat()
+def timestamp() -> str:
+    """Return the current time in UTC, in ISO 8601 format without fractions of seconds."""
+    return datetime.now(UTC).replace(microsecond=0).isoformat()
 
 
 def _unique(texts: Sequence[str]) -> list[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from contextlib import AsyncExitStack
+from typing import ClassVar, Self
 
 from gateway.json_types import JsonObject
 from gateway.sessions.session import AgentSession, SupportsAgentRun
@@ -33,6 +34,14 @@ class RecallingProvider(ContextProvider):
         """Configure the provider. `context_prompt` is put before the texts that a search finds."""
         super().__init__(source_id)
         self.context_prompt = context_prompt or self.DEFAULT_CONTEXT_PROMPT
+        self._opened = AsyncExitStack()
+        """Closes the clients that the provider opened itself."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._opened.aclose()
 
     @abstractmethod
     async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:

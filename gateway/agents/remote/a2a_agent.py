@@ -190,8 +190,7 @@ class A2AAgent(BaseAgent):
         Raises:
             AgentError: The remote agent cannot be reached, or its task failed.
         """
-        async with self._errors_converted():
-            client = await self._connect()
+        async with self._connected() as client:
             task = self._task(continuation_token)
             updates = await self._fetch(client, task)
         if not task.is_over:
@@ -204,8 +203,8 @@ class A2AAgent(BaseAgent):
         Raises:
             AgentError: The connection to the remote agent cannot be opened.
         """
-        async with self._errors_converted():
-            await self._cancel(await self._connect(), self._task(continuation_token))
+        async with self._connected() as client:
+            await self._cancel(client, self._task(continuation_token))
 
     async def reach(self) -> None:
         """Check that the remote agent can be reached, by fetching its agent card. No task is started.
@@ -213,22 +212,22 @@ class A2AAgent(BaseAgent):
         Raises:
             AgentError: The remote agent cannot be reached or used.
         """
-        async with self._errors_converted():
-            await self._connect()
+        async with self._connected():
+            pass
 
     @property
     def _label(self) -> str:
         return self.name or self._url or self.id
 
     @asynccontextmanager
-    async def _errors_converted(self) -> AsyncGenerator[None]:
-        """Convert errors of the package `a2a-sdk` and its HTTP client inside a `with` block to `AgentError`."""
+    async def _connected(self) -> AsyncGenerator[Client]:
+        """Yield the `a2a-sdk` client. Errors of that package and its HTTP client become `AgentError`, also inside the `with` block."""
         try:
             import a2a.client  # noqa: F401  # pyright: ignore[reportUnusedImport]  # checks that the package is installed
         except ImportError:
             raise AgentError(INSTALL_HINT) from None
         try:
-            yield
+            yield await self._connect()
         except _errors() as error:
             raise AgentError(f"The remote agent {self._label!r} cannot be used: {error or type(error).__name__}") from error
 
@@ -287,8 +286,7 @@ class A2AAgent(BaseAgent):
         goes_on: Callable[[], Awaitable[bool]] | None = None,
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
         known: JsonObject = session.state.setdefault(STATE_KEY, {})
-        async with self._errors_converted():
-            client = await self._connect()
+        async with self._connected() as client:
             task = self._task(token or known)
             task.note = note
             try:

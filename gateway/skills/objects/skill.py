@@ -9,6 +9,7 @@ import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -32,34 +33,30 @@ class ScriptRefused(SkillError, TypeError, ValueError):
         super().__init__(message, code="script-arguments")
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SkillFrontmatter:
-    """Name, description and other frontmatter fields of a skill. The constructor checks them; later assignments are not checked."""
+    """Name, description and other frontmatter fields of a skill. The constructor checks them; later assignments are not checked.
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        description: str,
-        license: str | None = None,
-        compatibility: str | None = None,
-        allowed_tools: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> None:
-        """Check and store the fields. `allowed_tools` is separated by spaces; `metadata` is copied.
+    The constructor raises `ValueError` if `name`, `description` or `compatibility` breaks the Agent Skills rules.
+    """
 
-        Raises:
-            ValueError: `name`, `description` or `compatibility` breaks the Agent Skills rules.
-        """
-        fields = {"name": name, "description": description, **({"compatibility": compatibility} if compatibility else {})}
-        for finding in check_fields(fields, name):
+    name: str
+    description: str
+    license: str | None = None
+    compatibility: str | None = None
+    allowed_tools: str | None = None
+    """Names of tools, separated by spaces."""
+    metadata: Mapping[str, str] | None = None
+    """Further fields. The constructor copies them."""
+
+    def __post_init__(self) -> None:
+        fields = {"name": self.name, "description": self.description}
+        if self.compatibility:
+            fields["compatibility"] = self.compatibility
+        for finding in check_fields(fields, self.name):
             if finding.code != "control-characters":
-                raise ValueError(f"Skill {name!r}: {finding.message.partition(TOOLS_ONLY)[0]}")
-        self.name = name
-        self.description = description
-        self.license = license
-        self.compatibility = compatibility
-        self.allowed_tools = allowed_tools
-        self.metadata: dict[str, str] | None = None if metadata is None else dict(metadata)
+                raise ValueError(f"Skill {self.name!r}: {finding.message.partition(TOOLS_ONLY)[0]}")
+        self.metadata = None if self.metadata is None else dict(self.metadata)
 
 
 class _Member:
