@@ -7,29 +7,14 @@ conversation, and pass it to the client that created it.
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired, TypedDict, cast
+from typing import NotRequired, TypedDict, cast
 
 from gateway.errors import ChatClientInvalidRequestException
 from gateway.json_types import JsonMapping, members_of
 from gateway.types.options import ChatOptions
 
 STATUS = "status"
-"""Key in the additional properties of a response. The value is a `LongRunningStatus`, or a status that only the provider defines."""
-
-LongRunningStatus = Literal[
-    "queued",
-    "in_progress",
-    "completed",
-    "cancelled",
-    "failed",
-    "requires_action",
-    "expired",
-    "rejected",
-    "auth_required",
-    "input_required",
-    "unknown",
-]
-"""Status of a background response, or of another long-running operation of an agent."""
+"""Key in the additional properties of a response. The value is a status such as `queued`, or one that only the provider defines."""
 
 _OTHER_WORDS = {
     "canceled": "cancelled",
@@ -41,7 +26,7 @@ _OTHER_WORDS = {
     "succeeded": "completed",
     "action_required": "requires_action",
 }
-"""Status names of providers and protocols → the `LongRunningStatus` with the same meaning."""
+"""Status names of providers and protocols → Moongate's name for the same status."""
 
 UNFINISHED = frozenset({"queued", "in_progress"})
 """The statuses of a background response that is not finished."""
@@ -56,7 +41,7 @@ class OpenAIContinuationToken(TypedDict):
 
 
 def to_status(label: object) -> str:
-    """Convert a provider's status to a `LongRunningStatus`. An unknown status is returned in lower case with underscores."""
+    """Convert a provider's status to Moongate's name for it. An unknown status is returned in lower case with underscores."""
     if not isinstance(label, str) or not label:
         return "unknown"
     plain = label.lower().replace("-", "_").replace(" ", "_")

@@ -1,6 +1,6 @@
-"""Builds the capabilities that the gateway declares, and the results of `initialize` and `server/discover`.
+"""Builds the capabilities that the gateway declares, and the results of `initialize` and `server/discover` that the fast path sends.
 
-The fast path (without the MCP SDK) and the SDK path use it.
+The SDK path takes only the capabilities from here: the MCP SDK builds these results itself.
 """
 
 from __future__ import annotations

@@ -168,9 +168,9 @@ class GatewayServer:
             runner,
             self.calls,
             group,
-            self._instructions,
+            self._instructions_for,
         )
-        made = SdkServer(
+        return SdkServer(
             parts,
             name=str(self.identity["name"]),
             version=str(self.identity["version"]),
@@ -179,11 +179,9 @@ class GatewayServer:
             ask_timeout_seconds=self._ask_timeout_seconds,
             extensions=self.extensions,
         )
-        made.describe(self._local_instructions)
-        return made
 
     def discovery(self, principal: Principal) -> JsonObject:
-        """Return the result of `server/discover` for a caller. The instructions describe only the tools that the caller may use."""
+        """Return the result of `server/discover` for a caller."""
         return discover_result(self._instructions_for(principal), self.extensions)
 
     def introduction(self, version: str, principal: Principal) -> JsonObject:
@@ -191,6 +189,7 @@ class GatewayServer:
         return initialize_result(version, self._instructions_for(principal), self.identity)
 
     def _instructions_for(self, principal: Principal) -> str:
+        """Return the MCP instructions for a caller, which describe only the tools that the caller may use."""
         return self._local_instructions if principal.scopes is None else self._instructions(principal)
 
     @property
@@ -274,8 +273,6 @@ class GatewayServer:
         """Update the instructions and extensions that new clients receive. Called after changes of listings and of the configuration."""
         self._local_instructions = self._instructions(LOCAL)
         self._declare_skills()
-        if self._sdk is not None:
-            self._sdk.describe(self._local_instructions)
 
     def _declare_skills(self) -> None:
         """Declare the MCP skills extension to clients if any source has skills now; else stop declaring it."""

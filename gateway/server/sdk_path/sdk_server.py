@@ -146,6 +146,7 @@ class Parts:
     group: anyio.abc.TaskGroup
     """Task group of the running server, which outlives every request."""
     instructions: Callable[[Principal], str]
+    """Returns the current MCP instructions for a caller."""
 
 
 class SdkServer:
@@ -183,7 +184,7 @@ class SdkServer:
         self.mcp.middleware.append(keep_internals)
         self.mcp.middleware.append(end_lost)
         self.mcp.middleware.append(self._count_call)
-        self.mcp.middleware.append(self._describe_scoped)
+        self.mcp.middleware.append(self._describe)
         self.mcp.middleware.append(
             RequestStateBoundary(
                 RequestStateSecurity(keys=[state_key], ttl=ask_timeout_seconds, bind_principal=lambda ctx: principal_of(ctx).id),
@@ -195,10 +196,6 @@ class SdkServer:
     def close(self) -> None:
         """End every listen stream of 2026 clients, with a proper response to its request."""
         self._listening.close()
-
-    def describe(self, instructions: str) -> None:
-        """Set the MCP `instructions` that new clients receive."""
-        self.mcp.instructions = instructions
 
     async def released(self, session: LegacySession) -> None:
         """Stop watching the resources to which a 2025 session subscribed, because the session ended."""
@@ -262,17 +259,15 @@ class SdkServer:
         if not is_modern(ctx):
             self._parts.clients.session_of(ctx)
 
-    async def _describe_scoped(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Middleware: if a caller's API key has scopes, replace the instructions in results of `initialize` and `server/discover`.
+    async def _describe(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        """Middleware: write the caller's instructions into results of `initialize` and `server/discover`.
 
-        The new instructions describe only the tools that the caller may use. After `initialize`, the middleware also attaches the SDK's
-        connection to a session that was served without the SDK before.
+        After `initialize`, the middleware also attaches the SDK's connection to a session that was served without the SDK before.
         """
         result = await call_next(ctx)
         if ctx.method == "initialize":
             self._parts.clients.adopt_session(ctx)
-        principal = principal_of(ctx)
-        if principal.scopes is None or result is None or ctx.method not in ("initialize", "server/discover"):
+        if result is None or ctx.method not in ("initialize", "server/discover"):
             return result
-        told = {"instructions": self._parts.instructions(principal)}
+        told = {"instructions": self._parts.instructions(principal_of(ctx))}
         return {**result, **told} if isinstance(result, dict) else result.model_copy(update=told)

@@ -54,9 +54,6 @@ _BARE_404 = (METHOD_NOT_FOUND, "Not Found")
 _SESSION_GONE = frozenset({(INVALID_REQUEST, "Session terminated"), (INVALID_REQUEST, "Session not found")})
 """Errors for a request in a session that does not exist: that of the SDK's client for a 404 response, and that of the SDK's server."""
 
-CLOSED = (CONNECTION_CLOSED, "Connection closed")
-"""Error of the SDK's `ClientSession` for a request that has no response because the session has ended: error code and message."""
-
 _TOO_LARGE_EVENT = "SSE stream failed: Server-sent event exceeded"
 _STREAM_BROKE = "SSE stream "
 
@@ -79,6 +76,11 @@ def sdk_failure(server: str, method: str, error: RpcError) -> RequestFailure:
     if beginning in _MALFORMED or (beginning == _BARE_404 and method in NEVER_MISSING):
         return Malformed("the response is not JSON-RPC", server=server)
     return rejected(server, error)
+
+
+def is_closed(error: RpcError) -> bool:
+    """Whether the SDK's `ClientSession` raised this error for a request that has no response because the session has ended."""
+    return (error.code, error.message) == (CONNECTION_CLOSED, "Connection closed")
 
 
 class SdkCarrier(MessageCarrier):

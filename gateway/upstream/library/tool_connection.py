@@ -19,7 +19,7 @@ from gateway.errors import NotSent, OutcomeUnknown, SessionGone, UpstreamError, 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
 from gateway.upstream.carriers.carrier import describe
-from gateway.upstream.carriers.sdk_carrier import CLOSED, sdk_failure
+from gateway.upstream.carriers.sdk_carrier import is_closed, sdk_failure
 from gateway.upstream.library.context_task import ContextTask
 from gateway.upstream.negotiated import Negotiated
 from gateway.upstream.server_session import PLAIN, Envelope, Session
@@ -91,13 +91,10 @@ class ProgramSession:
         return answer.model_dump(mode="json", by_alias=True)
 
     def _translate(self, method: str, error: MCPError) -> UpstreamError:
-        code, text = error.error.code, error.error.message
-        is_closed = (code, text) == CLOSED
-        if is_closed:
-            failure = OutcomeUnknown("the connection closed", server=self.server)
-        else:
-            failure = sdk_failure(self.server, method, RpcError(code, text, error.error.data))
-        if is_closed or isinstance(failure, SessionGone):
+        received = RpcError(error.error.code, error.error.message, error.error.data)
+        has_ended = is_closed(received)
+        failure = OutcomeUnknown("the connection closed", server=self.server) if has_ended else sdk_failure(self.server, method, received)
+        if has_ended or isinstance(failure, SessionGone):
             self.closed.set()
         return describe(failure, method)
 
