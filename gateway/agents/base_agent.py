@@ -16,6 +16,7 @@ from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.sessions.session_context import ContextProvider, accepts
 from gateway.tools.function import ApprovalMode, FunctionTool
 from gateway.tools.invocation import FunctionInvocationContext
+from gateway.tools.run_state import RunStateTool
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
 
@@ -98,7 +99,7 @@ class BaseAgent(FormerMethods):
                 raise UserInputRequired(response.user_input_requests)
             return response.text
 
-        return FunctionTool(
+        return RunStateTool(  # the run's own tools and models record their steps
             run_agent, name=chosen, description=description or self.description or "", schema=schema, approval_mode=approval_mode
         )
 

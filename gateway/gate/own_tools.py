@@ -182,6 +182,9 @@ class _Renamed:
     already wrapped by an object that asks for approvals, so that the person is not asked twice.
     """
 
+    records_steps = True
+    """Tells the gate not to record the call in a durable task: the wrapped tool, or the step of the workflow that calls it, is recorded."""
+
     def __init__(self, tool: Tool, name: str, *, needs_approval: bool | None = None) -> None:
         definition = tool.definition
         needs = definition.needs_approval if needs_approval is None else needs_approval
@@ -194,6 +197,7 @@ class _Approved:
 
     def __init__(self, tool: Tool) -> None:
         self.definition = tool.definition
+        self.records_steps = bool(getattr(tool, "records_steps", False))
         self._tool = tool
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:

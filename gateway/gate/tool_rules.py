@@ -55,7 +55,7 @@ class ToolRules:
     """Whether a call may be sent again, because a second call changes nothing more (`policy.retry_safety`)."""
     is_own: bool = False
     """Whether an agent or workflow defines the tool itself (`gate.own_tools`). Exceptions of the tool then reach the run of the agent or
-    workflow unchanged, and a durable (resumable) task does not record the call as a step."""
+    workflow unchanged."""
     denied: Reject | None = None
     """Rule and reason with which every call is refused; `None` if calls are allowed."""
     is_audited: bool = False

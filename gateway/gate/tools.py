@@ -18,11 +18,13 @@ from gateway.errors import (
     AskExpired,
     AskUnavailable,
     GatewayError,
+    MiddlewareException,
     NotFound,
     PolicyDenied,
     Rejected,
     StorageUnusable,
     ToolFailed,
+    UserInputRequired,
     masked,
     only_cause,
     text_for_caller,
@@ -232,8 +234,13 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return None
 
     def run(self, ctx: CallContext) -> CoroutineType[Any, Any, ToolOutcome]:
-        """Call the tool. In a durable (resumable) task, record the outcome, or return the outcome that is already recorded instead."""
-        return self._settled(ctx) if ctx.ports.durable is None or self._rules.is_own else self._recorded(ctx)
+        """Call the tool. In a durable (resumable) task, record the outcome, or return the outcome that is already recorded instead.
+
+        An agent's or workflow's own tool is not recorded if it records its own steps or runs again in a resumed task (`records_steps`).
+        """
+        if ctx.ports.durable is None or (self._rules.is_own and getattr(self._tool.tool, "records_steps", False)):
+            return self._settled(ctx)
+        return self._recorded(ctx)
 
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
         """Call the tool, and return its outcome. An exception of the tool becomes a result with `isError`, except in two cases.
@@ -290,14 +297,24 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         """Call the tool as a step of a durable (resumable) task, and record the outcome; or return the outcome that is already recorded.
 
         The outcome is judged before it is recorded. A large result that passes unchanged keeps its memory reserved until it is recorded.
+        If an own tool of an agent fails, the error is recorded as a result with `isError`, because the tool may have had its effect; then
+        the exception is raised. An exception that ends or fails the agent's run on purpose is not recorded.
         """
         assert ctx.ports.durable is not None
         claims: list[Releasable] = []
         fresh: ToolOutcome | None = None
+        failure: BaseException | None = None
 
         async def settle(inner: CallContext) -> ToolOutcome:
-            nonlocal fresh
-            outcome = await self._settled(inner)
+            nonlocal fresh, failure
+            try:
+                outcome = await self._settled(inner)
+            except (*CODE_ERRORS, BaseExceptionGroup) as raised:
+                error = only_cause(raised)
+                if not self._rules.is_own or isinstance(error, MiddlewareException | UserInputRequired):
+                    raise
+                failure = raised
+                return self._failed(without_exit(error, ToolFailed))
             if not self.is_plain(outcome):
                 async with inner.limits.clocks[-1].paused():  # judging is not working time of the tool
                     outcome = await self.judge_outcome(outcome, claims)
@@ -314,6 +331,8 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         finally:
             for claim in claims:
                 claim.release()
+        if failure is not None:
+            raise failure
         if fresh is not None:  # unlike the recorded outcome, it still has the JSON that it was read from, which can be sent unchanged
             return fresh
         self._settle(outcome)

@@ -443,12 +443,16 @@ class Recorder:
     def __init__(self, outcome: Any = None) -> None:
         self.outcome = outcome
         self.steps: list[tuple[str, Any]] = []
+        self.forms: list[Any] = []
 
     async def step(self, name: str, work: Any, *, repeatable: Any, ctx: CallContext | None = None) -> Any:
         self.steps.append((name.partition(":")[0], repeatable("key")))
         if isinstance(self.outcome, Exception):
             raise self.outcome
-        return await work("key") if self.outcome is None else self.outcome
+        if self.outcome is not None:
+            return self.outcome
+        self.forms.append(await work("key"))
+        return self.forms[-1]
 
 
 @pytest.mark.parametrize(
@@ -468,10 +472,28 @@ async def test_call_in_durable_task_is_a_step(outcome: Any, said: str, recorded:
     assert steps.steps == [("docs__read", False), ("docs__read", True)]
 
 
-async def test_own_tool_is_not_a_step_of_its_task() -> None:
-    steps, tool = Recorder(), FakeTool(returning(Complete.text("done")))
-    await guarded(tool, rules_of(tool.definition, is_own=True)).call({}, CallContext(ports=CallPorts(durable=cast("Any", steps))))
-    assert steps.steps == []
+class RecordsItself(FakeTool):
+    records_steps = True
+
+
+@pytest.mark.parametrize(("kind", "steps"), [(FakeTool, [("docs__read", False)]), (RecordsItself, [])])
+async def test_own_tool_is_a_step_of_its_task_unless_it_records_itself(kind: type[FakeTool], steps: list[Any]) -> None:
+    recorder, tool = Recorder(), kind(returning(Complete.text("done")))
+    ctx = CallContext(ports=CallPorts(durable=cast("Any", recorder)))
+    assert (await complete(guarded(tool, rules_of(tool.definition, is_own=True)), {}, ctx)).as_text() == "done"
+    assert recorder.steps == steps
+
+
+@pytest.mark.parametrize(
+    ("error", "is_recorded"), [(ValueError("odd"), True), (ToolFailed("odd"), True), (MiddlewareTermination("odd"), False)]
+)
+async def test_failure_of_own_tool_is_recorded_and_raised(error: Exception, is_recorded: bool) -> None:
+    recorder, tool = Recorder(), FakeTool(failing(error))
+    ctx = CallContext(ports=CallPorts(durable=cast("Any", recorder)))
+    with pytest.raises(type(error)) as raised:
+        await guarded(tool, rules_of(tool.definition, is_own=True)).call({}, ctx)
+    assert raised.value is error
+    assert [form["result"]["isError"] for form in recorder.forms] == [True] * is_recorded
 
 
 # -- tasks of servers ----------------------------------------------------------------------------------------------

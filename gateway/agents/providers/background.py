@@ -15,6 +15,7 @@ from gateway.json_types import JsonObject
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.sessions.session_context import ContextProvider, SessionContext
 from gateway.tools.function import FunctionTool
+from gateway.tools.run_state import RunStateTool
 from gateway.types.messages import Message
 
 DEFAULT_BACKGROUND_AGENTS_SOURCE_ID = "background_agents"
@@ -130,7 +131,7 @@ class _BackgroundTools:
             (self.background_agents_continue_task, None),
             (self.background_agents_clear_completed_task, None),
         ]
-        return [FunctionTool[..., Any](function, annotations=annotations) for function, annotations in functions]
+        return [RunStateTool[..., Any](function, annotations=annotations) for function, annotations in functions]
 
     def refresh(self) -> list[BackgroundTaskInfo]:
         """Update the status and results of the session's background tasks in the session's state, and return the tasks."""

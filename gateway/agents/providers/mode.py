@@ -9,7 +9,7 @@ from typing import cast
 from gateway.json_types import JsonObject
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.sessions.session_context import ContextProvider, SessionContext
-from gateway.tools.function import FunctionTool
+from gateway.tools.run_state import RunStateTool
 from gateway.types.messages import Message
 
 DEFAULT_MODE_SOURCE_ID = "agent_mode"
@@ -133,7 +133,7 @@ class AgentModeProvider(ContextProvider):
         rules = "".join(f"### {self._shown[name]}\n\n{text}\n\n" for name, text in self.mode_descriptions.items())
         text = (self.instructions or DEFAULT_MODE_INSTRUCTIONS).replace("{available_modes}", rules).replace("{current_mode}", current)
         context.extend_instructions(self.source_id, [text])
-        context.extend_tools(self.source_id, [FunctionTool(mode_set), FunctionTool(mode_get, annotations={"readOnlyHint": True})])
+        context.extend_tools(self.source_id, [RunStateTool(mode_set), RunStateTool(mode_get, annotations={"readOnlyHint": True})])
         if isinstance(previous, str) and previous != current:
             names = {"previous_mode": self._shown.get(previous, previous), "current_mode": self._shown[current]}
             context.extend_messages(self, [Message("user", [DEFAULT_MODE_CHANGE_NOTIFICATION.format(**names)])])

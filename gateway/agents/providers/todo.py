@@ -16,6 +16,7 @@ from gateway.json_types import JsonObject
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.sessions.session_context import ContextProvider, SessionContext
 from gateway.tools.function import FunctionTool
+from gateway.tools.run_state import RunStateTool
 from gateway.types.messages import Message
 
 DEFAULT_TODO_SOURCE_ID = "todo"
@@ -87,7 +88,8 @@ class _TodoTools:
             "todos_get_all": self.everything,
         }
         hints = {"todos_get_remaining": {"readOnlyHint": True}, "todos_get_all": {"readOnlyHint": True}}
-        return [FunctionTool[..., Any](function, name=name, annotations=hints.get(name)) for name, function in functions.items()]
+        made = RunStateTool[..., Any] if isinstance(self._store, TodoSessionStore) else FunctionTool[..., Any]
+        return [made(function, name=name, annotations=hints.get(name)) for name, function in functions.items()]
 
     async def add(self, todos: list[TodoEntry]) -> str:
         """Add one or more items to the todo list."""

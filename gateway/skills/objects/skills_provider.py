@@ -35,6 +35,7 @@ from gateway.skills.render import provider_instructions
 from gateway.tools.base import Tool
 from gateway.tools.function import FunctionTool
 from gateway.tools.invocation import FunctionInvocationContext
+from gateway.tools.run_state import RunStateTool
 
 logger = logging.getLogger(__name__)
 
@@ -182,11 +183,11 @@ class SkillsProvider(ContextProvider):
             (calls.run_skill_script, "Run a script of a loaded skill."),
         ]
         return [
-            FunctionTool(
+            (RunStateTool if call.__name__ in _READING_TOOLS else FunctionTool)(  # `load_skill` may remove tools from the run
                 call,
                 description=description,
                 approval_mode="never_require" if self._free[call.__name__] else "always_require",
-                annotations=None if call.__name__ == self.RUN_SKILL_SCRIPT_TOOL_NAME else {"readOnlyHint": True},
+                annotations={"readOnlyHint": True} if call.__name__ in _READING_TOOLS else None,
             )
             for call, description in described
         ]
