@@ -238,9 +238,8 @@ class ToolCall(_ToolRequest[ToolOutcome]):
 
         An agent's or workflow's own tool is not recorded if it records its own steps or runs again in a resumed task (`records_steps`).
         """
-        if ctx.ports.durable is None or (self._rules.is_own and getattr(self._tool.tool, "records_steps", False)):
-            return self._settled(ctx)
-        return self._recorded(ctx)
+        is_step = not (self._rules.is_own and getattr(self._tool.tool, "records_steps", False))
+        return self._recorded(ctx) if is_step and ctx.ports.durable is not None else self._settled(ctx)
 
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
         """Call the tool, and return its outcome. An exception of the tool becomes a result with `isError`, except in two cases.
