@@ -74,7 +74,7 @@ class _Out:
                 await anyio.to_thread.run_sync(self._write_all, data, abandon_on_cancel=True)
 
     def _has_room(self) -> bool:
-        """Whether `SHORT_BYTES` can be written without blocking. False on Windows, where a pipe cannot be polled."""
+        """Whether `SHORT_BYTES` can be written without blocking. False on Windows, because a pipe cannot be polled there."""
         return sys.platform != "win32" and any(event == select.POLLOUT for _, event in self._poll.poll(0))
 
     def _write_all(self, data: bytes) -> None:
