@@ -1,9 +1,8 @@
 """Serves one MCP client over standard input and output, when the client started the gateway as a child process.
 
-Standard input is polled, not read by a blocked thread, so a signal can end the gateway while the client keeps its pipe open. While the
-client is served, descriptors 0 and 1 are redirected: child processes cannot read the client's messages, and stray prints go to stderr.
-Serving ends when the client closes the pipe. If standard input cannot be polled (a file, or Windows), the loop of the MCP SDK serves the
-client.
+Standard input is polled, so a signal can end the gateway while the client keeps its pipe open; a thread reads input that cannot be polled
+(a file, or Windows). While the client is served, descriptors 0 and 1 are redirected: child processes cannot read the client's messages, and
+stray prints go to stderr. Serving ends when the client closes the pipe, or at the end of the file.
 """
 
 from __future__ import annotations
@@ -12,14 +11,12 @@ import os
 import select
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import contextmanager, suppress
-from typing import Protocol, cast
+from contextlib import contextmanager
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
 
-from gateway.sdk import load
-from gateway.server.bodies import problem_of
 from gateway.server.dispatch import LineDispatch, ServerParts
 from gateway.server.parked import ParkedCalls
 from gateway.server.startup_answers import READ_SIZE, SHORT_BYTES, AnsweredFilter, EarlyExchange, Listed, StartupAnswers
@@ -44,9 +41,6 @@ async def serve_stdio(server: StdioParts, first: StartupAnswers | None = None, l
 
 
 async def _serve(server: StdioParts, first: StartupAnswers | None, listed: Listed | None) -> None:
-    if sys.platform == "win32" or not _is_pollable(0):
-        await _serve_file(server)
-        return
     with _private(0, _nothing) as wire_in, _private(1, _errors) as wire_out:
         out = _Out(wire_out)
         async with anyio.create_task_group() as tasks:
@@ -61,47 +55,27 @@ async def _serve(server: StdioParts, first: StartupAnswers | None, listed: Liste
             tasks.cancel_scope.cancel()
 
 
-async def _serve_file(server: StdioParts) -> None:
-    sdk = await server.load_sdk()
-    await load("mcp.server.stdio")
-    from mcp.server.stdio import stdio_server
-
-    with _private(0, _nothing) as wire_in:
-        lines = cast("anyio.AsyncFile[str]", _Utf8Lines(wire_in))
-        async with stdio_server(stdin=lines) as (read, write):
-            await sdk.mcp.run(read, write, sdk.mcp.create_initialization_options())
-
-
-class _Utf8Lines:
-    """Reads standard input as lines of text for the MCP SDK's stdio loop.
-
-    A line that must not be parsed, because it is not UTF-8 or has too many JSON values, becomes an empty line, which the SDK skips.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._file = anyio.wrap_file(os.fdopen(descriptor, "rb", closefd=False))
-
-    async def __aiter__(self) -> AsyncGenerator[str, None]:
-        async for line in self._file:
-            yield line.decode() if problem_of(line) is None else ""
-
-
 class _Out:
     """Writes whole lines to a pipe, socket or terminal, in the order of the calls. If the pipe is full, only the writing tasks wait."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._writing = anyio.Lock()
-        self._poll = select.poll()
-        self._poll.register(descriptor, select.POLLOUT)
+        if sys.platform != "win32":
+            self._poll = select.poll()
+            self._poll.register(descriptor, select.POLLOUT)
 
     async def write(self, data: bytes) -> None:
         """Write `data` completely, after all earlier writes."""
         async with self._writing:
-            if len(data) <= SHORT_BYTES and any(event == select.POLLOUT for _, event in self._poll.poll(0)):
+            if len(data) <= SHORT_BYTES and self._has_room():
                 data = data[os.write(self._descriptor, data) :]
             if data:
                 await anyio.to_thread.run_sync(self._write_all, data, abandon_on_cancel=True)
+
+    def _has_room(self) -> bool:
+        """Whether `SHORT_BYTES` can be written without blocking. False on Windows, because a pipe cannot be polled there."""
+        return sys.platform != "win32" and any(event == select.POLLOUT for _, event in self._poll.poll(0))
 
     def _write_all(self, data: bytes) -> None:
         left = memoryview(data)
@@ -110,16 +84,18 @@ class _Out:
 
 
 async def _lines(descriptor: int, data: bytes = b"") -> AsyncGenerator[bytes, None]:
-    """Yield the lines that arrive at a pipe, socket or terminal, without line ends. Waiting for a line can be cancelled.
+    """Yield the lines of standard input, of which `descriptor` is a duplicate, without line ends. Waiting for a line can be cancelled.
 
     `data` is input that was read before; its lines come first.
     """
     pending: list[bytes] = []
+    is_pollable = _is_pollable(descriptor)
     while True:
-        if not data:
-            with suppress(PermissionError):  # a regular file cannot be polled, but is always readable
-                await anyio.wait_readable(descriptor)
+        if not data and is_pollable:
+            await anyio.wait_readable(descriptor)
             data = os.read(descriptor, READ_SIZE)
+        elif not data:
+            data = await anyio.to_thread.run_sync(os.read, descriptor, READ_SIZE, abandon_on_cancel=True)
         is_over = not data
         *complete, rest = data.split(b"\n")
         for line in complete:
@@ -139,7 +115,7 @@ async def _lines(descriptor: int, data: bytes = b"") -> AsyncGenerator[bytes, No
 def _private(number: int, diversion: Callable[[], int]) -> Generator[int, None, None]:
     """Redirect standard descriptor `number` (0 or 1) to the file that `diversion` opens, and yield a duplicate of the original.
 
-    On exit the original is restored. The duplicate of descriptor 1 stays open then, because a thread may still be writing to it.
+    On exit the original is restored. The duplicate stays open, because a thread may still use it.
     """
     if sys.platform == "win32":
         private = os.dup(number)
@@ -154,8 +130,6 @@ def _private(number: int, diversion: Callable[[], int]) -> Generator[int, None, 
     finally:
         os.dup2(private, number)
         os.close(other)
-        if number == 0:
-            os.close(private)
 
 
 def _nothing() -> int:
@@ -171,8 +145,8 @@ def _errors() -> int:
 
 
 def _is_pollable(descriptor: int) -> bool:
-    """Whether a descriptor can be polled: true for pipes, sockets and terminals, false for regular files."""
+    """Whether a descriptor can be polled: true for pipes, sockets and terminals, false for files, the null device, and on Windows."""
     import stat
 
     mode = os.fstat(descriptor).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
+    return sys.platform != "win32" and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor))

@@ -267,10 +267,59 @@ def start_of(process: subprocess.Popen[str]) -> list[str]:
     return lines
 
 
-def test_input_that_is_a_file_is_read_to_its_end(tmp_path: Path) -> None:
-    write_gateway(tmp_path, storage={"dir": "state"})
-    (tmp_path / "input").write_text(json.dumps(HELLO) + "\n")
+MODERN: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
+    "2025": [
+        HELLO,
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
+        {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "up__echo", "arguments": {"text": "é"}}},
+    ],
+    "2026": [
+        {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": MODERN}},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {"_meta": MODERN}},
+        {
+            "jsonrpc": "2.0",
+            "id": 3,
+            "method": "tools/call",
+            "params": {"name": "up__echo", "arguments": {"text": "é"}, "_meta": MODERN},
+        },
+    ],
+}
+
+
+@pytest.mark.parametrize("era", CONVERSATIONS)
+def test_input_from_a_file_is_answered_like_a_pipe(tmp_path: Path, era: str) -> None:
+    write_gateway(tmp_path, mcpServers={"up": upstream_stdio()}, storage={"dir": "state"})
+    assert moongate("call", "up__echo", "text=x", cwd=tmp_path).code == 0  # stores the server's listing for the next starts
+    lines = [json.dumps(message, ensure_ascii=False).encode() for message in CONVERSATIONS[era]]
+    lines.insert(-1, b'{"jsonrpc": "2.0", "id": 4, "method": "p\xffng"}')
+    (tmp_path / "input").write_bytes(b"\n".join(lines))  # the last line has no line end
     argv = [sys.executable, "-m", "gateway", "run", "--stdio"]
-    with (tmp_path / "input").open() as given:
-        done = subprocess.run(argv, cwd=tmp_path, env=environment(tmp_path), stdin=given, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, json.loads(done.stdout)["id"]) == (0, 1), done.stderr
+    with (tmp_path / "input").open("rb") as file:
+        from_file = subprocess.run(argv, cwd=tmp_path, env=environment(tmp_path), stdin=file, capture_output=True, timeout=60)
+    piped = (tmp_path / "input").read_bytes()
+    from_pipe = subprocess.run(argv, cwd=tmp_path, env=environment(tmp_path), input=piped, capture_output=True, timeout=60)
+    assert (from_file.returncode, from_pipe.returncode) == (0, 0), from_file.stderr.decode()[-2000:]
+    answers = responses(from_file.stdout)
+    assert answers == responses(from_pipe.stdout)
+    assert answers.keys() == {1, 2, 3, None}
+    assert answers[3]["result"]["content"][0]["text"] == "é"
+    assert "UTF-8" in answers[None]["error"]["message"]
+
+
+def responses(output: bytes) -> dict[int | None, dict[str, Any]]:
+    """JSON-RPC id → response, of all responses in the lines of an output."""
+    messages: list[dict[str, Any]] = [json.loads(line) for line in output.splitlines()]
+    found = {message.get("id"): message for message in messages if "method" not in message}
+    del found[1]["result"]["instructions"]  # they name the state of the servers at the start
+    return found
+
+
+def test_null_device_as_input_ends_it(tmp_path: Path) -> None:
+    write_gateway(tmp_path, storage={"dir": "state"})
+    argv = [sys.executable, "-m", "gateway", "run", "--stdio"]
+    empty = subprocess.DEVNULL
+    done = subprocess.run(argv, cwd=tmp_path, env=environment(tmp_path), stdin=empty, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "Traceback" not in done.stderr
