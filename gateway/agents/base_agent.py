@@ -16,7 +16,7 @@ from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.sessions.session_context import ContextProvider, accepts
 from gateway.tools.function import ApprovalMode, FunctionTool
 from gateway.tools.invocation import FunctionInvocationContext
-from gateway.tools.run_state import RunStateTool
+from gateway.tools.run_state_tool import RunStateTool
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
 

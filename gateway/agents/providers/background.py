@@ -15,7 +15,7 @@ from gateway.json_types import JsonObject
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.sessions.session_context import ContextProvider, SessionContext
 from gateway.tools.function import FunctionTool
-from gateway.tools.run_state import RunStateTool
+from gateway.tools.run_state_tool import RunStateTool
 from gateway.types.messages import Message
 
 DEFAULT_BACKGROUND_AGENTS_SOURCE_ID = "background_agents"

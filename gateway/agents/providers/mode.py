@@ -9,7 +9,7 @@ from typing import cast
 from gateway.json_types import JsonObject
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.sessions.session_context import ContextProvider, SessionContext
-from gateway.tools.run_state import RunStateTool
+from gateway.tools.run_state_tool import RunStateTool
 from gateway.types.messages import Message
 
 DEFAULT_MODE_SOURCE_ID = "agent_mode"

@@ -16,7 +16,7 @@ from gateway.json_types import JsonObject
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.sessions.session_context import ContextProvider, SessionContext
 from gateway.tools.function import FunctionTool
-from gateway.tools.run_state import RunStateTool
+from gateway.tools.run_state_tool import RunStateTool
 from gateway.types.messages import Message
 
 DEFAULT_TODO_SOURCE_ID = "todo"

@@ -35,7 +35,7 @@ from gateway.skills.render import provider_instructions
 from gateway.tools.base import Tool
 from gateway.tools.function import FunctionTool
 from gateway.tools.invocation import FunctionInvocationContext
-from gateway.tools.run_state import RunStateTool
+from gateway.tools.run_state_tool import RunStateTool
 
 logger = logging.getLogger(__name__)
 
