@@ -285,7 +285,7 @@ def _with_filter(policies: JsonObject, name: str, side: str, tools: list[str]) -
     """Return the section `policies` with the tool names `tools` added to the policy of the server `name`.
 
     They are added to the policy's list `tools.allow` or `tools.deny`, as `side` says. A list `allow` that exists already stays unchanged.
-    The names come from the server's entry, where a key of another MCP host lists them.
+    The names come from a key in the server's entry by which another MCP host filters tools.
     """
     own = as_object(policies.get(name, {}))
     rules = as_object(own.get("tools", {})) if own is not None else None

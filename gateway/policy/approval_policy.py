@@ -117,7 +117,7 @@ def approvers(by: ApprovalBy) -> str:
 
 
 def waits_for(by: ApprovalBy) -> str:
-    """Return words for the people who may approve a call, for a message to the caller who waits: for example `you or an operator`."""
+    """Return words for the people who may approve a call, for a message to the caller itself: for example `you or an operator`."""
     return _APPROVERS[by][0].lower() + _APPROVERS[by][1:]
 
 

@@ -12,10 +12,10 @@ from fnmatch import fnmatchcase
 from gateway.errors import OutcomeUnknown, RequestFailure, SessionGone
 from gateway.json_types import JsonMapping
 
-_REPEATABLE = frozenset(
-    "completion/complete prompts/get resources/directory/read resources/read skills/get skills/list "
-    "tasks/cancel tasks/get tasks/result tasks/update".split()
-)
+_REPEATABLE = frozenset({
+    *("completion/complete", "prompts/get", "resources/directory/read", "resources/read", "skills/get", "skills/list"),
+    *("tasks/cancel", "tasks/get", "tasks/result", "tasks/update"),
+})
 """Methods whose second request has no further effect: it reads, cancels the same task, or gives a task the same answers."""
 
 

@@ -26,6 +26,7 @@ from gateway.errors import (
     Rejected,
     TaskError,
     UpstreamError,
+    UpstreamTimeout,
 )
 from gateway.gate.recorded import FOLLOWED_TASK
 from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of
@@ -119,7 +120,7 @@ class TaskLine(Protocol):
         """Send one request for the call `ctx`, and return its result, in which only the `_meta` keys that the gateway accepts remain.
 
         Opens a broken connection again, and sends a request about a task once more (`may_resend`) unless `resends` is used up. Raises
-        `OutcomeUnknown` or `NotSent` if that fails too.
+        `OutcomeUnknown`, `NotSent` or `UpstreamTimeout` if that fails too.
         """
         ...
 
@@ -352,7 +353,7 @@ class _Followed:
         ctx = self._ctx if method == "tasks/result" else self.quiet
         try:
             return await self._line.send(method, {"taskId": self.id, **(more or {})}, ctx, resends=self._resends)
-        except (OutcomeUnknown, NotSent) as error:
+        except (OutcomeUnknown, NotSent, UpstreamTimeout) as error:
             raise _Abandoned(f"The connection to {self._server!r} was lost while the task of {self._tool!r} ran: {error}") from None
 
     async def _fetch(self, latest: JsonObject) -> JsonObject:
