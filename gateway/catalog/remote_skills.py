@@ -8,7 +8,7 @@ through the catalog, as a client does. The skill library checks digests and fron
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import anyio
@@ -17,8 +17,9 @@ from gateway.catalog.catalog import Catalog
 from gateway.catalog.skills import SkillFace
 from gateway.catalog.source_listing import SourceListing
 from gateway.errors import GatewayError, NotFound, PolicyDenied, SkillError
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.hidden_text import strip_text
+from gateway.skills.backend import SkillBackend
 from gateway.skills.index import file_uri
 from gateway.skills.model import MANIFEST, Skill, SkillFile
 from gateway.skills.remote import INDEX_URI, file_of, index_entries, list_skills, listed_skill, to_skill
@@ -42,25 +43,22 @@ MIN_REST_SECONDS, MAX_REST_SECONDS = 60.0, 3600.0
 """Minimum and maximum time until a server's skills are listed again, in seconds. The server's `ttlMs` is limited to this range."""
 
 
-class RemoteSkills:
+class RemoteSkills(SkillBackend):
     """Stores the skills that the connected servers list, and reads their files, for the gateway's skill index (`SkillBackend`).
 
     Safe for concurrent calls.
     """
 
+    id = BACKEND_ID
+
     def __init__(self, catalog: Catalog) -> None:
         """Create an empty backend. It has no skills until `read_servers` has listed the skills of the servers in `catalog`."""
+        super().__init__()
         self._catalog = catalog
         self._face = SkillFace(catalog)
         self._by_server: dict[str, tuple[Skill, ...]] = {}
         self._served: tuple[Skill, ...] = ()
         self._rest: dict[str, float] = {}
-        self._on_change: Callable[[], None] = lambda: None
-
-    @property
-    def id(self) -> str:
-        """The id of this skill backend, always `server:`."""
-        return BACKEND_ID
 
     @property
     def skills(self) -> Sequence[Skill]:
@@ -71,13 +69,6 @@ class RemoteSkills:
     def refresh_seconds(self) -> float:
         """Seconds until the skills should be listed again: the shortest `ttlMs` of all servers, between one minute and one hour."""
         return min(self._rest.values(), default=MAX_REST_SECONDS)
-
-    def subscribe(self, on_change: Callable[[], None]) -> None:
-        """Register the callback for changes of the list of skills. It replaces a callback registered earlier."""
-        self._on_change = on_change
-
-    async def refresh(self) -> None:
-        """Do nothing, because `SharedSkills` calls `read_servers` after changes of resources and when a `ttlMs` has passed."""
 
     async def ready(self) -> None:
         """Wait, with a deadline, for servers that are still starting. A server has started only when its skills have been listed."""
@@ -202,10 +193,6 @@ class RemoteSkills:
         """Return the id of the server that has the skill, and the URI of the skill's file `path` at this server. Raises `NotFound`."""
         listing, native = self._catalog.locate(file_uri(skill.root_uri, path))
         return listing.entry.source.id, native
-
-    async def run(self, skill: Skill, function: str, args: JsonValue, ctx: CallContext) -> str:
-        """Raise `SkillError`, because the gateway does not run scripts of remote skills."""
-        raise SkillError(f"Scripts of server {skill.origin!r} do not run in the gateway.", code="scripts-off")
 
     def _put(self, old: Skill, now: Skill | None) -> None:
         known = self._by_server.get(old.origin, ())

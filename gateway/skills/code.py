@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Container, Sequence
 from dataclasses import replace
 from inspect import isabstract, isclass
 from pathlib import Path
@@ -19,15 +19,16 @@ from typing import cast
 from pydantic_core import to_json
 
 from gateway.diagnostics import Diagnostic
-from gateway.errors import CODE_ERRORS, ConfigError, GatewayError, NotFound, SkillError, ToolFailed, describe_error
+from gateway.errors import CODE_ERRORS, ConfigError, GatewayError, NotFound, ToolFailed, describe_error
 from gateway.json_types import JsonValue
 from gateway.policy.skill_policy import NAME, is_safe_name
-from gateway.skills.index import SOURCE_ID, own_uri, published
+from gateway.skills.backend import SkillBackend
+from gateway.skills.index import published
 from gateway.skills.mime import MARKDOWN, mime_type_of
-from gateway.skills.model import MANIFEST, MAX_SKILL_BYTES, SkillFile, SkillReport, verdict_of
+from gateway.skills.model import MANIFEST, SkillFile, SkillReport, verdict_of
 from gateway.skills.model import Skill as ServedSkill
 from gateway.skills.objects.code_skills import ClassSkill, InlineSkill, InlineSkillResource
-from gateway.skills.objects.skill import DefinedSkill, FileSkill, ScriptArguments, Skill, SkillFrontmatter, to_member
+from gateway.skills.objects.skill import DefinedSkill, FileSkill, ScriptArguments, Skill, SkillFrontmatter, to_member, use_member
 from gateway.skills.objects.sources import SkillsSource, fetch
 from gateway.skills.parser import parse_skill
 from gateway.tools.context import CallContext
@@ -41,11 +42,13 @@ BACKEND_ID = "code:"
 It differs from the first part of the keys of skills in folders, which is an absolute path."""
 
 
-class CodeSkills:
+class CodeSkills(SkillBackend):
     """A `SkillBackend` that provides the configured skills that are Python objects.
 
     `start` imports the objects, and `refresh` reads their skills again.
     """
+
+    id = BACKEND_ID
 
     def __init__(self, references: Sequence[str], *, base_dir: Path, strict: bool = False) -> None:
         """Store the settings. Nothing is imported before `start`.
@@ -53,30 +56,21 @@ class CodeSkills:
         `references` name the Python objects, as `module` or `module:name`; modules are looked up in the folder `base_dir` first. `strict`
         refuses skills with warnings.
         """
+        super().__init__()
         self._references = list(dict.fromkeys(references))
         self._base_dir = base_dir
         self._strict = strict
         self._found: list[tuple[str, Skill | SkillsSource]] = []
         self._served: dict[str, tuple[Skill, ServedSkill]] = {}
         """Skill name → the Python object, and the skill that was made from it for the skill index."""
-        self._on_change: Callable[[], None] = lambda: None
         self._failed: list[SkillReport] = []
         self.problems: list[SkillReport] = []
         """One report for each skill that is refused or served with a warning, and for each reference that cannot be imported or read."""
 
     @property
-    def id(self) -> str:
-        """The id of this skill backend: always `code:`."""
-        return BACKEND_ID
-
-    @property
     def skills(self) -> Sequence[ServedSkill]:
         """The skills that the last refresh found, in the order of `skills.objects` in the configuration."""
         return [skill for _, skill in self._served.values()]
-
-    def subscribe(self, on_change: Callable[[], None]) -> None:
-        """Register the callback that is called after `skills` changed. It replaces a callback registered earlier."""
-        self._on_change = on_change
 
     async def start(self) -> None:
         """Import the Python objects that `skills.objects` of the configuration names, and read their skills.
@@ -142,9 +136,6 @@ class CodeSkills:
             problems.append(SkillReport(reference, name, verdict, is_served and made.is_listed, made.diagnostics))
         return made if is_served else None
 
-    async def ready(self) -> None:
-        """Return at once, because `start` has already read every skill."""
-
     async def renew(self, skill: ServedSkill, ctx: CallContext) -> ServedSkill:
         """Read every skill object again, and return the new version of `skill` under the id that `skill` has.
 
@@ -164,7 +155,6 @@ class CodeSkills:
 
         Raises:
             NotFound: The skill has no such file.
-            SkillError: The file is larger than `MAX_SKILL_BYTES` (code `too-large`).
             ToolFailed: The skill's code fails.
         """
         file, found = skill.files.get(path), self._object(skill)
@@ -173,18 +163,8 @@ class CodeSkills:
         if path == MANIFEST:
             data = (manifest_of(found) or await _content(skill, found)).encode()
         else:
-            resource = await found.get_resource(path)
-            if resource is None:
-                raise NotFound("resource", path)
-            data = _to_bytes(await _run_code(skill, f"give {path!r}", resource.read))
-        if len(data) > MAX_SKILL_BYTES:
-            text = f"{path!r} of skill {skill.id!r} has {len(data)} bytes; {MAX_SKILL_BYTES} are allowed. Return less."
-            raise SkillError(text, code="too-large")
+            data = _to_bytes(await _run_code(skill, f"give {path!r}", use_member(found, "resource", path, None, {})))
         return file, data
-
-    def locate(self, skill: ServedSkill, path: str) -> tuple[str, str]:
-        """Return the id of the source that publishes the file, which is the gateway itself (`skill`), and the file's URI at the gateway."""
-        return SOURCE_ID, own_uri(skill, path)
 
     async def run(self, skill: ServedSkill, function: str, args: JsonValue, ctx: CallContext) -> str:
         """Call a script of the skill, which is a Python function, and return its result as text.
@@ -194,12 +174,8 @@ class CodeSkills:
             SkillError: The arguments do not fit.
             ToolFailed: The script fails.
         """
-        found = self._object(skill)
-        script = await found.get_script(function)
-        if script is None:
-            raise NotFound("script", function)
-        given = cast("ScriptArguments", args)
-        value = await _run_code(skill, f"run {function!r}", lambda: script.run(found, given))
+        work = use_member(self._object(skill), "script", function, cast("ScriptArguments", args), {})
+        value = await _run_code(skill, f"run {function!r}", work)
         return _to_bytes(value).decode("utf-8", errors="replace")
 
     def _object(self, skill: ServedSkill) -> Skill:
@@ -208,7 +184,7 @@ class CodeSkills:
         return found[0]
 
 
-async def _run_code(skill: ServedSkill, what: str, work: Callable[[], Awaitable[object]]) -> object:
+async def _run_code(skill: ServedSkill, what: str, work: Awaitable[object]) -> object:
     """Run code of a skill, and return its result. `what` names the action in the error message.
 
     Raises:
@@ -216,7 +192,7 @@ async def _run_code(skill: ServedSkill, what: str, work: Callable[[], Awaitable[
         ToolFailed: The code raised any other exception.
     """
     try:
-        return await work()
+        return await work
     except GatewayError:
         raise
     except CODE_ERRORS as error:
@@ -229,7 +205,7 @@ async def _content(skill: ServedSkill, found: Skill) -> str:
 
     If the text has no frontmatter, the skill's own frontmatter is put before it.
     """
-    text = str(await _run_code(skill, "be loaded", found.get_content))
+    text = str(await _run_code(skill, "be loaded", found.get_content()))
     return text if text.startswith("---\n") else _header(found.frontmatter) + text
 
 

@@ -85,8 +85,7 @@ def find_skill(
         raise ToolFailed(f"{len(found)} skills are called {name!r}; pass one of these as skill_name: {candidates}.")
     if not name.strip():
         raise ToolFailed("skill_name is empty; pass the name of a skill. search_skills finds it.")
-    near = similar(name, [index.handle(s) for s in among(index.for_models)])
-    hint = f"Did you mean {near}?" if near else "Find its name with search_skills."
+    hint = suggestion(name, [index.handle(s) for s in among(index.for_models)], "Find its name with search_skills.")
     raise ToolFailed(f"Unknown skill {one_line(name, 100)!r}. {hint}")
 
 
@@ -102,11 +101,15 @@ def skills_of_file(index: SkillIndex, names: Sequence[str]) -> list[Skill]:
         raise SkillError(str(error), code="unknown-skill") from None
 
 
-def similar(name: str, known: Iterable[str]) -> str:
-    """Return up to three of the names in `known` that resemble `name`, joined and quoted for an error message; empty if none is similar."""
+def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return the question whether up to three of the names in `known` are meant by `name`; the text `otherwise` if none is similar.
+
+    Error messages end with it.
+    """
     folded = {k.casefold(): k for k in known}
     wanted = name.strip().casefold()[:200]
     matches = difflib.get_close_matches(wanted, folded, n=3, cutoff=0.6)
     if wanted:
         matches += [k for k in folded if k not in matches and (wanted in k or k.rsplit("/", 1)[-1] == wanted.rsplit("/", 1)[-1])]
-    return " or ".join(repr(folded[m]) for m in matches[:3])
+    near = " or ".join(repr(folded[m]) for m in matches[:3])
+    return f"Did you mean {near}?" if near else otherwise

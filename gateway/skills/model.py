@@ -33,6 +33,15 @@ def is_manifest(path: str) -> bool:
     return path.rpartition("/")[2].upper() == MANIFEST.upper()
 
 
+def spelled(name: str, known: Iterable[str]) -> str | None:
+    """Return the one of the `known` names of files or scripts that `name`, written by a model, refers to; `None` if there is none.
+
+    A name that differs only in upper and lower case is returned if no name is equal.
+    """
+    names, folded = list(known), name.casefold()
+    return name if name in names else next((other for other in names if other.casefold() == folded), None)
+
+
 def digest_of(data: bytes) -> str:
     """Return the SHA-256 digest of `data` as `sha256:` and 64 hexadecimal digits."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"

@@ -18,7 +18,7 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of, o
 from gateway.policy.skill_policy import is_safe_name, is_skill_name, judge_entry
 from gateway.skills.index import SCHEME, file_uri
 from gateway.skills.mime import MARKDOWN, SCRIPT_SUFFIXES, mime_type_of, suffix_of
-from gateway.skills.model import MANIFEST, Skill, SkillDocument, SkillFile
+from gateway.skills.model import MANIFEST, MAX_SKILL_BYTES, Skill, SkillDocument, SkillFile
 from gateway.skills.parser import parse_skill
 
 INDEX_URI = "skill://index.json"
@@ -132,10 +132,13 @@ async def read_listed(skill: Skill, path: str, fetch: Fetch, renew: Callable[[Sk
     After each fetch of bytes with another digest, `renew` fetches the skill's entry again. A file without a listed digest is fetched once.
 
     Raises:
-        SkillError: After `MAX_ATTEMPTS` fetches the bytes still differ from the listed digest (code `digest-differs`).
+        SkillError: After `MAX_ATTEMPTS` fetches the bytes still differ from the listed digest (code `digest-differs`), or the file is
+            larger than `MAX_SKILL_BYTES` (code `too-large`).
     """
     for _ in range(MAX_ATTEMPTS):
         file, data = await fetch(skill, path)
+        if len(data) > MAX_SKILL_BYTES:
+            raise SkillError(f"{path!r} of skill {skill.id!r} has {len(data)} bytes; {MAX_SKILL_BYTES} are allowed.", code="too-large")
         now = file.with_content(data)
         if file.is_dynamic or (now.digest, now.size) == (file.digest, file.size):
             return skill, now, data

@@ -145,16 +145,11 @@ def load(index: SkillIndex, skill: Skill) -> LoadedSkill:
     body = whole[:MAX_BODY_CHARS]
     others = [f for path, f in skill.files.items() if path != MANIFEST]
     structured: JsonObject = {
-        "name": skill.name,
-        "skill": handle,
-        "description": one_line(skill.document.description),
-        "origin": skill.origin,
+        **skill_wire(index, skill),
         "body": body,
         "files": [file_wire(f) for f in others[:MAX_LISTED_FILES]],
         "filesOmitted": max(0, len(others) - MAX_LISTED_FILES),
     }
-    if skill.uri:
-        structured["uri"] = skill.uri
     if skill.manifest.digest:
         structured["digest"] = skill.manifest.digest
     attributes = {"name": skill.name, "origin": skill.origin, "uri": skill.uri, "digest": skill.manifest.digest}
@@ -192,6 +187,16 @@ def _offered(files: Sequence[SkillFile], functions: Sequence[SkillMember]) -> st
 def _function_wire(function: SkillMember) -> JsonObject:
     wire: JsonObject = {"name": function.name, "description": one_line(function.description)}
     return {**wire, "parameters": dict(function.parameters)} if function.parameters else wire
+
+
+def skill_wire(index: SkillIndex, skill: Skill, max_chars: int = MAX_DESCRIPTION_CHARS) -> JsonObject:
+    """Return the fields that describe a skill in the structured content of tool results: name, description, origin and URI.
+
+    `skill` is the text by which a model names the skill. A description longer than `max_chars` is cut.
+    """
+    description = one_line(skill.document.description, max_chars)
+    wire: JsonObject = {"name": skill.name, "skill": index.handle(skill), "description": description, "origin": skill.origin}
+    return {**wire, "uri": skill.uri} if skill.uri else wire
 
 
 def describe_file(file: SkillFile) -> str:
@@ -243,8 +248,9 @@ def provider_instructions(skills: Iterable[tuple[str, str]], template: str | Non
         ValueError: `template` lacks `{skills}`, or has braces that are neither a known placeholder nor doubled.
     """
     named = _named(skills, "  <skill>\n    {0}\n    {1}\n  </skill>")
-    template = template or PROVIDER_TEMPLATE
-    return fill_template(template, named, resource_instructions=RESOURCE_INSTRUCTIONS, runner_instructions=RUNNER_INSTRUCTIONS)
+    return fill_template(
+        template or PROVIDER_TEMPLATE, named, resource_instructions=RESOURCE_INSTRUCTIONS, runner_instructions=RUNNER_INSTRUCTIONS
+    )
 
 
 def _named(skills: Iterable[tuple[str, str]], layout: str) -> str:

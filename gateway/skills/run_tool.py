@@ -10,8 +10,8 @@ from __future__ import annotations
 from gateway.errors import NotFound, SkillError, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.skills.library import SkillLibrary
-from gateway.skills.lookup import check_file, named_skill, similar
-from gateway.skills.model import MANIFEST, Skill
+from gateway.skills.lookup import check_file, named_skill, suggestion
+from gateway.skills.model import MANIFEST, Skill, spelled
 from gateway.skills.sandbox.sandbox import FinishedJob
 from gateway.skills.scripts import ScriptRunner, set_digest
 from gateway.skills.skill_tools import SKILL_NAME, closed_schema, object_schema
@@ -153,13 +153,10 @@ def _script_path(skill: Skill, wanted: str) -> tuple[str, bool]:
     """
     functions = [function.name for function in skill.functions]
     scripts = [*functions, *(path for path, file in skill.files.items() if file.is_script)]
-    plain = wanted.strip().removeprefix("./")
-    for path in (plain, *scripts):
-        if path in scripts and path.casefold() == plain.casefold():
-            return path, path in functions
-    hint = similar(wanted, scripts)
-    known = f"Did you mean {hint}?" if hint else f"Its scripts: {', '.join(scripts[:10]) or 'none'}."
-    raise ToolFailed(f"Skill {skill.name!r} has no script {wanted[:200]!r}. {known}")
+    if (path := spelled(wanted.strip().removeprefix("./"), scripts)) is not None:
+        return path, path in functions
+    hint = suggestion(wanted, scripts, f"Its scripts: {', '.join(scripts[:10]) or 'none'}.")
+    raise ToolFailed(f"Skill {skill.name!r} has no script {wanted[:200]!r}. {hint}")
 
 
 def _to_complete(skill: Skill, path: str, done: FinishedJob) -> Complete:

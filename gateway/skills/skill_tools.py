@@ -22,9 +22,9 @@ from gateway.json_types import JsonObject
 from gateway.policy.decision import PASS
 from gateway.skills.index import SkillIndex, children, file_uri
 from gateway.skills.library import SkillLibrary
-from gateway.skills.lookup import SkillRights, check_file, named_skill, similar, skills_named
-from gateway.skills.model import MANIFEST, Skill, SkillFile
-from gateway.skills.render import catalogue, describe_file, escape, file_wire, load, one_line
+from gateway.skills.lookup import SkillRights, check_file, named_skill, skills_named, suggestion
+from gateway.skills.model import MANIFEST, Skill, SkillFile, spelled
+from gateway.skills.render import catalogue, describe_file, escape, file_wire, load, one_line, skill_wire
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 
@@ -115,7 +115,7 @@ class SearchSkills:
         found, known = rights.readable(found), rights.readable(index.for_models)
         start = _position(str(arguments.get("cursor") or ""), query, [skill.id for skill in found])
         page = found[start : start + limit]
-        structured: JsonObject = {"skills": [_result(index, skill) for skill in page], "total": len(found)}
+        structured: JsonObject = {"skills": [skill_wire(index, skill, RESULT_DESCRIPTION_CHARS) for skill in page], "total": len(found)}
         lines = [_headline(query, len(found), len(known))]
         lines += [f"- {r['skill']}: {r['description']} (from {r['origin']})" for r in structured["skills"]]
         left = len(found) - start - len(page)
@@ -264,26 +264,12 @@ def _resource_path(skill: Skill, wanted: str) -> str | None:
     plain = wanted.removeprefix("./").rstrip("/")
     if plain in ("", "."):
         return ""
-    if plain in skill.files or any(path.startswith(f"{plain}/") for path in skill.files):
-        return plain
-    folded = plain.casefold()
-    return next((path for path in skill.files if path.casefold() == folded), None)
+    return plain if any(path.startswith(f"{plain}/") for path in skill.files) else spelled(plain, skill.files)
 
 
 def _unknown_file(skill: Skill, wanted: str) -> str:
-    near = similar(wanted, skill.files)
-    hint = f"Did you mean {near}?" if near else 'List its files with resource_name ".".'
+    hint = suggestion(wanted, skill.files, 'List its files with resource_name ".".')
     return f"Skill {skill.name!r} has no file {one_line(wanted, 200)!r}. {hint}"
-
-
-def _result(index: SkillIndex, skill: Skill) -> JsonObject:
-    wire: JsonObject = {
-        "name": skill.name,
-        "skill": index.handle(skill),
-        "description": one_line(skill.document.description, RESULT_DESCRIPTION_CHARS),
-        "origin": skill.origin,
-    }
-    return {**wire, "uri": skill.uri} if skill.uri else wire
 
 
 def _headline(query: str, matches: int, total: int) -> str:

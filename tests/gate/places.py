@@ -125,7 +125,6 @@ KNOWN = {
     "gateway/server/sdk_path/task_methods.py TaskMethods._relay: tool.task": "a `GuardedTool`",
     "gateway/server/task_calls.py TaskHandler._state_of_relayed: tool.task": "a `GuardedTool`",
     "gateway/server/task_calls.py TaskHandler.call: drive(await self._catalog.seek(tool))": "a tool of the catalog is behind the gate",
-    "gateway/skills/code.py CodeSkills.fetch: resource.read": "a file of a skill in code, for `SkillLibrary.read`",
     "gateway/skills/code.py CodeSkills.refresh: self.skills": "the list of skills",
     "gateway/skills/library.py SkillLibrary.recheck: self.read": "a skill tool or a read of the source `skill`, behind the gate",
     "gateway/skills/objects/code_skills.py InlineSkillResource.read: run_function(self.function)": (
@@ -134,8 +133,8 @@ KNOWN = {
     "gateway/skills/objects/code_skills.py InlineSkillScript.run: run_function(self.function)": (
         "a skill in code, for a skill tool or read behind the gate"
     ),
-    "gateway/skills/objects/skills_provider.py _SkillCalls.read_skill_resource.read: resource.read": (
-        "a tool of an agent's run; in a gateway behind the gate"
+    "gateway/skills/objects/skill.py use_member: resource.read": (
+        "a skill in code, for a skill tool or read behind the gate, or a tool of `SkillsProvider`, which is a tool of the agent"
     ),
     "gateway/skills/run_tool.py RunSkillScript._files: self._library.read": "a skill tool, behind the gate",
     "gateway/skills/sandbox/kernel.py call: getattr(LIBC, name)": "a function of the C library",

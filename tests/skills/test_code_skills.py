@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway import ClassSkill, FileSkillScript, InlineSkill, InlineSkillResource, InlineSkillScript, SkillFrontmatter
+from gateway.skills.code import CodeSkills
+from gateway.skills.model import MAX_SKILL_BYTES
 from gateway.skills.objects.skill import SkillResource, SkillScript
+from gateway.skills.source import SkillSource
+from tests.skills.on_disk import call
 
 FRONT = SkillFrontmatter(name="units", description="Convert <units> & more.")
 
@@ -201,3 +206,44 @@ def test_mark_above_property_is_an_error(wrapper: Any) -> None:
     for mark in (ClassSkill.resource, ClassSkill.script):
         with pytest.raises(TypeError, match=wrapper.__name__):
             mark(wrapper(len))
+
+
+async def test_member_of_equal_case_is_preferred() -> None:
+    resources = [InlineSkillResource(name=name, content=name) for name in ("Readme", "readme")]
+    skill = InlineSkill(frontmatter=FRONT, instructions="", resources=resources)
+    assert [await read(skill, name) for name in ("readme", "Readme", "README")] == ["readme", "Readme", "Readme"]
+
+
+SERVED = f'''\
+from gateway import InlineSkill, InlineSkillResource, SkillFrontmatter
+
+
+class Broken(InlineSkill):
+    async def get_script(self, name):
+        raise LookupError("no database")
+
+
+front = SkillFrontmatter(name="units", description="Convert units.")
+units = Broken(frontmatter=front, instructions="Convert.", resources=[InlineSkillResource(name="A/b.md", content="text")])
+
+
+@units.resource
+def large():
+    return "x" * ({MAX_SKILL_BYTES} + 1)
+
+
+@units.script
+def convert():
+    return "done"
+'''
+
+
+async def test_gateway_answers_every_failure_of_a_skill_in_code_as_a_tool(tmp_path: Path) -> None:
+    (tmp_path / "served_units.py").write_text(SERVED)
+    code = CodeSkills(["served_units:units"], base_dir=tmp_path)
+    async with SkillSource([], refresh_seconds=0, code=code) as source:
+        assert (await call(source, "read_skill_resource", skill_name="units", resource_name="a/B.md")).structured["text"] == "text"
+        failed = await call(source, "run_skill_script", skill_name="units", script_name="convert")
+        assert failed.is_error and "could not run 'convert': LookupError: no database" in failed.as_text()
+        refused = await call(source, "read_skill_resource", skill_name="units", resource_name="large")
+        assert refused.is_error and f"16777217 bytes; {MAX_SKILL_BYTES} are allowed" in refused.as_text()

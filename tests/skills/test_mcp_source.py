@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 from gateway import MCPSkillsSource, Skill
 from gateway.errors import NotFound
 from gateway.protocol import SKILLS_EXTENSION
-from gateway.skills.model import digest_of
+from gateway.skills.model import MAX_SKILL_BYTES, digest_of
 from gateway.skills.remote import file_of, unlisted_skill
 
 INDEX = "skill://index.json"
@@ -147,6 +147,23 @@ async def test_file_with_another_digest_than_listed_is_refused(caplog: pytest.Lo
         await skill.get_content()
     assert await skill.get_resource("a.md") is None
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+@pytest.mark.requirement(126, "SK13")
+async def test_listed_file_is_found_in_any_case() -> None:
+    files = {"SKILL.md": "x", "Notes.md": "notes"}
+    (skill,) = await MCPSkillsSource(Lister(files, files, files)).get_skills()
+    resource = await skill.get_resource("notes.MD")
+    assert resource is not None and await resource.read() == "notes"
+
+
+@pytest.mark.requirement(126, "SK13")
+async def test_file_larger_than_a_skill_is_refused() -> None:
+    large = "x" * (MAX_SKILL_BYTES + 1)
+    (skill,) = await skills_of({INDEX: index(entry()), "skill://pdf/SKILL.md": large, "skill://pdf/a.md": large})
+    with pytest.raises(ValueError, match="too large"):
+        await skill.get_content()
+    assert await skill.get_resource("a.md") is None
 
 
 @pytest.mark.requirement(126, "SK13")

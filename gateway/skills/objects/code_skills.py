@@ -11,12 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeVar, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 from gateway.json_types import JsonObject
 from gateway.policy.skill_policy import is_skill_name
 from gateway.skills.objects.skill import (
     DefinedSkill,
+    MemberKind,
     ScriptArguments,
     ScriptRefused,
     Skill,
@@ -31,9 +32,6 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 ScriptArgumentParser = Callable[[ScriptArguments], "Mapping[str, Any] | None"]
 """Function that converts the arguments of a script, as the model gave them, to named arguments for the script's Python function."""
-
-
-Kind = Literal["resource", "script"]
 
 
 class MemberDecorator:
@@ -159,7 +157,7 @@ class _CodeSkill(DefinedSkill):
         super().__init__(frontmatter, resources, scripts)
         self._argument_parser = argument_parser
 
-    def _add(self, kind: Kind, function: Callable[..., object], name: str | None, description: str | None) -> None:
+    def _add(self, kind: MemberKind, function: Callable[..., object], name: str | None, description: str | None) -> None:
         name = name or function.__name__
         if kind == "resource":
             self._resources.append(InlineSkillResource(name=name, description=description, function=function))
@@ -205,12 +203,12 @@ _MARK = "_gateway_skill_member"
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    kind: Kind
+    kind: MemberKind
     name: str | None
     description: str | None
 
 
-def _mark(kind: Kind, function: Any, name: str | None, description: str | None) -> None:
+def _mark(kind: MemberKind, function: Any, name: str | None, description: str | None) -> None:
     wrapper = type(function).__name__
     if wrapper in ("property", "classmethod", "staticmethod"):
         raise TypeError(f"@ClassSkill.{kind} must stand below @{wrapper}: write @{wrapper} first.")
@@ -233,7 +231,7 @@ class ClassSkill(_CodeSkill, ABC):
             ValueError: Two resources or two scripts have the same name.
         """
         super().__init__(frontmatter, None, None, argument_parser)
-        taken: set[tuple[Kind, str]] = set()
+        taken: set[tuple[MemberKind, str]] = set()
         for attribute in dict.fromkeys(name for owner in type(self).__mro__ for name in vars(owner)):
             member = inspect.getattr_static(type(self), attribute)
             is_property = isinstance(member, property)

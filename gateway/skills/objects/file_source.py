@@ -11,6 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -117,28 +118,27 @@ def _read_text(root: str, path: str) -> str:
     return read_below(root, path).decode("utf-8")
 
 
+@dataclass(frozen=True, slots=True)
 class FileSelection:
     """Rule for which files of a skill are offered as resources, or which as scripts: by extension, folder and filter."""
 
-    def __init__(
-        self, extensions: Sequence[str], depth: int, folders: Container[str] | None = None, chosen: FileFilter | None = None
-    ) -> None:
-        """Store the rule. A file is offered if it has one of `extensions` and is in the uppermost `depth` levels of the skill's folders.
-
-        With `folders`, the file must also be directly in one of these folders. With `chosen`, this filter must also accept the file.
-        """
-        self._extensions = frozenset(extension.lower() for extension in extensions)
-        self._depth = depth
-        self._folders = folders
-        self._chosen = chosen
+    extensions: Sequence[str]
+    """File extensions to offer, with their dots, in upper or lower case."""
+    depth: int
+    """Levels of folders in the skill whose files are offered; 1 is the skill's own folder only."""
+    folders: Container[str] | None = None
+    """Folders of the skill whose files are offered, without the files of their sub-folders; `None` for all folders."""
+    chosen: FileFilter | None = None
+    """Filter that must also accept the file; `None` accepts all files."""
 
     def has(self, skill: str, path: str) -> bool:
         """Return whether the file `path` of the skill is offered. `SKILL.md` files are never offered."""
-        if is_manifest(path) or path.count("/") >= self._depth or os.path.splitext(path)[1].lower() not in self._extensions:
+        extension = os.path.splitext(path)[1].lower()
+        if is_manifest(path) or path.count("/") >= self.depth or extension not in map(str.lower, self.extensions):
             return False
-        if self._folders is not None and path.rpartition("/")[0] not in self._folders:
+        if self.folders is not None and path.rpartition("/")[0] not in self.folders:
             return False
-        return self._chosen is None or self._chosen(skill, path)
+        return self.chosen is None or self.chosen(skill, path)
 
 
 def _folders(names: Sequence[str] | None) -> frozenset[str] | None:

@@ -19,7 +19,7 @@ import anyio
 from gateway.errors import NotFound, SkillError
 from gateway.json_types import JsonMapping, JsonObject, members_of, objects_in
 from gateway.protocol import SKILLS_EXTENSION
-from gateway.skills.model import MANIFEST, SkillDocument, SkillFile
+from gateway.skills.model import MANIFEST, SkillDocument, SkillFile, spelled
 from gateway.skills.model import Skill as ListedSkill
 from gateway.skills.objects.archives import ArchiveLimits, read_archive
 from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, FileSelection, to_frontmatter
@@ -95,14 +95,16 @@ class MCPSkill(Skill):
         """Return the text of the skill's `SKILL.md`. It is fetched at the first call.
 
         Raises:
-            ValueError: The server sends no text, or a text with another digest than it lists.
+            ValueError: The server sends no text, a text with another digest than it lists, or one larger than `MAX_SKILL_BYTES`.
             MCPError: The read failed.
         """
         if self._content is None:
             try:
                 text = _content_of(await self._read(MANIFEST))
-            except (NotFound, SkillError):
-                raise ValueError(f"The text of {self._uri!r} has another digest than the server lists; it is not used.") from None
+            except (NotFound, SkillError) as error:
+                is_large = isinstance(error, SkillError) and error.code == "too-large"
+                reason = "is too large" if is_large else "has another digest than the server lists"
+                raise ValueError(f"The text of {self._uri!r} {reason}; it is not used.") from None
             if not isinstance(text, str):
                 raise ValueError(f"The server sent no text for {self._uri!r}.")
             self._content = text
@@ -112,7 +114,7 @@ class MCPSkill(Skill):
         """Fetch a file of the skill and return it; `None` if the skill has no such file, or the name points outside the skill."""
         path = name.replace("\\", "/")
         try:
-            result = await _if_found(self._read(path if path in self._listed.files else unquote(path)))
+            result = await _if_found(self._read(spelled(path, self._listed.files) or unquote(path)))
         except (NotFound, SkillError) as error:
             level = logging.DEBUG if isinstance(error, NotFound) else logging.WARNING
             logger.log(level, "resource refused skill=%s name=%r reason=%r", self._frontmatter.name, name, str(error))
@@ -128,7 +130,7 @@ class MCPSkill(Skill):
 
         Raises:
             NotFound: The skill has no such file.
-            SkillError: The bytes keep having another digest than the server lists.
+            SkillError: The bytes keep having another digest than the server lists, or are more than `MAX_SKILL_BYTES`.
             MCPError: The read failed.
         """
         results: list[object] = []

@@ -11,19 +11,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import anyio.to_thread
 
-from gateway.errors import SkillError
+from gateway.errors import NotFound, SkillError
 from gateway.json_types import JsonObject
-from gateway.skills.folders import Changed, read_file
-from gateway.skills.model import SkillMember
+from gateway.skills.folders import Changed, read_file, segments_below
+from gateway.skills.model import SkillMember, spelled
 from gateway.skills.parser import TOOLS_ONLY, check_fields
 from gateway.skills.render import COMMAND_LINE, code_text, member_blocks
 
 ScriptArguments = Mapping[str, Any] | Sequence[str] | str | None
 """Arguments of a script as the model gives them: named (an object), or a command line (a list of its arguments, or a string)."""
+
+MemberKind = Literal["resource", "script"]
 
 
 class ScriptRefused(SkillError, TypeError, ValueError):
@@ -96,8 +98,8 @@ MemberT = TypeVar("MemberT", SkillResource, SkillScript)
 
 
 def _find(members: Sequence[MemberT], name: str) -> MemberT | None:
-    wanted = name.casefold()
-    return next((member for member in members if member.name.casefold() == wanted), None)
+    wanted = spelled(name, [member.name for member in members])
+    return next((member for member in members if member.name == wanted), None)
 
 
 class Skill(ABC):
@@ -156,6 +158,22 @@ class DefinedSkill(Skill):
     async def get_script(self, name: str) -> SkillScript | None:
         """Return the script with this name, ignoring case, or `None`."""
         return _find(self.scripts, name)
+
+
+async def use_member(skill: Skill, kind: MemberKind, name: str, args: ScriptArguments, host: Mapping[str, object]) -> object:
+    """Read a resource of a skill or run a script of it, and return the result. The code of the skill can raise any exception.
+
+    `args` are the model's arguments for a script, `host` the values that the program sets for the agent run.
+
+    Raises:
+        NotFound: The skill has no resource or script with this name.
+    """
+    if kind == "resource":
+        if (resource := await skill.get_resource(name)) is not None:
+            return await resource.read(**host)
+    elif (script := await skill.get_script(name)) is not None:
+        return await script.run(skill, args, **host)
+    raise NotFound(kind, name)
 
 
 def to_member(member: SkillResource | SkillScript) -> SkillMember:
@@ -233,7 +251,9 @@ class FileSkillScript(SkillScript):
             ValueError: The name is blank, or the path is not absolute.
         """
         super().__init__(name=name, description=description)
-        self.full_path = _absolute(full_path)
+        if not os.path.isabs(full_path):
+            raise ValueError(f"full_path must be an absolute path, not {full_path!r}.")
+        self.full_path = str(Path(full_path))
         self._runner = runner
         self._root = root or os.path.dirname(self.full_path)
 
@@ -264,17 +284,10 @@ def read_below(root: str, path: str) -> bytes:
     Raises:
         ValueError: The file is not below `root`, is gone, or is reached through a link.
     """
-    below = os.path.relpath(path, root)
-    segments = tuple(below.split(os.sep))
-    if os.pardir in segments or os.path.isabs(below):
+    segments = segments_below(os.path.normpath(root), os.path.normpath(path))
+    if not segments:
         raise ValueError(f"{os.path.basename(path)!r} is outside the folder of its skill.")
     try:
         return read_file(root, segments)[0]
     except Changed:
         raise ValueError(f"{os.path.basename(path)!r} cannot be read: it is missing, not a regular file, or behind a link.") from None
-
-
-def _absolute(path: str) -> str:
-    if not path.strip() or not os.path.isabs(path):
-        raise ValueError(f"full_path must be an absolute path, not {path!r}.")
-    return str(Path(path))

@@ -1,28 +1,31 @@
 """`SkillsProvider`: a context provider that lists skills in an agent's instructions and adds tools to load, read and run them.
 
+The tools look up, read and run the members of a skill with `skill.use_member`, as the gateway's index does for skills in code.
+
 Decided: the provider has its own tools instead of those in `skill_tools` and `run_tool`, which answer from a `SkillLibrary`. Because
 agent-framework defines their schemas and error texts, and passes values of the host program to any subclass of `Skill`, whose text is
-returned unchanged. Revisit when agent-framework's skills have digests and URIs.
+returned unchanged, whose results may have any type, and which need not list its members. Revisit when agent-framework's skills have
+digests and URIs.
 """
 
 from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
-from gateway.errors import CODE_ERRORS, GatewayError, ToolFailed
+from gateway.errors import CODE_ERRORS, GatewayError, NotFound, ToolFailed
 from gateway.json_types import JsonObject
 from gateway.policy.tool_narrowing import narrow_tools
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.sessions.session_context import ContextProvider, SessionContext
 from gateway.skills.objects.file_source import SEARCH_DEPTH, FileFilter, FileSkillsSource
-from gateway.skills.objects.skill import ScriptRefused, Skill, SkillScriptRunner
+from gateway.skills.objects.skill import MemberKind, ScriptArguments, ScriptRefused, Skill, SkillScriptRunner, use_member
 from gateway.skills.objects.sources import (
     CachingSkillsSource,
     DeduplicatingSkillsSource,
@@ -213,14 +216,31 @@ class _SkillCalls:
         """Name → tool, for the tools that loaded skills have removed from the run."""
 
     async def load_skill(self, ctx: FunctionInvocationContext, skill_name: SkillName) -> object:
-        async def load(skill: Skill) -> object:
-            content = await skill.get_content()
-            if self._narrows and ctx.tools is not None:
-                self._wishes[skill.frontmatter.name] = skill.frontmatter.allowed_tools
-                self._narrow(ctx.tools)
-            return content
+        return await self._use(ctx, "load", "skill", skill_name, skill_name)
 
-        return await self._use(skill_name, "load", "skill", skill_name, load)
+    async def read_skill_resource(
+        self,
+        ctx: FunctionInvocationContext,
+        skill_name: SkillName,
+        resource_name: Annotated[str, Field(description="The resource, as the skill lists it.")],
+    ) -> object:
+        return await self._use(ctx, "read", "resource", resource_name, skill_name)
+
+    async def run_skill_script(
+        self,
+        ctx: FunctionInvocationContext,
+        skill_name: SkillName,
+        script_name: Annotated[str, Field(description="The script, as the skill lists it, with its folder.")],
+        args: ScriptArgs = None,
+    ) -> object:
+        return await self._use(ctx, "run", "script", script_name, skill_name, args)
+
+    async def _load(self, skill: Skill, ctx: FunctionInvocationContext) -> str:
+        content = await skill.get_content()
+        if self._narrows and ctx.tools is not None:
+            self._wishes[skill.frontmatter.name] = skill.frontmatter.allowed_tools
+            self._narrow(ctx.tools)
+        return content
 
     def _narrow(self, live: list[Tool]) -> None:
         """Reduce `live`, the tools of the agent run, to the skill tools and the tools that loaded skills allow.
@@ -232,38 +252,21 @@ class _SkillCalls:
         self._removed = {name: tool for name, tool in known.items() if name not in kept}
         live[:] = [tool for name, tool in known.items() if name in kept]
 
-    async def read_skill_resource(
+    async def _use(
         self,
         ctx: FunctionInvocationContext,
-        skill_name: SkillName,
-        resource_name: Annotated[str, Field(description="The resource, as the skill lists it.")],
+        verb: str,
+        kind: Literal["skill"] | MemberKind,
+        name: str,
+        skill_name: str,
+        args: ScriptArguments = None,
     ) -> object:
-        async def read(skill: Skill) -> object:
-            resource = await skill.get_resource(resource_name)
-            return _MISSING if resource is None else await resource.read(**ctx.kwargs)
+        """Load a skill, read a resource of it or run a script of it, and return the result. `kind` and `name` say of what.
 
-        return await self._use(skill_name, "read", "resource", resource_name, read)
-
-    async def run_skill_script(
-        self,
-        ctx: FunctionInvocationContext,
-        skill_name: SkillName,
-        script_name: Annotated[str, Field(description="The script, as the skill lists it, with its folder.")],
-        args: ScriptArgs = None,
-    ) -> object:
-        async def run(skill: Skill) -> object:
-            script = await skill.get_script(script_name)
-            return _MISSING if script is None else await script.run(skill, args, **ctx.kwargs)
-
-        return await self._use(skill_name, "run", "script", script_name, run)
-
-    async def _use(self, skill_name: str, verb: str, kind: str, name: str, use: Callable[[Skill], Awaitable[object]]) -> object:
-        """Call `use`, which runs code of a skill or of the host program's script runner, and return its result.
-
-        The other arguments name the action in error texts. A failure is logged.
+        A failure is logged.
 
         Raises:
-            ToolFailed: The code failed; the text gives a short reason to the model.
+            ToolFailed: Code of the skill or of the host program's script runner failed; the text gives a short reason to the model.
         """
         skill = self._skills.get(skill_name.casefold())
         if skill is None and skill_name.strip():
@@ -272,18 +275,15 @@ class _SkillCalls:
             return f"Error: The {kind if skill is not None else 'skill'} name is empty."
         action = f"{verb} {kind} {name!r}" + ("" if kind == "skill" else f" of skill {skill_name!r}")
         try:
-            result = await use(skill)
+            return _readable(await (self._load(skill, ctx) if kind == "skill" else use_member(skill, kind, name, args, ctx.kwargs)))
         except CODE_ERRORS as error:
+            if isinstance(error, NotFound) and (error.kind, error.name) == (kind, name):
+                return f"Error: {kind.capitalize()} {name!r} not found in skill {skill_name!r}."
             if isinstance(error, GatewayError) and not isinstance(error, ScriptRefused):
                 raise
             logger.error("skill code failed action=%r", action, exc_info=error)
             reason = f": {error}" if isinstance(error, ScriptRefused) else "."
             raise ToolFailed(f"Error: Failed to {action}{reason}") from error
-        return f"Error: {kind.capitalize()} {name!r} not found in skill {skill_name!r}." if result is _MISSING else _readable(result)
-
-
-_MISSING = object()
-"""Returned instead of a result if the skill does not have the resource or script that a model asked for; it becomes an error text."""
 
 
 def _readable(value: object) -> object:
