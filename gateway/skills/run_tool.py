@@ -14,15 +14,13 @@ from gateway.skills.lookup import check_file, named_skill, suggestion
 from gateway.skills.model import MANIFEST, Skill, spelled
 from gateway.skills.sandbox.sandbox import FinishedJob
 from gateway.skills.scripts import ScriptRunner, set_digest
-from gateway.skills.skill_tools import SKILL_NAME, closed_schema, object_schema
+from gateway.skills.skill_tools import SKILL_NAME, STRING, closed_schema, object_schema
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 
 STDERR_TAIL_CHARS = 4_000
 """Maximum characters from the end of standard error in the result of a failed script."""
-
-_STRING: JsonObject = {"type": "string"}
 
 
 class RunSkillScript:
@@ -46,11 +44,11 @@ class RunSkillScript:
             input_schema=closed_schema(
                 {
                     "skill_name": SKILL_NAME,
-                    "script_name": {**_STRING, "minLength": 1, "description": "Path of the script in the skill, as load_skill lists it."},
+                    "script_name": {**STRING, "minLength": 1, "description": "Path of the script in the skill, as load_skill lists it."},
                     "args": {
                         "anyOf": [
                             {"type": "object", "description": 'By name: {"length": 24} is `--length 24`; true is an option alone.'},
-                            {"type": "array", "items": _STRING, "description": "The words of a command line."},
+                            {"type": "array", "items": STRING, "description": "The words of a command line."},
                             {"type": "null"},
                         ],
                         "default": None,
@@ -61,17 +59,17 @@ class RunSkillScript:
             ),
             output_schema=object_schema(
                 {
-                    "skill": _STRING,
-                    "script": _STRING,
-                    "digest": {**_STRING, "description": "sha256 of the script that ran."},
+                    "skill": STRING,
+                    "script": STRING,
+                    "digest": {**STRING, "description": "sha256 of the script that ran."},
                     "exitCode": {"type": "integer"},
-                    "stdout": _STRING,
-                    "stderr": _STRING,
+                    "stdout": STRING,
+                    "stderr": STRING,
                     "timedOut": {"type": "boolean"},
                     "diskExceeded": {"type": "boolean", "description": "Whether the script was stopped because it wrote too much."},
                     "truncated": {"type": "boolean", "description": "Whether output was dropped."},
                     "milliseconds": {"type": "integer"},
-                    "result": {**_STRING, "description": "Return value of a function. All other fields belong to script files."},
+                    "result": {**STRING, "description": "Return value of a function. All other fields belong to script files."},
                 },
                 "skill",
                 "script",

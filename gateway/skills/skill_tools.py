@@ -45,7 +45,7 @@ MAX_LISTED = 1_000
 """Maximum number of entries in one listing of a skill's folder."""
 
 _ANNOTATIONS: JsonObject = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
-_STRING: JsonObject = {"type": "string"}
+STRING: JsonObject = {"type": "string"}
 _COUNT: JsonObject = {"type": "integer", "minimum": 0}
 
 
@@ -61,18 +61,18 @@ def closed_schema(properties: JsonObject, *required: str) -> JsonObject:
 
 
 _NAMED: JsonObject = {
-    "name": _STRING,
-    "skill": {**_STRING, "description": "What to pass as skill_name."},
-    "description": _STRING,
-    "origin": _STRING,
-    "uri": _STRING,
+    "name": STRING,
+    "skill": {**STRING, "description": "What to pass as skill_name."},
+    "description": STRING,
+    "origin": STRING,
+    "uri": STRING,
 }
 _ALWAYS = ("name", "skill", "description", "origin")
 """Names of the fields that describe a skill in every result of a skill tool. `_NAMED` has the schemas of these and of optional fields."""
 
-_FILE = object_schema({"path": _STRING, "size": _COUNT, "mimeType": _STRING, "digest": _STRING, "script": {"type": "boolean"}}, "path")
-_FUNCTION = object_schema({"name": _STRING, "description": _STRING, "parameters": {"type": "object"}}, "name")
-SKILL_NAME: JsonObject = {**_STRING, "minLength": 1, "description": "Name of the skill; its skill:// URI where names are shared."}
+_FILE = object_schema({"path": STRING, "size": _COUNT, "mimeType": STRING, "digest": STRING, "script": {"type": "boolean"}}, "path")
+_FUNCTION = object_schema({"name": STRING, "description": STRING, "parameters": {"type": "object"}}, "name")
+SKILL_NAME: JsonObject = {**STRING, "minLength": 1, "description": "Name of the skill; its skill:// URI where names are shared."}
 
 
 class SearchSkills:
@@ -89,13 +89,13 @@ class SearchSkills:
             ),
             input_schema=closed_schema(
                 {
-                    "query": {**_STRING, "description": "The subject of the task, in a few words."},
+                    "query": {**STRING, "description": "The subject of the task, in a few words."},
                     "limit": {"type": "integer", "minimum": 1, "maximum": MAX_RESULTS, "default": DEFAULT_RESULTS},
-                    "cursor": {**_STRING, "description": "`nextCursor` of the previous page of the same query."},
+                    "cursor": {**STRING, "description": "`nextCursor` of the previous page of the same query."},
                 }
             ),
             output_schema=object_schema(
-                {"skills": {"type": "array", "items": object_schema(_NAMED, *_ALWAYS)}, "total": _COUNT, "nextCursor": _STRING},
+                {"skills": {"type": "array", "items": object_schema(_NAMED, *_ALWAYS)}, "total": _COUNT, "nextCursor": STRING},
                 "skills",
                 "total",
             ),
@@ -146,8 +146,8 @@ class LoadSkill:
             output_schema=object_schema(
                 {
                     **_NAMED,
-                    "digest": {**_STRING, "description": "sha256 of SKILL.md."},
-                    "body": {**_STRING, "description": "The instructions, Markdown."},
+                    "digest": {**STRING, "description": "sha256 of SKILL.md."},
+                    "body": {**STRING, "description": "The instructions, Markdown."},
                     "files": {"type": "array", "items": _FILE},
                     "filesOmitted": _COUNT,
                     "scripts": {"type": "array", "items": _FUNCTION, "description": "Functions that run_skill_script runs, besides files."},
@@ -198,7 +198,7 @@ class ReadSkillResource:
             input_schema=closed_schema(
                 {
                     "skill_name": SKILL_NAME,
-                    "resource_name": {**_STRING, "description": 'Path of the file or folder in the skill; "." is the skill itself.'},
+                    "resource_name": {**STRING, "description": 'Path of the file or folder in the skill; "." is the skill itself.'},
                     "offset": {**_COUNT, "default": 0, "description": "Start of the read: in characters of text, in bytes of other files."},
                     "length": {"type": "integer", "minimum": 1, "maximum": MAX_READ, "default": DEFAULT_READ},
                 },
@@ -207,15 +207,15 @@ class ReadSkillResource:
             ),
             output_schema=object_schema(
                 {
-                    "skill": _STRING,
-                    "path": _STRING,
+                    "skill": STRING,
+                    "path": STRING,
                     "kind": {"enum": ["text", "blob", "folder"]},
-                    "uri": _STRING,
-                    "mimeType": _STRING,
+                    "uri": STRING,
+                    "mimeType": STRING,
                     "size": {**_COUNT, "description": "Bytes of the whole file."},
-                    "digest": {**_STRING, "description": "sha256 of the whole file."},
-                    "text": _STRING,
-                    "blob": {**_STRING, "description": "base64"},
+                    "digest": {**STRING, "description": "sha256 of the whole file."},
+                    "text": STRING,
+                    "blob": {**STRING, "description": "base64"},
                     "offset": _COUNT,
                     "nextOffset": {**_COUNT, "description": "Offset of the next read; absent at the end."},
                     "entries": {"type": "array", "items": _FILE, "description": "The entries of a folder; names of folders end in `/`."},
