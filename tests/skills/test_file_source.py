@@ -191,6 +191,20 @@ async def test_file_replaced_by_link_is_refused(tmp_path: Path, swap: str) -> No
     assert ran == []
 
 
+@pytest.mark.requirement(107, "SK9")
+@pytest.mark.parametrize(("root", "runs"), [(".", True), ("./s/", True), ("s/..", True), ("other", False), ("s/run.py", False)])
+async def test_script_runs_only_below_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str, runs: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = write_skill(tmp_path / "s", files={"run.py": "print()"})
+    script = FileSkillScript(name="run.py", full_path=str(folder / "run.py"), runner=lambda skill, script, args=None: "ran", root=root)
+    skill = (await found(tmp_path))["s"]
+    if runs:
+        assert await script.run(skill) == "ran"
+    else:
+        with pytest.raises(ValueError, match="outside the folder"):
+            await script.run(skill)
+
+
 @pytest.mark.requirement(108, "SK9")
 @pytest.mark.parametrize(
     "name", ["../x.md", "..\\x.md", "%2e%2e/x.md", "%252e%252e/x.md", "/etc/passwd", "sub/../../x.md", "./a.md/../../x.md"]

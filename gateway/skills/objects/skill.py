@@ -284,7 +284,7 @@ def read_below(root: str, path: str) -> bytes:
     Raises:
         ValueError: The file is not below `root`, is gone, or is reached through a link.
     """
-    segments = segments_below(os.path.normpath(root), os.path.normpath(path))
+    segments = segments_below(os.path.abspath(root), os.path.abspath(path))
     if not segments:
         raise ValueError(f"{os.path.basename(path)!r} is outside the folder of its skill.")
     try:
