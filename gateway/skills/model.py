@@ -34,7 +34,7 @@ def is_manifest(path: str) -> bool:
 
 
 def spelled(name: str, known: Iterable[str]) -> str | None:
-    """Return the one of the `known` names of files or scripts that `name`, written by a model, refers to; `None` if there is none.
+    """Return the name in `known`, a list of files or scripts, to which `name` from a model refers; `None` if no name fits.
 
     A name that differs only in upper and lower case is returned if no name is equal.
     """
