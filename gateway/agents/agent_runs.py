@@ -147,7 +147,12 @@ class AgentRuns:
             tools=tools,
             default_options=options,
             middleware=[*middleware, *self._setup.middleware, *recorded],
-            function_invocation_configuration={**file.loop.to_limits(), "max_iterations": max(1, file.max_turns - 1)},
+            function_invocation_configuration={
+                **file.loop.to_limits(),
+                "max_iterations": max(1, file.max_turns - 1),
+                # The model does not see these tools; if it calls one anyway, the gate refuses the call and records it.
+                "additional_tools": await self._shared.toolbox.quarantined(file.tools),
+            },
             context_providers=[*providers, *own],
             compaction_strategy=to_strategy(file.compaction, client, keep_summary),
         )

@@ -359,12 +359,13 @@ class Gateway:
     # -- state -------------------------------------------------------------------------------------------------
 
     async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:
-        """Return the tools that match the patterns `<source>/<glob>`, under the names that clients use. Policies apply to their calls.
-
-        Implements `ToolBox`, from which agents and workflows get their tools.
-        """
+        """Return the tools that match the patterns `<source>/<glob>`, under the names that clients use. Implements `ToolBox`."""
         await self.catalog.ready()
         return [RenamedTool(tool, tool.exposed_name) for tool in await self.catalog.tools(patterns)]
+
+    async def quarantined(self, patterns: Sequence[str]) -> Sequence[Tool]:
+        """Return the quarantined tools that match the patterns. Implements `ToolBox`."""
+        return [RenamedTool(tool, tool.exposed_name) for tool in self.catalog.quarantined(patterns)]
 
     def guard_of(self, source: str) -> ToolGuard[Tool]:
         """Return the object that applies policy to tools which the agent or workflow `source` defines itself. Implements `ToolGuards`."""

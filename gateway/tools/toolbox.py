@@ -24,6 +24,13 @@ class ToolBox(Protocol):
         """
         ...
 
+    async def quarantined(self, patterns: Sequence[str]) -> Sequence[Tool]:
+        """Return the tools that match a pattern, but are not served, because nobody has accepted their changed definitions.
+
+        The gate refuses each call of them and records it. Their definitions have only the name.
+        """
+        ...
+
 
 @runtime_checkable
 class ToolGuards(Protocol):

@@ -45,6 +45,7 @@ from tests.interaction.wire import modern_params, over_http
 from tests.skills.on_disk import write_skill
 
 ELSEWHERE = {
+    "_QuarantinedTool.call": "the gate refuses each call of a quarantined tool",
     "_Placeholder.call": "stands for a tool while a workflow is drawn, and is never called",
     "HandoffTool.call": "only ends the turn of an agent in a handoff",
     "AgentSource.get_prompt": "agents have no prompts, so the catalog never asks for one",
