@@ -63,9 +63,7 @@ CONTEXT_METHODS = {
 
 IMPORTERS = {
     "gateway/agents/source.py": "judged by `FunctionRules.admit`",
-    "gateway/workflows/plan.py": "judged by `FunctionRules.admit`",
-    "gateway/workflows/file_graph.py": "judged by `FunctionRules.admit`",
-    "gateway/workflows/team.py": "judged by `FunctionRules.admit`",
+    "gateway/workflows/gated_functions.py": "judged by `FunctionRules.admit`",
     "gateway/skills/code.py": "the configuration names the objects, not a file",
     "gateway/tools/functions_source.py": "the configuration names the modules, not a file",
 }
@@ -466,9 +464,12 @@ async def test_code_that_files_load_is_judged_and_audited(tmp_path: Path, monkey
         patch_import(monkeypatch, name, imported)
     admit = FunctionRules.admit
 
-    def noted(rules: FunctionRules, source: str, reference: str, found: object = None) -> Any:
-        judged.add(reference)
-        return admit(rules, source, reference, found)
+    def noted(rules: FunctionRules, source: str, reference: str, found: object = None, *, by_allow: bool = True) -> Any:
+        if found is None:
+            assert reference not in imported
+        else:
+            judged.add(reference)
+        return admit(rules, source, reference, found, by_allow=by_allow)
 
     monkeypatch.setattr(FunctionRules, "admit", noted)
     with served(tmp_path, monkeypatch) as (inside, _):

@@ -131,9 +131,9 @@ async def test_call_of_model_is_refused(held: Held) -> None:
 async def test_call_of_model_over_agui_is_refused(held: Held) -> None:
     await held.model.play({"tool_calls": [{"name": "docs__search", "arguments": {}}]}, {"text": "done"})
     message = {"id": "1", "role": "user", "content": "Go."}
-    rest: dict[str, Any] = {"tools": [], "context": [], "state": {}, "forwardedProps": {}}
+    body: dict[str, Any] = {"threadId": "t", "runId": "r", "messages": [message], "tools": [], "context": []}
     async with httpx2.AsyncClient(timeout=20) as client:
-        answer = await client.post(held.inside.url.replace("/mcp", "/agui/clerk"), json={"threadId": "t", "runId": "r", "messages": [message], **rest})
+        answer = await client.post(held.inside.url.replace("/mcp", "/agui/clerk"), json={**body, "state": {}, "forwardedProps": {}})
     assert TEXT in answer.text
     assert held.refused == REFUSED
 
