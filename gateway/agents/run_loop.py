@@ -28,6 +28,7 @@ from gateway.tools.base import Tool
 from gateway.tools.context import CallContext
 from gateway.tools.invocation import FunctionInvocationContext, SessionData
 from gateway.tools.tool_lists import normalize_tools
+from gateway.tools.toolbox import guard_in
 from gateway.types.content import Content
 from gateway.types.messages import Message, own_copies
 from gateway.types.options import ChatOptions, tool_mode
@@ -191,7 +192,7 @@ class _RunLoop(Generic[PartT]):
         They are wrapped so that the gate (authorization, approvals, limits) checks their calls.
         """
         tools = normalize_tools(self._plan.loop.additional_tools)
-        guard = self._plan.ctx.run.tool_guard
+        guard = guard_in(self._plan.ctx)
         return tools if guard is None else guard.guarded(tools)
 
     # -- steps -------------------------------------------------------------------------------------------------

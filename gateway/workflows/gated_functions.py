@@ -19,6 +19,7 @@ from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
 from gateway.tools.function import run_function
 from gateway.tools.functions_source import import_object
+from gateway.tools.toolbox import guard_in
 from gateway.workflows.definition import WorkflowFile
 from gateway.workflows.runnable import Runnable
 
@@ -70,7 +71,7 @@ async def run_gated(reference: Reference, tool: Tool, arguments: JsonObject, cal
     Raises:
         ToolFailed: The function failed, or the gate refused the call, got no approval, or stopped it at the time limit.
     """
-    guard = call.run.tool_guard
+    guard = guard_in(call)
     behind = tool if guard is None else guard.function(reference.written, reference.found, tool)
     outcome = await drive(behind, arguments, call)
     if not isinstance(outcome, Complete):
@@ -88,7 +89,7 @@ def gated_function(reference: Reference, call: CallContext, function: Callable[.
     the workflow, the function is returned without a wrapper.
     """
     function = function or cast("Callable[..., Any]", reference.found)
-    if call.run.tool_guard is None:
+    if guard_in(call) is None:
         return function
 
     async def run(*given: Any) -> Any:

@@ -18,7 +18,7 @@ from gateway.tools.base import Complete, Tool, ToolDefinition
 from gateway.tools.context import CallContext
 from gateway.tools.ports import Caller, PassingCaller
 from gateway.tools.progress_text import NewLines, Sentences
-from gateway.tools.toolbox import ToolBox, ToolGuards
+from gateway.tools.toolbox import ToolBox, ToolGuards, guarded_by
 from gateway.types.responses import AgentResponseUpdate
 from gateway.workflows.callers import Forms, QuestionCaller
 from gateway.workflows.definition import object_schema
@@ -75,7 +75,7 @@ class WorkflowTool:
         filled.update(arguments)
         narrator = RunNarrator(ctx.ports.caller)
         guard = self._guards.guard_of(f"workflow/{file.name}") if self._guards is not None else None
-        ctx = ctx.named_in_file(self._constants).with_caller(narrator).guarded_by(guard)
+        ctx = guarded_by(ctx.named_in_file(self._constants).with_caller(narrator), guard)
         workflow = await self._plan.build(await self._find_tools(ctx), ctx)
         message: Any = self._plan.prompt(filled) if file.team is not None else filled
         if self._plan.code is not None:

@@ -44,7 +44,7 @@ DATA = {
     **dict.fromkeys(("index.skills", "new.skills", "cache.skills", "remote.skills", "_remote.skills"), "lists of skills"),
     **dict.fromkeys(("_local.skills", "parts.skills"), "objects that have several methods for skills"),
     "agreed.skills": "whether a server supports skills",
-    **dict.fromkeys(("ctx.call", "scope.call"), "the `CallContext` of a run"),
+    **dict.fromkeys(("ctx.call", "scope.call", "around.call", "context.call"), "the `CallContext` of a run"),
     "row.call": "a stored call: its arguments",
     **dict.fromkeys(("outcome.task", "call.task", "item.task", "context.task", "magentic_context.task", "c.task"), "a task"),
     **dict.fromkeys(("handle.tool", "row.tool", "step.tool", "task.tool"), "the name of a tool"),
@@ -125,6 +125,9 @@ KNOWN = {
     "gateway/server/sdk_path/task_methods.py TaskMethods._relay: tool.task": "a `GuardedTool`",
     "gateway/server/task_calls.py TaskHandler._state_of_relayed: tool.task": "a `GuardedTool`",
     "gateway/server/task_calls.py TaskHandler.call: drive(await self._catalog.seek(tool))": "a tool of the catalog is behind the gate",
+    "gateway/sessions/semantic_memory.py _through_gate: drive(step if guard is None else guard.step(step))": (
+        "a step that the guard of the run's agent wraps"
+    ),
     "gateway/skills/code.py CodeSkills.fetch: resource.read": "a file of a skill in code, for `SkillLibrary.read`",
     "gateway/skills/code.py CodeSkills.refresh: self.skills": "the list of skills",
     "gateway/skills/library.py SkillLibrary.recheck: self.read": "a skill tool or a read of the source `skill`, behind the gate",

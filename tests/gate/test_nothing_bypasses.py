@@ -74,7 +74,7 @@ PROVIDERS_OF_FILES = {
     "InMemoryHistoryProvider": "without `history`, or outside a session: keeps the messages of the run in the run's own session",
     "SecureAgentConfig": "`security`: adds middleware; reads and writes nothing",
     "SemanticMemoryProvider": "`memory`: searches the stored messages before a run, and stores the caller's (with `answers` the agent's) "
-    "after it, without a call or read of its own. The file names the memory, so it works with the file's rights: a part of the run",
+    "after it; both pass the gate as calls of `memory_recall` and `memory_store`",
     "TodoProvider": "`context-providers`, admitted by `FunctionRules`: reads the todo list of the session, a part of the run; changes it "
     "with tools, which pass the gate",
     "TurnHistory": "`history`: adds the session's earlier messages, and keeps the new ones, a part of the run; the session is its owner's",
