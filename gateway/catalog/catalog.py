@@ -287,7 +287,7 @@ class Catalog:
     async def seek(self, exposed_name: str) -> GuardedTool:
         """Return the tool that clients call by this name; if it is unknown, first wait for starting sources. Raises `NotFound`.
 
-        The name of a quarantined tool returns a tool whose calls the gate refuses and records.
+        For a quarantined tool, the gate refuses and records each call of the returned object.
         """
         tool = self._tools.get(exposed_name)
         if tool is None:

@@ -231,7 +231,7 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
                 function_invocation_kwargs=function_invocation_kwargs or {},
                 session=session,
             )
-            response = TOOL_RUNS.load().answers(request)
+            response = TOOL_RUNS.answers(request)
         else:
             tool_values = dict(function_invocation_kwargs or {})
             conversation = to_messages(messages)

@@ -1,13 +1,13 @@
-"""`ToolRuns`: the interface through which chat clients run the tools that a model calls. The package `agents` implements it.
+"""`TOOL_RUNS`: the object through which chat clients run the tools that a model calls. The package `agents` has the implementation.
 
-`chat` may not import `agents`, so the package `gateway`, which is imported before all its modules, sets the implementation in `TOOL_RUNS`.
+`chat` may not import `agents`, so the package `gateway`, which is imported before all its modules, sets the function in `TOOL_RUNS`.
 This module imports no other module of `gateway` at run time, so that `import gateway` stays quick.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,18 +40,11 @@ class ClientRequest:
     session: SessionData | None
 
 
-class ToolRuns(Protocol):
-    """Runs the loop of model and tool calls for a chat client."""
+class ToolRuns:
+    """Runs the loop of model and tool calls for chat clients."""
 
-    def answers(self, request: ClientRequest) -> ChatStream:
-        """Start a run of model and tool calls, and return its stream of answers and tool results in order."""
-        ...
-
-
-class ToolRunsPort:
-    """Holds the function that loads the implementation of `ToolRuns`."""
-
-    load: Callable[[], ToolRuns]
+    answers: Callable[[ClientRequest], ChatStream]
+    """Starts a run of model and tool calls, and returns its stream of answers and tool results in order."""
 
 
-TOOL_RUNS = ToolRunsPort()
+TOOL_RUNS = ToolRuns()

@@ -7,7 +7,7 @@ memories.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -16,9 +16,10 @@ from gateway.json_types import JsonObject
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.sessions.session_context import PRINCIPAL_KEY, ContextProvider, SessionContext
 from gateway.sessions.sql_history import LazyDatabase
-from gateway.tools.base import Complete, ToolDefinition
+from gateway.tools.base import Complete, Tool
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
+from gateway.tools.run_state_tool import RunStateTool
 from gateway.tools.toolbox import guard_in
 from gateway.types.messages import Message
 
@@ -31,21 +32,7 @@ logger = logging.getLogger(__name__)
 MAX_TEXT_CHARS = 8_000
 """Maximum length of a stored text in characters. Longer texts are cut, because embedding models accept about this length."""
 
-RECALL = ToolDefinition(
-    "memory_recall",
-    input_schema={"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
-    annotations={"readOnlyHint": True},
-)
-STORE = ToolDefinition(
-    "memory_store",
-    input_schema={"type": "object", "properties": {"texts": {"type": "array", "items": {"type": "string"}}}, "required": ["texts"]},
-)
-"""Definitions by which policy judges the search of memories before a run, and their storing after it. Models do not see them."""
-
 CONTEXT_PROMPT = "Memories that may be relevant, most similar first. They may be out of date:"
-
-
-_Work = Callable[[JsonObject], Awaitable[str]]
 
 
 class Embeds(Protocol):
@@ -136,11 +123,11 @@ class SemanticMemoryProvider(ContextProvider):
         if not asked.strip():
             return
 
-        async def recall(given: JsonObject) -> str:
-            return "\n".join(f"- {memory.text}" for memory in await self.recall(given["query"], owner=self._owner_of(context)))
+        async def memory_recall(query: str) -> str:
+            return "\n".join(f"- {memory.text}" for memory in await self.recall(query, owner=self._owner_of(context)))
 
         try:
-            found = await _through_gate(RECALL, {"query": asked}, recall, context.call)
+            found = await _through_gate(RunStateTool(memory_recall, annotations={"readOnlyHint": True}), {"query": asked}, context.call)
         except GatewayError as error:
             logger.warning("memories not searched, run continues without them reason=%r", str(error))
             return
@@ -156,12 +143,11 @@ class SemanticMemoryProvider(ContextProvider):
         if self.store_outputs and context.response is not None:
             said.append(context.response.text)
 
-        async def store(given: JsonObject) -> str:
-            await self.remember(given["texts"], owner=self._owner_of(context), fields={"session": session.session_id})
-            return ""
+        async def memory_store(texts: list[str]) -> None:
+            await self.remember(texts, owner=self._owner_of(context), fields={"session": session.session_id})
 
         try:
-            await _through_gate(STORE, {"texts": said}, store, context.call)
+            await _through_gate(RunStateTool(memory_store), {"texts": said}, context.call)
         except GatewayError as error:
             logger.warning("memories not stored reason=%r", str(error))
 
@@ -176,29 +162,11 @@ class SemanticMemoryProvider(ContextProvider):
         return Memories(database)
 
 
-class _Step:
-    """A search of memories, or their storing, in the form of a tool."""
 
-    records_steps = True
-    """Tells the gate not to record the step in a durable task, so that a resumed task does it again, as all of the run around it."""
-
-    def __init__(self, definition: ToolDefinition, work: _Work) -> None:
-        self.definition = definition
-        self._work = work
-
-    async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
-        """Do the work with the arguments that policy allows, and return its text."""
-        return Complete.text(await self._work(arguments))
-
-
-async def _through_gate(definition: ToolDefinition, arguments: JsonObject, work: _Work, call: CallContext) -> str:
-    """Do `work` with `arguments` and return its text; in a gateway, under the policy of the agent.
-
-    Raises:
-        ToolFailed: Policy refuses the work.
-    """
-    step, guard = _Step(definition, work), guard_in(call)
+async def _through_gate(step: Tool, arguments: JsonObject, call: CallContext) -> str:
+    """Call a step of the run and return its text; in a gateway, under the policy of the agent. Raises `ToolFailed` if policy refuses it."""
+    guard = guard_in(call)
     outcome = await drive(step if guard is None else guard.step(step), arguments, call.child())
     if not isinstance(outcome, Complete) or outcome.is_error:
-        raise ToolFailed(outcome.as_text() if isinstance(outcome, Complete) else f"{definition.name} did not finish.")
+        raise ToolFailed(outcome.as_text() if isinstance(outcome, Complete) else f"{step.definition.name} did not finish.")
     return outcome.as_text()

@@ -19,6 +19,9 @@ METHODS = {
 }
 """Methods of tools and sources that run or read something, with their parameters."""
 
+NOT_READS = {"unwatch": "only ends a subscription that `watch` started behind the gate, also after the caller has lost the right to it"}
+"""Other methods of sources with a URI or name, each with the reason why it runs and reads nothing."""
+
 COUNTS = {
     **{name: {len(parameters)} for name, parameters in METHODS.items()},
     "read": {2, 3},  # `SkillLibrary.read(skill, path, ctx)`

@@ -39,7 +39,7 @@ from tests.architecture.sources import ROOT, name_of, parsed, python_files
 from tests.fakes.inside import gateway_inside, raw_inside
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.fakes.recorded_events import RecordedEvents
-from tests.gate.places import DATA, KNOWN, METHODS, places, places_in
+from tests.gate.places import DATA, KNOWN, METHODS, NOT_READS, places, places_in
 from tests.gate.watch import Watch, implementations, with_methods
 from tests.interaction.wire import modern_params, over_http
 from tests.skills.on_disk import write_skill
@@ -423,6 +423,19 @@ def test_bypass_in_source_is_found(file: str, before: str, after: str) -> None:
 
 
 SOURCE_MODULES = ("source.py", "base.py", "gateway_source.py")
+
+
+def test_every_method_of_the_source_protocols_is_known() -> None:
+    """A method of a source that takes something of a client is a way to run or read, or says why it is not."""
+    [tree] = [parsed(path) for path in python_files("gateway") if name_of(path) == "gateway/tools/base.py"]
+    methods = {
+        item.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Source")
+        for item in node.body
+        if isinstance(item, ast.AsyncFunctionDef) and [each.arg for each in item.args.args[1:]] not in ([], ["kind"])
+    }
+    assert methods - METHODS.keys() == NOT_READS.keys()
 
 
 def test_every_method_of_a_source_with_a_context_is_known() -> None:
