@@ -29,7 +29,7 @@ from gateway.sessions.session import AgentSession
 from gateway.sessions.session_context import PRINCIPAL_KEY, ContextProvider, SessionContext, call_run_hook, state_of
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
-from gateway.tools.tool_lists import normalize_tools, separate_hosted_tools
+from gateway.tools.tool_lists import ToolList, normalize_tools, separate_hosted_tools
 from gateway.tools.toolbox import guard_in
 from gateway.types.compaction import CompactionStrategy, TokenizerProtocol
 from gateway.types.copying import last_raw
@@ -51,7 +51,7 @@ class RunArguments(TypedDict, Generic[OptionsT], total=False):
     session: AgentSession | None
     middleware: MiddlewareTypes | Sequence[object] | None
     options: OptionsT | ChatOptions | None
-    tools: Any
+    tools: ToolList
     function_invocation_kwargs: JsonMapping | None
     client_kwargs: JsonMapping | None
     compaction_strategy: CompactionStrategy | None

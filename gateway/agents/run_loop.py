@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, cast
+from typing import Generic, Protocol, cast
 
 from gateway.agents import run_approvals
 from gateway.agents.batch import BatchResult, ToolBatch
@@ -70,7 +70,7 @@ class RunPlan:
     """The conversation, including the run's input. The run appends its answers and tool results."""
     tools: list[Tool]
     """The tools of the run. Tools and function middleware may change this list during the run."""
-    hosted_tools: Sequence[Any] = ()
+    hosted_tools: Sequence[JsonMapping] = ()
     """Tools that the model's provider executes, in the provider's format."""
     options: ChatOptions
     loop: LoopOptions
