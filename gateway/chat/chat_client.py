@@ -21,7 +21,7 @@ from gateway.former import FormerMethods
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import Middleware, around_models, listed, sort_middleware
 from gateway.tools.invocation import SessionData
-from gateway.tools.tool_lists import validate_chat_options
+from gateway.tools.tool_lists import ToolList, validate_chat_options
 from gateway.types.compaction import CompactionStrategy, TokenizerProtocol
 from gateway.types.messages import Message, to_messages
 from gateway.types.options import ChatOptions
@@ -67,7 +67,7 @@ class AgentArguments(TypedDict, Generic[OptionsT], total=False):
     name: str | None
     description: str | None
     instructions: str | None
-    tools: Any
+    tools: ToolList
     default_options: OptionsT | ChatOptions | None
     context_providers: Sequence[Any] | None
     middleware: Sequence[object] | None
