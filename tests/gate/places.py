@@ -183,7 +183,7 @@ KNOWN = {
     "gateway/workflows/steps.py CallFunction.perform: run_gated(self._reference)": "the gate itself",
     "gateway/workflows/steps.py CallTool.perform: invoke(self._tool)": "a tool of the toolbox is behind the gate",
     "gateway/workflows/steps.py invoke: drive(tool)": "the caller's tool: its callers are in this table",
-    "gateway/workflows/tool.py WorkflowTool._find_tools: invoke(held)": "a quarantined tool, whose calls the gate refuses",
+    "gateway/workflows/tool.py WorkflowTool._find_tools: invoke(held)": "a quarantined tool: the gate refuses the call",
     "gateway/workflows/tool_agent.py ToolChatClient._updates: invoke(self._tool)": "a tool of the toolbox is behind the gate",
     "gateway/workflows/tool_agent.py ToolChatClient._updates: self.call": "the `CallContext` of a run",
 }
