@@ -6,9 +6,25 @@ protocol package. The command line and the server are not part of the public API
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from gateway.chat.tool_runs import TOOL_RUNS
 from gateway.former import HINTS
 from gateway.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gateway.chat.chat_context import ChatStream
+    from gateway.chat.tool_runs import ClientRequest
 
 __version__ = "0.1.0"
 
 __getattr__ = lazy_names(__name__, hints=HINTS)
+
+
+def _answers(request: ClientRequest) -> ChatStream:
+    from gateway.agents.client_run import FunctionInvocationLayer
+
+    return FunctionInvocationLayer.answers(request)
+
+
+TOOL_RUNS.answers = _answers

@@ -29,7 +29,8 @@ from gateway.sessions.session import AgentSession
 from gateway.sessions.session_context import PRINCIPAL_KEY, ContextProvider, SessionContext, call_run_hook, state_of
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
-from gateway.tools.tool_lists import normalize_tools, separate_hosted_tools
+from gateway.tools.tool_lists import ToolList, normalize_tools, separate_hosted_tools
+from gateway.tools.toolbox import guard_in
 from gateway.types.compaction import CompactionStrategy, TokenizerProtocol
 from gateway.types.copying import last_raw
 from gateway.types.messages import AgentRunInputs, Message, own_copies, to_messages
@@ -50,7 +51,7 @@ class RunArguments(TypedDict, Generic[OptionsT], total=False):
     session: AgentSession | None
     middleware: MiddlewareTypes | Sequence[object] | None
     options: OptionsT | ChatOptions | None
-    tools: Any
+    tools: ToolList
     function_invocation_kwargs: JsonMapping | None
     client_kwargs: JsonMapping | None
     compaction_strategy: CompactionStrategy | None
@@ -316,6 +317,7 @@ class _AgentRun:
             input_messages=context.messages,
             options=context.options,
             metadata={PRINCIPAL_KEY: self._ctx.facts.principal.id},
+            call=self._ctx,
         )
         hooked = [(provider, session) for provider in providers] if session is not None else []
         by_call = self._stored_by_call(around, session) if session is not None else None
@@ -401,8 +403,8 @@ class _AgentRun:
                 *normalize_tools(around.tools or None),
             ]
         )
-        if self._ctx.run.tool_guard is not None:
-            tools = self._ctx.run.tool_guard.guarded(tools)
+        if (guard := guard_in(self._ctx)) is not None:
+            tools = guard.guarded(tools)
         options = self._options(around)
         conversation = options.get("conversation_id") or (context.session.service_session_id if context.session else None)
         if conversation:

@@ -26,7 +26,8 @@ from gateway.json_types import JsonObject
 from gateway.policy.tool_narrowing import narrow_tools
 from gateway.sessions.session_context import ContextProvider
 from gateway.tools.base import Complete, Tool, ToolOutcome
-from gateway.tools.context import CallContext, ToolGuard
+from gateway.tools.context import CallContext
+from gateway.tools.toolbox import ToolGuard, guard_in, guarded_by
 from gateway.tools.wrappers import RenamedTool
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
@@ -103,7 +104,7 @@ class AgentRuns:
         guard = guards.guard_of(f"agent/{self._agent.file.name}") if guards is not None else None
         file = self._agent.file
         inside = ctx.inside_agent(file.skills, shows_errors=bool(file.loop.include_detailed_errors))
-        return progress, inside.with_caller(progress).guarded_by(guard)
+        return progress, guarded_by(inside.with_caller(progress), guard)
 
     def _to_complete(self, model: str | None, response: AgentResponse, ctx: CallContext) -> Complete:
         hands_back = isinstance(ctx.ports.caller, RunFollower)
@@ -126,7 +127,7 @@ class AgentRuns:
         if file.loop_until is not None:
             judge = self._shared.models.resolve(file.loop_until.judge or file.model, ctx)
             middleware.append(loop_middleware(file.loop_until, judge, progress.report))
-        tools = await self._tools(ctx.facts.on_behalf_of.scopes, ctx.run.tool_guard)
+        tools = await self._tools(ctx.facts.on_behalf_of.scopes, guard_in(ctx))
         parts = [self._agent.instructions]
         if file.skills:
             if self._shared.skills is None:
@@ -147,12 +148,17 @@ class AgentRuns:
             tools=tools,
             default_options=options,
             middleware=[*middleware, *self._setup.middleware, *recorded],
-            function_invocation_configuration={**file.loop.to_limits(), "max_iterations": max(1, file.max_turns - 1)},
+            function_invocation_configuration={
+                **file.loop.to_limits(),
+                "max_iterations": max(1, file.max_turns - 1),
+                # The model does not see these tools; if it calls one anyway, the gate refuses the call and records it.
+                "additional_tools": await self._shared.toolbox.quarantined(file.tools),
+            },
             context_providers=[*providers, *own],
             compaction_strategy=to_strategy(file.compaction, client, keep_summary),
         )
 
-    async def _tools(self, scopes: Sequence[str] | None, guard: ToolGuard[Tool] | None) -> Sequence[Tool]:
+    async def _tools(self, scopes: Sequence[str] | None, guard: ToolGuard | None) -> Sequence[Tool]:
         """Return the tools that the agent file names, and the skill tools if it has the key `skills`.
 
         With the file's key `narrow-to-skills`, tools that no skill of the file allows are left out. If `guard` is given, it wraps the

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.agents.conversations import Conversations
 from gateway.agents.definition import AgentDefinition
@@ -19,6 +19,9 @@ from gateway.config.agents import AgentSettings, FileAccess
 from gateway.json_types import JsonValue
 from gateway.sessions.session_context import ContextProvider
 from gateway.tools.toolbox import ResourceBox, ToolBox, ToolGuards
+
+if TYPE_CHECKING:
+    from gateway.agents.run_context import MiddlewareTypes
 
 
 class SkillTexts(Protocol):
@@ -63,7 +66,7 @@ class AgentSetup:
     shared: AgentServices
     context_providers: Sequence[ContextProvider]
     remote: Remote
-    middleware: Sequence[object]
+    middleware: Sequence[MiddlewareTypes]
 
     @property
     def conversations(self) -> Conversations | None:

@@ -35,6 +35,7 @@ from gateway.tools.drive import drive
 from gateway.tools.function import FunctionFailed, FunctionTool
 from gateway.tools.invocation import FunctionInvocationContext, SessionData
 from gateway.tools.schema import ArgumentsRefused
+from gateway.tools.toolbox import guard_in
 from gateway.types.call_arguments import read_arguments
 from gateway.types.content import Content
 
@@ -120,8 +121,8 @@ class ToolBatch:
 
     def guard_tools(self) -> None:
         """Wrap tools that were added to `tools` during the run, so that the gate (authorization, approvals, limits) checks their calls."""
-        if self.ctx.run.tool_guard is not None:
-            self.tools[:] = self.ctx.run.tool_guard.guarded(self.tools)
+        if (guard := guard_in(self.ctx)) is not None:
+            self.tools[:] = guard.guarded(self.tools)
 
     async def _call(
         self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchResult, label: str
@@ -229,7 +230,7 @@ class ToolBatch:
         Raises:
             PolicyDenied: Policy hides the tool.
         """
-        guard = self.ctx.run.tool_guard
+        guard = guard_in(self.ctx)
         behind = [function] if guard is None else guard.guarded([function])
         if not behind:
             name = function.definition.name

@@ -137,6 +137,7 @@ class CallHistory:
             context_messages=context_messages,
             options=around.options,
             metadata=around.metadata,
+            call=around.call,
         )
 
     async def _store(self, given: Sequence[Message], said: Sequence[Message]) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, cast
 
 from gateway.agents.run_loop import RunPlan, answer_stream
 from gateway.agents.run_updates import ChatUpdates, ReplacedAnswer, with_replaced
-from gateway.chat.chat_client import BaseChatClient, ClientRequest, OptionsT, ResponseArguments
+from gateway.chat.chat_client import BaseChatClient, OptionsT, ResponseArguments
 from gateway.chat.loop_options import check_tool_values, loop_options, normalize_function_invocation_configuration
+from gateway.chat.tool_runs import ClientRequest
 from gateway.json_types import JsonMapping
 from gateway.middleware import around_models, check_layer, listed, sort_middleware
 from gateway.sessions.compaction_provider import RunCompaction
@@ -95,7 +96,6 @@ class _NextClient:
 
     get_response: Callable[..., Any]
     model: str
-    function_invocation_configuration: JsonMapping
 
 
 class _StreamedArguments(ResponseArguments[ChatOptions], total=False):
@@ -117,7 +117,8 @@ def _looped(
     around_models(sort_middleware(layers))
     given = cast("ChatOptions", dict(how.get("options") or {}))
     request = ClientRequest(
-        client=cast("Any", _NextClient(inner, str(getattr(client, "model", "")), client.function_invocation_configuration)),
+        client=_NextClient(inner, str(getattr(client, "model", ""))),
+        client_limits=client.function_invocation_configuration,
         messages=to_messages(messages),
         limits=given.pop("loop", None),
         options=given,
@@ -144,7 +145,7 @@ async def _answers(request: ClientRequest, replaced: list[ReplacedAnswer]) -> As
         tools=tools,
         hosted_tools=hosted,
         options=cast("Any", options),
-        loop=loop_options(request.client.function_invocation_configuration, request.limits),
+        loop=loop_options(request.client_limits, request.limits),
         ctx=CallContext(),
         stream=request.stream,
         function_middleware=around.function,

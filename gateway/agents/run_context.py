@@ -15,6 +15,7 @@ from gateway.json_types import JsonObject
 from gateway.middleware import CallNext, FunctionT, MiddlewareType, mark
 from gateway.sessions.session import AgentSession
 from gateway.tools.context import CallContext
+from gateway.tools.tool_lists import ToolList
 from gateway.types.compaction import CompactionStrategy, TokenizerProtocol
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
@@ -38,7 +39,7 @@ class AgentContext:
     stream: bool = False
     options: ChatOptions = field(default_factory=lambda: cast("ChatOptions", {}))
     """The options of this run, which override the agent's defaults."""
-    tools: Any = None
+    tools: ToolList = None
     """The tools of this run, added to the agent's own."""
     metadata: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
     """Values shared by all middleware of this run."""

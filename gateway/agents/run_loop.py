@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, cast
+from typing import Generic, Protocol, cast
 
 from gateway.agents import run_approvals
 from gateway.agents.batch import BatchResult, ToolBatch
@@ -28,6 +28,7 @@ from gateway.tools.base import Tool
 from gateway.tools.context import CallContext
 from gateway.tools.invocation import FunctionInvocationContext, SessionData
 from gateway.tools.tool_lists import normalize_tools
+from gateway.tools.toolbox import guard_in
 from gateway.types.content import Content
 from gateway.types.messages import Message, own_copies
 from gateway.types.options import ChatOptions, tool_mode
@@ -69,7 +70,7 @@ class RunPlan:
     """The conversation, including the run's input. The run appends its answers and tool results."""
     tools: list[Tool]
     """The tools of the run. Tools and function middleware may change this list during the run."""
-    hosted_tools: Sequence[Any] = ()
+    hosted_tools: Sequence[JsonMapping] = ()
     """Tools that the model's provider executes, in the provider's format."""
     options: ChatOptions
     loop: LoopOptions
@@ -191,7 +192,7 @@ class _RunLoop(Generic[PartT]):
         They are wrapped so that the gate (authorization, approvals, limits) checks their calls.
         """
         tools = normalize_tools(self._plan.loop.additional_tools)
-        guard = self._plan.ctx.run.tool_guard
+        guard = guard_in(self._plan.ctx)
         return tools if guard is None else guard.guarded(tools)
 
     # -- steps -------------------------------------------------------------------------------------------------

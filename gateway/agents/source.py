@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import anyio.to_thread
 
@@ -49,6 +49,9 @@ from gateway.tools.modules import current_generation
 from gateway.tools.toolbox import ResourceBox, ToolBox, ToolGuards
 from gateway.types.messages import Message
 
+if TYPE_CHECKING:
+    from gateway.agents.run_context import MiddlewareTypes
+
 logger = logging.getLogger(__name__)
 
 
@@ -60,8 +63,8 @@ class LoadedAgent:
     remote: Remote | None
     """Connection to the remote agent, if the agent runs elsewhere. The last source that uses the connection closes it."""
     providers: Sequence[ContextProvider]
-    middleware: Sequence[object]
-    around: Sequence[object]
+    middleware: Sequence[MiddlewareTypes]
+    around: Sequence[MiddlewareTypes]
     """Middleware that the configuration adds to all agents (`agents.middleware`)."""
     signature: Signature
     generation: int
@@ -79,7 +82,7 @@ class LoadedAgent:
         """
         return AgentSetup(self.definition, shared, self.providers, self.remote or Remote(), [*self.around, *self.middleware])
 
-    def is_current(self, signature: Signature, generation: int, around: Sequence[object]) -> bool:
+    def is_current(self, signature: Signature, generation: int, around: Sequence[MiddlewareTypes]) -> bool:
         """Return whether the agent file, the modules that it imports and the middleware of all agents (`around`) are unchanged."""
         same = signature is not None and signature == self.signature and around is self.around
         return same and (not self.definition.file.python_references or generation == self.generation)
@@ -123,7 +126,7 @@ class AgentSource:
         self._rules = FunctionRules(lambda source: None)
         self.loaded: dict[Path, LoadedAgent] = {}
         """The agents that this source serves, by path of their agent file."""
-        self.around: list[object] | None = None
+        self.around: list[MiddlewareTypes] | None = None
         """Middleware that the configuration adds to all agents (`agents.middleware`); `None` until it is created."""
         self.generation = current_generation()
         self._previous: AgentSource | None = None
@@ -203,7 +206,7 @@ class AgentSource:
         self._previous = None
         return self
 
-    async def _around_or_noted(self, before: Mapping[Path, LoadedAgent]) -> list[object] | None:
+    async def _around_or_noted(self, before: Mapping[Path, LoadedAgent]) -> list[MiddlewareTypes] | None:
         """Return the middleware of all agents. If it cannot be created, return `None` and add each line of the reason to `problems`."""
         try:
             return await self._around(before)
@@ -214,7 +217,7 @@ class AgentSource:
                 logger.warning("agent middleware not loaded reason=%s", text)
             return None
 
-    async def _around(self, before: Mapping[Path, LoadedAgent]) -> list[object]:
+    async def _around(self, before: Mapping[Path, LoadedAgent]) -> list[MiddlewareTypes]:
         """Return the middleware that `agents.middleware` names; if unchanged, that of the previous source. Raises `AgentError`."""
         written, known = self._shared.settings.middleware, self._previous
         if known is not None and known.generation == self.generation and known.around is not None:
@@ -228,7 +231,7 @@ class AgentSource:
         self.around = around
         return around
 
-    async def _load(self, path: Path, known: LoadedAgent | None, around: Sequence[object]) -> LoadedAgent:
+    async def _load(self, path: Path, known: LoadedAgent | None, around: Sequence[MiddlewareTypes]) -> LoadedAgent:
         """Return the loaded agent `known` if its file is unchanged; else read the file and create its objects. Raises `AgentError`."""
         signature = await anyio.to_thread.run_sync(signature_of, path)
         if known is not None and known.is_current(signature, self.generation, around):
@@ -327,13 +330,13 @@ class AgentSource:
             admit(found)
             return make(found)
 
-    async def _made(self, entries: Sequence[MiddlewareEntry], source: str, where: str, problems: list[str]) -> list[object]:
+    async def _made(self, entries: Sequence[MiddlewareEntry], source: str, where: str, problems: list[str]) -> list[MiddlewareTypes]:
         """Return the middleware that `entries` name: imported objects and functions, and instances of imported classes.
 
         All lifecycle hooks become one item at the position of the first hook, because their relative order matters. Each entry that
         cannot be imported or created, or is not middleware, adds a line to `problems`.
         """
-        made: list[object] = []
+        made: list[MiddlewareTypes] = []
         hooks: list[LifecycleHooks] = []
         place = 0
         for entry in entries:
@@ -351,7 +354,7 @@ class AgentSource:
             except (TypeError, ValueError, GatewayError) as error:
                 problems.append(f"{where}: {reference!r}: {_on_one_line(error)}")
                 continue
-            made.append(value)
+            made.append(cast("MiddlewareTypes", value))
         return [*made[:place], *_layers(hooks), *made[place:]] if hooks else made
 
     async def _providers_of(self, definition: AgentDefinition, problems: list[str]) -> list[ContextProvider]:
@@ -474,12 +477,12 @@ def _on_one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _layers(hooks: Sequence[LifecycleHooks]) -> list[object]:
+def _layers(hooks: Sequence[LifecycleHooks]) -> list[MiddlewareTypes]:
     from gateway.agents.lifecycle.hook_layers import lifecycle_middleware
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)  # docs/agents.md says that the key is experimental
-        return lifecycle_middleware(*hooks)
+        return cast("list[MiddlewareTypes]", lifecycle_middleware(*hooks))
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:

@@ -43,7 +43,7 @@ from gateway.gate.approvals import Approvals
 from gateway.gate.audited_events import audit
 from gateway.gate.concurrency import ActiveCalls
 from gateway.gate.function_rules import FunctionRules
-from gateway.gate.own_tools import OwnToolGates
+from gateway.gate.own_tools import OwnToolGates, OwnToolGuard
 from gateway.gate.pipeline import GateServices
 from gateway.json_types import JsonObject
 from gateway.policy.approval_policy import approvers_of, may_need_approval, with_script_approval
@@ -58,7 +58,7 @@ from gateway.tasks.task_tools import TaskTools
 from gateway.telemetry.gateway_events import EventStream
 from gateway.telemetry.logging import SecretMask
 from gateway.tools.base import ReadOutcome, Source, SourceStatus, Tool, ToolSource
-from gateway.tools.context import CallContext, ToolGuard
+from gateway.tools.context import CallContext
 from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.child_processes import ChildProcesses
 from gateway.upstream.gateway_chain import configuration_of
@@ -359,14 +359,15 @@ class Gateway:
     # -- state -------------------------------------------------------------------------------------------------
 
     async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:
-        """Return the tools that match the patterns `<source>/<glob>`, under the names that clients use. Policies apply to their calls.
-
-        Implements `ToolBox`, from which agents and workflows get their tools.
-        """
+        """Return the tools that match the patterns `<source>/<glob>`, under the names that clients use. Implements `ToolBox`."""
         await self.catalog.ready()
         return [RenamedTool(tool, tool.exposed_name) for tool in await self.catalog.tools(patterns)]
 
-    def guard_of(self, source: str) -> ToolGuard[Tool]:
+    async def quarantined(self, patterns: Sequence[str]) -> Sequence[Tool]:
+        """Return the quarantined tools that match the patterns. Implements `ToolBox`."""
+        return [RenamedTool(tool, tool.exposed_name) for tool in self.catalog.quarantined(patterns)]
+
+    def guard_of(self, source: str) -> OwnToolGuard:
         """Return the object that applies policy to tools which the agent or workflow `source` defines itself. Implements `ToolGuards`."""
         return self._gates.guard_of(source)
 

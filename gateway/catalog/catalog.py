@@ -24,12 +24,11 @@ from gateway.catalog.source_listing import KEY_OF, CatalogEntry, SourceListing
 from gateway.catalog.templates import matches_template
 from gateway.catalog.uris import expose_contents, expose_messages, uri_to_judge
 from gateway.errors import Collision, NotFound
-from gateway.gate.pipeline import GateServices, audit_refusal
+from gateway.gate.pipeline import GateServices
 from gateway.gate.reads import Read
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.policy.decision import PASS, Reject
-from gateway.policy.pin_check import PINS_RULE
 from gateway.policy.scopes import ScopeKind
 from gateway.policy.skill_policy import judge_skill_uri
 from gateway.tools.base import AskingSource, ChangeKind, Finished, InputRequired, Kind, Source, UpdatingSource
@@ -230,8 +229,7 @@ class Catalog:
                 if first is None:
                     merged[name] = guarded
                     local[name] = listing.entry.is_local
-                    override = listing.entry.policy.overrides.get(guarded.definition.name)
-                    if override is not None and not override.listed:
+                    if not listing.is_listed(guarded.definition.name):
                         unlisted[name] = guarded
                     continue
                 text = _clash(name, first.source, guarded.source)
@@ -273,14 +271,13 @@ class Catalog:
         await self.catch_up()
         if patterns is None:
             return list(self._tools.values())
-        split = [p.split("/", 1) if "/" in p else [p, "*"] for p in patterns]
-        return [
-            guarded
-            for listing in self.listings
-            for name, (tool, guarded) in listing.tools.items()
-            if (self._tools.get(name) is guarded or self._unlisted.get(name) is guarded)
-            and any(source == listing.entry.source.id and fnmatchcase(tool.definition.name, glob) for source, glob in split)
-        ]
+        served = [guarded for listing in self.listings for _, guarded in listing.tools.values()]
+        known = [tool for tool in served if tool in (self._tools.get(tool.name), self._unlisted.get(tool.name))]
+        return _matching(known, patterns)
+
+    def quarantined(self, patterns: Sequence[str]) -> Sequence[GuardedTool]:
+        """Return the quarantined tools that match a pattern, as for `tools`. The gate refuses and records each call of them."""
+        return _matching([tool for listing in self.listings for tool in listing.quarantined()], patterns)
 
     async def ready(self) -> None:
         """Wait, with a deadline, for sources that are still starting, then rebuild changed lists. Later calls return at once."""
@@ -288,10 +285,15 @@ class Catalog:
         await self.catch_up()
 
     async def seek(self, exposed_name: str) -> GuardedTool:
-        """Return the tool that clients call by this name; if it is unknown, first wait for starting sources. Raises `NotFound`."""
+        """Return the tool that clients call by this name; if it is unknown, first wait for starting sources. Raises `NotFound`.
+
+        For a quarantined tool, the gate refuses and records each call of the returned object.
+        """
         tool = self._tools.get(exposed_name)
         if tool is None:
             await self.ready()
+            held = {tool.name: tool for s in self.listings for tool in s.quarantined() if s.is_listed(tool.definition.name)}
+            tool = self._tools.get(exposed_name) or held.get(exposed_name)
         return tool or self.find(exposed_name)
 
     def find(self, exposed_name: str) -> GuardedTool:
@@ -304,18 +306,6 @@ class Catalog:
         if tool is None:
             raise NotFound("tool", exposed_name)
         return tool
-
-    def refuse_quarantined(self, exposed_name: str, principal: Principal) -> str | None:
-        """Record the refused call of a quarantined tool (a person has not accepted its definition), and return the error for the caller.
-
-        The error's text has the reason and the command that accepts the tool. Returns `None` if the name is not that of a quarantined
-        tool, or if the caller may not use the tool.
-        """
-        for listing in self.listings:
-            if (reason := listing.quarantined(principal).get(exposed_name)) is not None:
-                audit_refusal(listing.gate, exposed_name, principal.id, PINS_RULE)
-                return f"Tool {exposed_name!r} is quarantined: {reason}."
-        return None
 
     def input_schema(self, exposed_name: str) -> JsonObject | None:
         """Return the published input schema of a tool; `None` for an unknown name."""
@@ -485,6 +475,13 @@ class Catalog:
         """End the subscription to a resource that `watch` started. Raises `NotFound` if no source serves the URI any longer."""
         listing, native = self.locate(uri)
         await cast("Source", listing.entry.full).unwatch(native)
+
+
+def _matching(tools: Sequence[GuardedTool], patterns: Sequence[str]) -> list[GuardedTool]:
+    split = [p.split("/", 1) if "/" in p else [p, "*"] for p in patterns]
+    return [
+        tool for tool in tools if any(source == tool.source and fnmatchcase(tool.definition.name, glob) for source, glob in split)
+    ]
 
 
 def _clash(name: str, first: str, second: str) -> str:

@@ -6,6 +6,7 @@ It leaves out entries that the policy hides, assigns exposed names and URIs (the
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -15,6 +16,7 @@ from gateway.catalog.names import expose_names, expose_uri
 from gateway.catalog.prompt_tools import PromptTool, prompt_tools
 from gateway.catalog.uris import UriTool
 from gateway.config.policies import SourcePolicy
+from gateway.errors import NotFound
 from gateway.gate.concurrency import ActiveCalls, Limiter
 from gateway.gate.pipeline import GateServices, SourceGate
 from gateway.gate.published import judge_definition
@@ -24,11 +26,13 @@ from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.policy.decision import PASS, Reject
 from gateway.policy.hidden_text import judge_hidden_text, strip_text, strip_value
+from gateway.policy.pin_check import PINS_RULE
 from gateway.policy.scopes import ScopeKind, judge_scope
 from gateway.policy.shaping import public_names
 from gateway.policy.skill_policy import judge_skill_uri
 from gateway.policy.tool_policy import hidden_by
-from gateway.tools.base import Kind, QuarantiningSource, SkillServing, Source, Tool, ToolSource
+from gateway.tools.base import Kind, QuarantiningSource, SkillServing, Source, Tool, ToolDefinition, ToolOutcome, ToolSource
+from gateway.tools.context import CallContext
 
 KEY_OF: Mapping[Kind, str] = {"resources": "uri", "templates": "uriTemplate", "prompts": "name"}
 """Kind of list → the key that identifies an entry in the list."""
@@ -125,20 +129,29 @@ class SourceListing:
         self.tools = built
         self.withheld["tools"] = withheld
 
-    def quarantined(self, principal: Principal) -> Mapping[str, str]:
-        """Return the quarantined tools that the principal could otherwise use: exposed name → the reason and the command that accepts it.
+    def quarantined(self) -> list[GuardedTool]:
+        """Return the quarantined tools that policy does not hide. They are not listed, and the gate refuses each call of them.
 
-        A tool is quarantined (not served) while its definition differs from the accepted definition. This is the definition that the server
-        listed first, or one that a person accepted later.
+        A tool is quarantined while its definition differs from the accepted definition. This is the definition that the server listed
+        first, or one that a person accepted later. The refusal has the reason and the command that accepts the tool.
         """
         if not isinstance(self.entry.source, QuarantiningSource) or not (held := self.entry.source.quarantined()):
-            return {}
+            return []
         policy = self.entry.policy
-        allowed = {native: why for native, why in held.items() if hidden_by(native, policy) is None}
-        allowed = {native: why for native, why in allowed.items() if self.admits(principal, "tools", native)}
-        public, _ = public_names(allowed, policy.overrides)
+        public, _ = public_names([native for native in held if hidden_by(native, policy) is None], policy.overrides)
         exposed = expose_names(self.entry.prefix, list(public.values()), self.name_budget)
-        return {exposed[stem]: allowed[native] for native, stem in public.items()}
+        return [self._refusing(native, exposed[stem], held[native]) for native, stem in public.items()]
+
+    def _refusing(self, native: str, name: str, reason: str) -> GuardedTool:
+        tool = _QuarantinedTool(native)
+        denied = Reject(PINS_RULE, f"Tool {name!r} is quarantined: {reason}.")
+        rules = dataclasses.replace(ToolRules.build(tool.definition, SourcePolicy()), denied=denied)
+        return GuardedTool(tool, rules, self.gate, exposed_name=name)
+
+    def is_listed(self, native: str) -> bool:
+        """Return whether clients may see the tool `native`; false if the policy has `listed: false` for it in `overrides`."""
+        override = self.entry.policy.overrides.get(native)
+        return override is None or override.listed
 
     async def _native_tools(self) -> Sequence[Tool]:
         """Return the tools of the source, and one tool for each of its prompts if the policy sets `promptsAsTools`."""
@@ -189,3 +202,14 @@ class SourceListing:
             if isinstance(verdict, Reject)
         }
         return [wire for wire, verdict in verdicts if not isinstance(verdict, Reject)]
+
+
+class _QuarantinedTool:
+    """Stands for a quarantined tool: it has only the tool's name, because nobody has accepted the tool's definition."""
+
+    def __init__(self, native: str) -> None:
+        self.definition = ToolDefinition(native)
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """Raise `NotFound`. The gate refuses every call before it gets here."""
+        raise NotFound("tool", self.definition.name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, Unpack, cast, overload
 
@@ -17,11 +16,12 @@ from typing_extensions import TypeVar
 from gateway.chat.chat_context import ChatContext, ChatStream
 from gateway.chat.chat_middleware import ChatAndFunctionMiddlewareTypes, around_model, ask_client, read, whole_of
 from gateway.chat.loop_options import check_tool_values, loop_options, normalize_function_invocation_configuration
+from gateway.chat.tool_runs import TOOL_RUNS, ClientRequest
 from gateway.former import FormerMethods
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import Middleware, around_models, listed, sort_middleware
 from gateway.tools.invocation import SessionData
-from gateway.tools.tool_lists import validate_chat_options
+from gateway.tools.tool_lists import ToolList, validate_chat_options
 from gateway.types.compaction import CompactionStrategy, TokenizerProtocol
 from gateway.types.messages import Message, to_messages
 from gateway.types.options import ChatOptions
@@ -37,24 +37,6 @@ _ONE_CALL = {"enabled": False}
 
 OptionsT = TypeVar("OptionsT", bound=Mapping[str, Any], default=ChatOptions)
 """Type of the options that a chat client accepts: `ChatOptions` or an extension of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientRequest:
-    """The arguments of a call of `get_response` that may have to run tools or to shorten the conversation (compaction)."""
-
-    client: BaseChatClient[Any]
-    messages: list[Message]
-    options: ChatOptions
-    stream: bool
-    limits: JsonMapping | None
-    """Limits on the loop of model and tool calls. They override the limits of the client for this call."""
-    middleware: Sequence[object]
-    compaction_strategy: CompactionStrategy | None
-    tokenizer: TokenizerProtocol | None
-    client_kwargs: JsonMapping
-    function_invocation_kwargs: JsonMapping
-    session: SessionData | None
 
 
 class ChatClientArguments(TypedDict, total=False):
@@ -85,7 +67,7 @@ class AgentArguments(TypedDict, Generic[OptionsT], total=False):
     name: str | None
     description: str | None
     instructions: str | None
-    tools: Any
+    tools: ToolList
     default_options: OptionsT | ChatOptions | None
     context_providers: Sequence[Any] | None
     middleware: Sequence[object] | None
@@ -235,10 +217,9 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         loop = loop_options(self.function_invocation_configuration, limits)
         runs_tools = loop.enabled and (given.get("tools") or loop.additional_tools)
         if runs_tools or strategy is not None or tokenizer is not None:
-            from gateway import FunctionInvocationLayer  # imported by its public name, because its package may not be imported here
-
             request = ClientRequest(
                 client=self,
+                client_limits=self.function_invocation_configuration,
                 messages=to_messages(messages),
                 options=given,
                 stream=stream,
@@ -250,7 +231,7 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
                 function_invocation_kwargs=function_invocation_kwargs or {},
                 session=session,
             )
-            response = FunctionInvocationLayer.answers(request)
+            response = TOOL_RUNS.answers(request)
         else:
             tool_values = dict(function_invocation_kwargs or {})
             conversation = to_messages(messages)

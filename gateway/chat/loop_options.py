@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict, cast
 
 from gateway.json_types import JsonMapping
-from gateway.tools.tool_lists import normalize_tools
+from gateway.tools.tool_lists import ToolTypes, normalize_tools
 
 
 class FunctionInvocationConfiguration(TypedDict, total=False):
@@ -25,7 +25,7 @@ class FunctionInvocationConfiguration(TypedDict, total=False):
     max_consecutive_errors_per_request: int
     allow_concurrent_invocation: bool
     terminate_on_unknown_calls: bool
-    additional_tools: Sequence[Any]
+    additional_tools: Sequence[ToolTypes]
     include_detailed_errors: bool
     return_tool_results: bool
 
@@ -49,7 +49,7 @@ class LoopOptions:
     """Whether the tool calls of one model response run concurrently. Otherwise they run in the order of the response."""
     terminate_on_unknown_calls: bool = False
     """Whether the run ends with an error if the model calls a tool that does not exist."""
-    additional_tools: Sequence[Any] = ()
+    additional_tools: Sequence[ToolTypes] = ()
     """Tools that are run if the model calls them, but whose definitions are not sent to the model. The model gets their names in another
     way.
 

@@ -11,7 +11,7 @@ from gateway.cli.arguments import build_arguments, undeclared
 from gateway.cli.common import Target, data_options, gateway_options, load, run_async
 from gateway.cli.failures import CommandFailed
 from gateway.cli.output import block_text, is_interactive, print_content, print_json, say, tell
-from gateway.errors import NotFound, Rejected, UpstreamTimeout
+from gateway.errors import NotFound, PolicyDenied, Rejected, UpstreamTimeout
 from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ async def _call(tool: str, pairs: Sequence[str], args_json: str | None, loaded: 
     caller = TerminalCaller(interactive=is_interactive())
     asker = Asker(caller, caller.capabilities)
     async with open_hub(loaded, target, asker) as hub:
-        missing: NotFound | None = None
+        missing: NotFound | PolicyDenied | None = None
         try:
             tools = await hub.tools()
             found = pick_tool(tools, tool, await hub.sources() if hub.shows_sources else ())
@@ -63,6 +63,8 @@ async def _call(tool: str, pairs: Sequence[str], args_json: str | None, loaded: 
                 raise
             # The gateway lists only the tools that the scopes of the API key include, and refuses the others by name.
             found, missing = hub.unlisted(tool), error
+        except PolicyDenied as error:  # the tool is quarantined
+            found, missing = hub.quarantined(error.subject), error
         schema = found.tool.definition.input_schema
         arguments = build_arguments(schema, pairs, args_json)
         for remark in undeclared(schema, arguments):
@@ -96,4 +98,6 @@ def _show(result: JsonObject, tool: str, *, as_json: bool) -> None:
         blocks = cast("list[JsonMapping]", result.get("content") or [])
         text = "\n".join(map(block_text, blocks)) or f"Tool {tool!r} failed."
         rule = cast("JsonMapping", result.get("_meta") or {}).get(RULE_META_KEY)
-        raise CommandFailed(text, code="denied" if isinstance(rule, str) else "tool-error")
+        if isinstance(rule, str):
+            raise PolicyDenied(text, rule=rule, subject=tool)
+        raise CommandFailed(text, code="tool-error")

@@ -181,6 +181,10 @@ class OwnHub:
         """Return the tools in the gateway's catalog."""
         return to_hub_tools(await self.gateway.catalog.tools())
 
+    def quarantined(self, pattern: str) -> HubTool:
+        """Return the quarantined tool `SOURCE/NAME`. The gateway refuses and records each call of it."""
+        return to_hub_tools(self.gateway.catalog.quarantined([pattern]))[0]
+
     async def listing(self, kind: Kind) -> list[JsonObject]:
         """Return every resource, resource template or prompt (as `kind` says) in the gateway's catalog, in the form of MCP results."""
         return self.gateway.catalog.wire(kind)
@@ -263,6 +267,13 @@ class RunningHub:
         definition = ToolDefinition(name=name, input_schema=schema)
         return HubTool(RemoteTool(Listed(definition), self), wire, *self._origin_of(name))
 
+    def quarantined(self, pattern: str) -> HubTool:
+        """Return a tool object for the quarantined tool `SOURCE/NAME`. The gateway refuses and records each call of it."""
+        from gateway.catalog.names import expose_name
+
+        source, _, native = pattern.partition("/")
+        return self.unlisted(expose_name(self._prefixes().get(source, source), native))
+
     async def listing(self, kind: Kind | Literal["tools"]) -> list[JsonObject]:
         """Return the resources, resource templates, prompts or tools (as `kind` says) that the gateway lists to the command's API key."""
         import anyio
@@ -278,14 +289,16 @@ class RunningHub:
 
     def _origin_of(self, name: str) -> tuple[str | None, str]:
         """Return, for display, the likely source of an exposed tool name, by the name's prefix, and the tool's name at that source."""
+        if (found := longest_prefix(name, self._prefixes())) is not None:
+            return found[0], name.removeprefix(found[1])
+        return "skill" if name in SKILL_TOOLS else "gateway" if name in OWN_TOOLS else None, name
+
+    def _prefixes(self) -> dict[str, str]:
         config = self._loaded.config
         shown = cast("list[JsonMapping]", self._status.get("sources") or [])
         written = cast("JsonMapping | None", self._status.get("prefixes"))
         names = [str(source["name"]) for source in shown] or [*config.mcp_servers, *LOCAL_SOURCES]
-        prefixes = {n: str(written.get(n, n)) if written is not None else config.prefix_of(n) for n in names}
-        if (found := longest_prefix(name, prefixes)) is not None:
-            return found[0], name.removeprefix(found[1])
-        return "skill" if name in SKILL_TOOLS else "gateway" if name in OWN_TOOLS else None, name
+        return {n: str(written.get(n, n)) if written is not None else config.prefix_of(n) for n in names}
 
     async def send(
         self, method: str, params: JsonObject, ctx: CallContext, headers: JsonMapping | None = None, resends: Resends | None = None
@@ -391,7 +404,8 @@ def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject]
     """Return the tool named `name` (an exposed name, `SOURCE/NAME`, or a name at its source).
 
     Raises:
-        PolicyDenied: A source hides the tool, because its definition differs from the accepted one (quarantine).
+        PolicyDenied: A source hides the tool, because its definition differs from the accepted one (quarantine). The error's `subject` is
+            the tool as `SOURCE/NAME`.
         ToolFailed: Several sources have a tool of that name.
         NotFound: There is no such tool; the message suggests the closest name.
     """
@@ -400,7 +414,7 @@ def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject]
     for source in sources:
         for held, why in cast("dict[str, str]", source.get("quarantined") or {}).items():
             if name in (held, f"{source['name']}__{held}", f"{source['name']}/{held}"):
-                raise PolicyDenied(f"Tool {name!r} is quarantined: {why}.", rule=PINS_RULE, subject=name)
+                raise PolicyDenied(f"Tool {name!r} is quarantined: {why}.", rule=PINS_RULE, subject=f"{source['name']}/{held}")
     hint = missing_source(name, sources) or suggestion(name, tools) or "`moongate list tools` shows them."
     if any(name.startswith(f"{tool.source}__") for tool in tools):
         hint += f" `moongate policy explain {name}` says if a rule hides it."

@@ -55,26 +55,27 @@ class FunctionRules:
         first, *aliases = dict.fromkeys([*served, *own, written])
         return FunctionNames(first, tuple(aliases))
 
-    def judge(self, source: str, reference: str, found: object) -> Reject | None:
+    def judge(self, source: str, reference: str, found: object, *, by_allow: bool = True) -> Reject | None:
         """Return a refusal if policy forbids the agent or workflow `source` to run the Python function `found`; `None` if it may.
 
-        `reference` (`package.module:name`) is the name by which the file of the agent or workflow refers to the function.
+        `reference` (`package.module:name`) is the name by which the file of the agent or workflow refers to the function. Without
+        `by_allow`, lists of allowed functions (`tools.allow`) are not judged.
         """
         names = self.names(reference, found)
         for key in (FUNCTION_SOURCE, source):
             policy = self.policies(key)
-            if policy is not None and (verdict := judge_function(names, policy, key)) is not None:
+            if policy is not None and (verdict := judge_function(names, policy, key, by_allow=by_allow)) is not None:
                 return verdict
         return None
 
-    def admit(self, source: str, reference: str, found: object = None) -> Reject | None:
+    def admit(self, source: str, reference: str, found: object = None, *, by_allow: bool = True) -> Reject | None:
         """Decide, while the file of the agent or workflow `source` is loaded, whether the file may use a Python object.
 
         Return the refusal, which is also recorded in the audit log; `None` if the object is allowed. `reference` (`package.module:name`) is
         the object's name in the file, and `found` the imported object. Without `found`, only the name is judged, before the module is
-        imported.
+        imported; with `by_allow` false, only by rules that deny it.
         """
-        verdict = self.judge(source, reference, found)
+        verdict = self.judge(source, reference, found, by_allow=by_allow)
         if verdict is not None:
             self._emit("call.refused", source, reference, {"outcome": "refused", "rule": verdict.rule})
         return verdict

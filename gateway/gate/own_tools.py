@@ -120,6 +120,12 @@ class OwnToolGuard:
             if is_guarded(tool) or hidden_by(tool.definition.name, self._policy) is None
         ]
 
+    def step(self, tool: Tool) -> Tool:
+        """Wrap a step of the run in the form of a tool. If policy hides the tool, the gate refuses the step and records the refusal."""
+        name, source = tool.definition.name, self._gate.source
+        rule = hidden_by(name, self._policy)
+        return self.behind_gate(tool, denied=Reject(rule, f"`policies[{source!r}]` does not allow {name!r}.") if rule else None)
+
     def lent(self, tools: Sequence[Tool]) -> list[Tool]:
         """Wrap tools of other sources that this agent or workflow uses, so that each call passes its policy, too.
 

@@ -113,7 +113,7 @@ class GuardedTool:
         """Judge the scopes and arguments of a call without calling the tool. Used before a call is started as a task."""
         if principal.scopes is not None and isinstance(verdict := self.admit(principal), Reject):
             return verdict
-        return self.rules.arguments.judge(arguments)
+        return self.rules.denied or self.rules.arguments.judge(arguments)
 
     def call(self, arguments: JsonObject, ctx: CallContext) -> CoroutineType[Any, Any, ToolOutcome]:
         """Execute one round of a call (a request and its result, which may request input) with all checks of policy; return its outcome.

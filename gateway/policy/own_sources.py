@@ -52,16 +52,17 @@ class FunctionNames:
     """Other names of the function: the attribute's name in the agent or workflow file, and further names under which it is served."""
 
 
-def judge_function(function: FunctionNames, policy: SourcePolicy, source: str) -> Reject | None:
+def judge_function(function: FunctionNames, policy: SourcePolicy, source: str, *, by_allow: bool = True) -> Reject | None:
     """Return why the policy of `source` forbids the file of an agent or workflow to run this function, or `None` if it may run.
 
-    The function is denied if the policy denies any of its names. If the policy has `tools.allow`, that must match `function.name`.
+    The function is denied if the policy denies any of its names. If the policy has `tools.allow`, that must match `function.name`; without
+    `by_allow`, this is not judged, because the function is not imported yet and its name is unknown.
     """
     for known in (function.name, *function.aliases):
         rule = _denied_by(known, policy)
         if rule is not None:
             return Reject(rule, f"`policies[{source!r}].{rule}` denies the function {known!r}.")
-    if not judge_tool(function.name, policy.tools.allow, ()):
+    if by_allow and not judge_tool(function.name, policy.tools.allow, ()):
         return Reject("tools.allow", f"`policies[{source!r}].tools.allow` does not list the function {function.name!r}.")
     return None
 

@@ -11,11 +11,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, ToolFailed
 from gateway.json_types import JsonObject
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.sessions.session_context import PRINCIPAL_KEY, ContextProvider, SessionContext
 from gateway.sessions.sql_history import LazyDatabase
+from gateway.tools.base import Complete, Tool
+from gateway.tools.context import CallContext
+from gateway.tools.drive import drive
+from gateway.tools.run_state_tool import RunStateTool
+from gateway.tools.toolbox import guard_in
 from gateway.types.messages import Message
 
 if TYPE_CHECKING:
@@ -110,26 +115,39 @@ class SemanticMemoryProvider(ContextProvider):
         return await (await self._memories()).delete(owner or self.owner or "local", self.collection)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Search memories that are similar to the input of the run, and add them as one message before the input."""
+        """Search memories that are similar to the input of the run, and add them as one message before the input.
+
+        In a gateway, policy judges the search as a call of the agent's tool `memory_recall`.
+        """
         asked = "\n".join(message.text for message in context.input_messages if message.text)
         if not asked.strip():
             return
+
+        async def memory_recall(query: str) -> str:
+            return "\n".join(f"- {memory.text}" for memory in await self.recall(query, owner=self._owner_of(context)))
+
         try:
-            found = await self.recall(asked, owner=self._owner_of(context))
+            found = await _through_gate(RunStateTool(memory_recall, annotations={"readOnlyHint": True}), {"query": asked}, context.call)
         except GatewayError as error:
             logger.warning("memories not searched, run continues without them reason=%r", str(error))
             return
         if found:
-            lines = "\n".join(f"- {memory.text}" for memory in found)
-            context.extend_messages(self, [Message("user", [f"{CONTEXT_PROMPT}\n{lines}"])])
+            context.extend_messages(self, [Message("user", [f"{CONTEXT_PROMPT}\n{found}"])])
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Store the input of the run, and with `store_outputs` the response, as new memories."""
+        """Store the input of the run, and with `store_outputs` the response, as new memories.
+
+        In a gateway, policy judges this as a call of the agent's tool `memory_store`.
+        """
         said = [message.text for message in context.input_messages if message.role == "user"]
         if self.store_outputs and context.response is not None:
             said.append(context.response.text)
+
+        async def memory_store(texts: list[str]) -> None:
+            await self.remember(texts, owner=self._owner_of(context), fields={"session": session.session_id})
+
         try:
-            await self.remember(said, owner=self._owner_of(context), fields={"session": session.session_id})
+            await _through_gate(RunStateTool(memory_store), {"texts": said}, context.call)
         except GatewayError as error:
             logger.warning("memories not stored reason=%r", str(error))
 
@@ -142,3 +160,13 @@ class SemanticMemoryProvider(ContextProvider):
         from gateway.storage.memories import Memories
 
         return Memories(database)
+
+
+
+async def _through_gate(step: Tool, arguments: JsonObject, call: CallContext) -> str:
+    """Call a step of the run and return its text; in a gateway, under the policy of the agent. Raises `ToolFailed` if policy refuses it."""
+    guard = guard_in(call)
+    outcome = await drive(step if guard is None else guard.step(step), arguments, call.child())
+    if not isinstance(outcome, Complete) or outcome.is_error:
+        raise ToolFailed(outcome.as_text() if isinstance(outcome, Complete) else f"{step.definition.name} did not finish.")
+    return outcome.as_text()

@@ -18,6 +18,7 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import sort_middleware
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.tools.base import Tool
+from gateway.tools.context import CallContext
 from gateway.tools.tool_lists import normalize_tools
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse
@@ -57,8 +58,12 @@ class SessionContext:
         middleware: Mapping[str, object] | None = None,
         options: JsonMapping | None = None,
         metadata: JsonObject | None = None,
+        call: CallContext | None = None,
     ) -> None:
-        """Store the arguments. `options` are the options of the run, read-only; `metadata` is shared by all providers of the run."""
+        """Store the arguments. `options` are the options of the run, read-only; `metadata` is shared by all providers of the run.
+
+        `call` is the gateway's call that the run serves.
+        """
         self.session_id = session_id
         self.service_session_id = service_session_id
         self.input_messages = input_messages
@@ -69,6 +74,7 @@ class SessionContext:
         self.middleware: dict[str, list[object]] = {}
         self.options: JsonMapping = MappingProxyType(dict(options or {}))
         self.metadata: JsonObject = metadata if metadata is not None else {}
+        self.call = call or CallContext()
         self._response: AgentResponse | None = None
         for source_id, given in (middleware or {}).items():
             self.extend_middleware(source_id, given)

@@ -11,20 +11,17 @@ import dataclasses
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 import anyio
 
 from gateway.auth.principal import Principal
 from gateway.errors import AnswerRefused, AskExpired
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.policy.decision import Reject
 from gateway.policy.input_answers import answer_problem
 from gateway.policy.metadata import IDEMPOTENCY_KEY
 from gateway.tools.call_facts import SKILL_ARGUMENT, CallFacts, Provenance
 from gateway.tools.ports import Caller, LogLevel, NoCaller, Presence
-
-ToolT = TypeVar("ToolT")
 
 Wait = Callable[[], contextlib.AbstractAsyncContextManager[None]]
 """Function that returns a context manager, which releases a concurrency slot of a call while the call waits for a person."""
@@ -232,47 +229,6 @@ class Invocation(Protocol):
     """The values that the program passed to the run of the agent as `function_invocation_kwargs`."""
 
 
-class ToolGuard(Protocol[ToolT]):
-    """Protocol of the gate (policy checks) for tools that one agent or workflow defines itself, such as an agent's file tools.
-
-    `ToolT` is always `base.Tool`, which cannot be named here because its `call` takes a `CallContext`.
-    """
-
-    def guarded(self, tools: Sequence[ToolT]) -> list[ToolT]:
-        """Return the tools that policy does not hide, in order, each wrapped so that its calls pass the policy checks (the gate).
-
-        A tool that is already behind a gate is returned unchanged, and so is a tool that is only declared, because the program that runs
-        the agent, not the gateway, answers its calls.
-        """
-        ...
-
-    def lent(self, tools: Sequence[ToolT]) -> list[ToolT]:
-        """Return tools of other sources that the agent has by the key `skills` of its file, wrapped so that the agent's policy applies too.
-
-        A call passes the checks of the agent's policy, and then those of the tool's source. Tools that the agent's policy hides are left
-        out. Rules of the policy contain the tools' names at their source.
-        """
-        ...
-
-    async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:
-        """Ask a person to approve the call of `name`, which the text `shown` describes. Return the refusal, or `None` if approved.
-
-        `key` identifies the question in a durable task (`CallContext.question`).
-
-        Raises:
-            GatewayError: The person cannot be asked.
-        """
-        ...
-
-    def function(self, reference: str, found: object, tool: ToolT) -> ToolT:
-        """Return a tool that runs a Python function (`found`), wrapped so that its calls pass the policy checks (the gate).
-
-        `reference` is the name of the function in the agent's or workflow's file. The gate refuses each call if the policy of the source
-        `function`, or the policy of the agent or workflow, denies the function.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPorts:
     """The interfaces of a call to its client and to the durable task that contains it."""
@@ -298,12 +254,10 @@ class CallLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentScope:
-    """The run of an agent or workflow that contains a call."""
+    """The run of an agent or workflow that contains a call. In a gateway, it is a `toolbox.GuardedScope`."""
 
     invocation: Invocation | None = None
     """The tool call of an agent's run that caused this call; `None` outside an agent's run."""
-    tool_guard: ToolGuard[Any] | None = None
-    """The policy checks for tools that the surrounding agent or workflow defines itself; `None` outside a gateway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,10 +314,6 @@ class CallContext:
         """Return a copy of the context with `invocation`, the tool call of an agent's run that causes this call."""
         return dataclasses.replace(self, run=dataclasses.replace(self.run, invocation=invocation))
 
-    def guarded_by(self, tool_guard: ToolGuard[Any] | None) -> CallContext:
-        """Return a copy of the context with the policy checks for tools that an agent or workflow defines itself."""
-        return dataclasses.replace(self, run=dataclasses.replace(self.run, tool_guard=tool_guard))
-
     def child(self, invocation: Invocation | None = None) -> CallContext:
         """Return the context for a nested call of the same principal and client. It has no progress and no answers to requests for input.
 
@@ -378,7 +328,7 @@ class CallContext:
             takes_tasks=False,
             in_task=False,
         )
-        return CallContext(facts, self.ports, self.limits, AgentScope(invocation=invocation, tool_guard=self.run.tool_guard))
+        return CallContext(facts, self.ports, self.limits, dataclasses.replace(self.run, invocation=invocation))
 
     def limited(self, clock: CallClock, wait: Wait | None) -> CallContext:
         """Return a copy with one more deadline (`clock`) and, if `wait` is given, one more concurrency slot to release during waits."""
@@ -434,11 +384,11 @@ class CallContext:
     def detached(self) -> CallContext:
         """Return a context for work that continues after this call.
 
-        It has the same principal and policy checks (`tool_guard`), but no progress and no requests for input.
+        It has the same principal and policy checks for tools of its own, but no progress and no requests for input.
         """
         came = dataclasses.replace(self.facts.provenance, step_key="")
         facts = CallFacts(principal=self.facts.principal, meta=self.facts.meta, provenance=came)
-        return CallContext(facts, run=AgentScope(tool_guard=self.run.tool_guard))
+        return CallContext(facts, run=dataclasses.replace(self.run, invocation=None))
 
     def _from(self, principal: Principal, *, caller: Principal | None) -> CallContext:
         came = dataclasses.replace(self.facts.provenance, caller=caller)

@@ -5,18 +5,21 @@ Used by agents, by chat clients that run tools, and by tool calls that change th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.base import Tool, ToolSource
 from gateway.tools.function import FunctionTool
 
-ToolTypes = FunctionTool[..., Any] | ToolSource | Tool | JsonMapping | object
+ToolTypes = Tool | ToolSource | Callable[..., object] | JsonMapping
 """An item of a list of tools: a function, a `Tool`, a source of tools, or the description of a hosted tool.
 
 A hosted tool is run by the provider of the model, not by the program.
 """
+
+ToolList = ToolTypes | Sequence[ToolTypes] | None
+"""The tools that a program passes to an agent or a run: one item, a list of items, or nothing."""
 
 _RANGES = {"frequency_penalty": (-2.0, 2.0), "presence_penalty": (-2.0, 2.0), "temperature": (0.0, 2.0), "top_p": (0.0, 1.0)}
 

@@ -6,11 +6,14 @@ pipeline of policy checks), so that the same policy applies to agents and workfl
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from gateway.policy.decision import Reject
 from gateway.tools.base import ReadOutcome, Tool
-from gateway.tools.context import CallContext, ToolGuard
+from gateway.tools.context import AgentScope, CallContext
 
 
 class ToolBox(Protocol):
@@ -24,12 +27,83 @@ class ToolBox(Protocol):
         """
         ...
 
+    async def quarantined(self, patterns: Sequence[str]) -> Sequence[Tool]:
+        """Return the tools that match a pattern, but are not served, because nobody has accepted their changed definitions.
+
+        The gate refuses each call of them and records it. Their definitions have only the name.
+        """
+        ...
+
+
+class ToolGuard(Protocol):
+    """Protocol of the gate (policy checks) for tools that one agent or workflow defines itself, such as an agent's file tools."""
+
+    def guarded(self, tools: Sequence[Tool]) -> list[Tool]:
+        """Return the tools that policy does not hide, in order, each wrapped so that its calls pass the policy checks (the gate).
+
+        A tool that is already behind a gate is returned unchanged, and so is a tool that is only declared, because the program that runs
+        the agent, not the gateway, answers its calls.
+        """
+        ...
+
+    def lent(self, tools: Sequence[Tool]) -> list[Tool]:
+        """Return tools of other sources that the agent has by the key `skills` of its file, wrapped so that the agent's policy applies too.
+
+        A call passes the checks of the agent's policy, and then those of the tool's source. Tools that the agent's policy hides are left
+        out. Rules of the policy contain the tools' names at their source.
+        """
+        ...
+
+    def step(self, tool: Tool) -> Tool:
+        """Return a step of the run in the form of a tool (which no model sees), wrapped so that it passes the policy checks (the gate).
+
+        If policy hides the tool, the gate refuses the step and records the refusal.
+        """
+        ...
+
+    async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:
+        """Ask a person to approve the call of `name`, which the text `shown` describes. Return the refusal, or `None` if approved.
+
+        `key` identifies the question in a durable task (`CallContext.question`).
+
+        Raises:
+            GatewayError: The person cannot be asked.
+        """
+        ...
+
+    def function(self, reference: str, found: object, tool: Tool) -> Tool:
+        """Return a tool that runs a Python function (`found`), wrapped so that its calls pass the policy checks (the gate).
+
+        `reference` is the name of the function in the agent's or workflow's file. The gate refuses each call if the policy of the source
+        `function`, or the policy of the agent or workflow, denies the function.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedScope(AgentScope):
+    """The run of an agent or workflow of a gateway, with the policy checks for tools that the agent or workflow defines itself."""
+
+    tool_guard: ToolGuard
+
+
+def guard_in(ctx: CallContext) -> ToolGuard | None:
+    """Return the policy checks for tools that the agent or workflow around a call defines itself; `None` outside a gateway."""
+    return ctx.run.tool_guard if isinstance(ctx.run, GuardedScope) else None
+
+
+def guarded_by(ctx: CallContext, guard: ToolGuard | None) -> CallContext:
+    """Return a copy of `ctx` for the run of an agent or workflow, with the policy checks for its own tools."""
+    invocation = ctx.run.invocation
+    scope = AgentScope(invocation=invocation) if guard is None else GuardedScope(invocation=invocation, tool_guard=guard)
+    return dataclasses.replace(ctx, run=scope)
+
 
 @runtime_checkable
 class ToolGuards(Protocol):
     """Protocol: provides the gates (policy checks) for tools that single agents and workflows define themselves."""
 
-    def guard_of(self, source: str) -> ToolGuard[Tool]:
+    def guard_of(self, source: str) -> ToolGuard:
         """Return the policy checks (the gate) for tools that an agent or workflow defines itself, with the current policy of `source`.
 
         `source` is `agent/<name>` or `workflow/<name>`.

@@ -17,14 +17,13 @@ from gateway.json_types import JsonMapping, JsonValue, as_text, members_of
 from gateway.tools.base import Tool
 from gateway.tools.context import CallContext
 from gateway.tools.function import FunctionTool, run_function
-from gateway.tools.functions_source import import_object
 from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.definition import AgentStep, AskStep, EdgeEntry, ToolStep, WorkflowFile, WorkflowStep
 from gateway.workflows.edges import Case, Default
 from gateway.workflows.executor import Executor
 from gateway.workflows.field_types import as_selection
 from gateway.workflows.functional import FunctionalWorkflow
-from gateway.workflows.gated_functions import Reference, admit, gated_function
+from gateway.workflows.gated_functions import Reference, admit, gated_function, import_named
 from gateway.workflows.graph import DEFAULT_MAX_ITERATIONS
 from gateway.workflows.runnable import Runnable
 from gateway.workflows.steps import AskAgent, AskPerson, CallFunction, CallTool
@@ -184,15 +183,16 @@ def _fresh(code: FunctionalWorkflow, reference: str) -> Runnable:
     return code.build()
 
 
-async def import_graph(reference: str, base_dir: Path) -> Code:
+async def import_graph(file: WorkflowFile, base_dir: Path, rules: FunctionRules | None) -> Code:
     """Import the Python object that the key `python` of a workflow file names, first from the folder `base_dir`.
 
     Raises:
-        WorkflowInvalid: The object cannot be imported, or is neither a workflow nor a function.
+        WorkflowInvalid: `rules` deny the name, or the object cannot be imported, or is neither a workflow nor a function.
     """
+    reference = cast("str", file.python)
     try:
-        found = await import_object(reference, base_dir=base_dir)
-    except ConfigError as error:
+        found = await import_named(file, reference, base_dir, rules)
+    except (ConfigError, WorkflowInvalid) as error:
         raise WorkflowInvalid(f"python: {error}") from error
     if isinstance(found, Workflow | FunctionalWorkflow):
         return found

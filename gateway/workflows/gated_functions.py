@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from gateway.errors import ToolFailed, WorkflowInvalid
@@ -17,6 +18,8 @@ from gateway.tools.base import Complete, Tool, ToolDefinition
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
 from gateway.tools.function import run_function
+from gateway.tools.functions_source import import_object
+from gateway.tools.toolbox import guard_in
 from gateway.workflows.definition import WorkflowFile
 from gateway.workflows.runnable import Runnable
 
@@ -33,13 +36,28 @@ class Reference:
     """The imported object to which the reference leads."""
 
 
+async def import_named(file: WorkflowFile, reference: str, base_dir: Path, rules: FunctionRules | None) -> object:
+    """Import the Python object that a workflow file names, first from `base_dir`, unless a rule denies its name in the file.
+
+    `admit` then checks the imported object.
+
+    Raises:
+        ConfigError: The object cannot be imported.
+        WorkflowInvalid: A rule denies the name; the text names the rule. The module is not imported.
+    """
+    admit(file, reference, None, rules)
+    return await import_object(reference, base_dir=base_dir)
+
+
 def admit(file: WorkflowFile, reference: str, found: object, rules: FunctionRules | None) -> None:
     """Check whether the configured rules for Python functions allow the imported object `found`, which a workflow file names `reference`.
+
+    If `found` is `None`, because the object is not imported yet, only rules that deny the name in the file apply.
 
     Raises:
         WorkflowInvalid: A rule forbids the function; the text names the rule.
     """
-    verdict = rules.admit(f"workflow/{file.name}", reference, found) if rules is not None else None
+    verdict = rules.admit(f"workflow/{file.name}", reference, found, by_allow=found is not None) if rules is not None else None
     if verdict is not None:
         raise WorkflowInvalid(f"{reference} may not run: {verdict.reason}")
 
@@ -53,7 +71,7 @@ async def run_gated(reference: Reference, tool: Tool, arguments: JsonObject, cal
     Raises:
         ToolFailed: The function failed, or the gate refused the call, got no approval, or stopped it at the time limit.
     """
-    guard = call.run.tool_guard
+    guard = guard_in(call)
     behind = tool if guard is None else guard.function(reference.written, reference.found, tool)
     outcome = await drive(behind, arguments, call)
     if not isinstance(outcome, Complete):
@@ -71,7 +89,7 @@ def gated_function(reference: Reference, call: CallContext, function: Callable[.
     the workflow, the function is returned without a wrapper.
     """
     function = function or cast("Callable[..., Any]", reference.found)
-    if call.run.tool_guard is None:
+    if guard_in(call) is None:
         return function
 
     async def run(*given: Any) -> Any:

@@ -23,6 +23,7 @@ from gateway.policy.approval_policy import describe_call
 from gateway.policy.input_answers import JSON_FOR, judge_answer, refused_answer
 from gateway.tools.context import CallContext
 from gateway.tools.questions import ask_until_usable
+from gateway.tools.toolbox import guard_in
 from gateway.types.call_arguments import decoded, read_arguments
 from gateway.types.content import Content
 from gateway.types.messages import Message, to_messages
@@ -237,8 +238,8 @@ async def _ask_approval(request: Content, ctx: CallContext, key: str) -> Content
     call = request.function_call or Content("function_call")
     arguments = read_arguments(call.arguments)
     message = describe_call("the workflow's agent", call.name or "a tool", arguments)
-    if ctx.run.tool_guard is not None:
-        approved = await ctx.run.tool_guard.approve(call.name or "", message, ctx, key) is None
+    if (guard := guard_in(ctx)) is not None:
+        approved = await guard.approve(call.name or "", message, ctx, key) is None
         return Content.from_function_approval_response(approved, request.id or "", call)
     schema: JsonObject = {"type": "object", "properties": {"approve": {"type": "boolean", "title": "Approve"}}, "required": ["approve"]}
     params: JsonObject = {"mode": "form", "message": message, "requestedSchema": schema}

@@ -19,9 +19,8 @@ from gateway.json_types import JsonMapping
 from gateway.tools.base import Tool
 from gateway.tools.context import CallContext
 from gateway.tools.function import FunctionTool
-from gateway.tools.functions_source import import_object
 from gateway.workflows.definition import AgentStep, PythonStep, ToolStep, WorkflowFile, WorkflowStep
-from gateway.workflows.gated_functions import admit
+from gateway.workflows.gated_functions import admit, import_named
 from gateway.workflows.step_templates import Template
 
 if TYPE_CHECKING:  # at run time, these modules are imported only when a workflow runs, so that a gateway starts faster
@@ -63,7 +62,7 @@ class WorkflowPlan:
         if file.python is not None:
             from gateway.workflows.file_graph import admit_graph, import_graph, made_by
 
-            code = await import_graph(file.python, base_dir)
+            code = await import_graph(file, base_dir, rules)
             admit_graph(code, file, rules)
             with rules.loading(f"workflow/{file.name}", file.python) if rules is not None else nullcontext():
                 return cls(file, code=code, sample=await made_by(code, file.python))
@@ -76,7 +75,7 @@ class WorkflowPlan:
         for name, step in file.steps.items():
             if isinstance(step, PythonStep):
                 try:
-                    functions[name] = await _import_function(step, base_dir)
+                    functions[name] = _as_function(step, await import_named(file, step.python, base_dir, rules))
                     admit(file, step.python, functions[name], rules)
                 except (ConfigError, WorkflowInvalid, TypeError) as error:
                     problems.append(f"executors.{name}.python: {error}")
@@ -142,8 +141,7 @@ class WorkflowPlan:
         return build_graph(self.file, self.functions, tools)
 
 
-async def _import_function(step: PythonStep, base_dir: Path) -> FunctionTool[..., Any]:
-    found = await import_object(step.python, base_dir=base_dir)
+def _as_function(step: PythonStep, found: object) -> FunctionTool[..., Any]:
     if isinstance(found, FunctionTool):
         function = cast("FunctionTool[..., Any]", found)
     elif callable(found):

@@ -11,11 +11,10 @@ from gateway.errors import ConfigError, WorkflowInvalid
 from gateway.gate.function_rules import FunctionRules
 from gateway.tools.base import Tool
 from gateway.tools.context import CallContext
-from gateway.tools.functions_source import import_object
 from gateway.workflows.agent_executor import serve_call
 from gateway.workflows.definition import WorkflowFile
 from gateway.workflows.field_types import as_selection
-from gateway.workflows.gated_functions import Reference, admit, gated_function
+from gateway.workflows.gated_functions import Reference, admit, gated_function, import_named
 from gateway.workflows.orchestrations.concurrent import ConcurrentBuilder
 from gateway.workflows.orchestrations.group_chat import GroupChatBuilder, GroupChatState
 from gateway.workflows.orchestrations.handoff import HandoffBuilder
@@ -70,7 +69,7 @@ class TeamPlan:
                 continue
             path = f"{team_key(file)}.{key}"
             try:
-                found = await import_object(reference, base_dir=base_dir)
+                found = await import_named(file, reference, base_dir, rules)
                 admit(file, reference, found, rules)
             except (ConfigError, WorkflowInvalid) as error:
                 problems.append(f"{path}: {error}")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from gateway.errors import WorkflowFailed
+from gateway.errors import ToolFailed, WorkflowFailed
 from gateway.gate.concurrency import Limiter
 from gateway.json_types import JsonObject
 from gateway.sdk import load
@@ -18,7 +18,7 @@ from gateway.tools.base import Complete, Tool, ToolDefinition
 from gateway.tools.context import CallContext
 from gateway.tools.ports import Caller, PassingCaller
 from gateway.tools.progress_text import NewLines, Sentences
-from gateway.tools.toolbox import ToolBox, ToolGuards
+from gateway.tools.toolbox import ToolBox, ToolGuards, guarded_by
 from gateway.types.responses import AgentResponseUpdate
 from gateway.workflows.callers import Forms, QuestionCaller
 from gateway.workflows.definition import object_schema
@@ -75,8 +75,8 @@ class WorkflowTool:
         filled.update(arguments)
         narrator = RunNarrator(ctx.ports.caller)
         guard = self._guards.guard_of(f"workflow/{file.name}") if self._guards is not None else None
-        ctx = ctx.named_in_file(self._constants).with_caller(narrator).guarded_by(guard)
-        workflow = await self._plan.build(await self._find_tools(), ctx)
+        ctx = guarded_by(ctx.named_in_file(self._constants).with_caller(narrator), guard)
+        workflow = await self._plan.build(await self._find_tools(ctx), ctx)
         message: Any = self._plan.prompt(filled) if file.team is not None else filled
         if self._plan.code is not None:
             message = message_of(workflow, filled, is_derived=not file.input)
@@ -87,15 +87,24 @@ class WorkflowTool:
         is_last_only = file.python is None and file.team is None and file.output_from is None
         return to_result(outputs[-1:] if is_last_only else outputs, is_structured=self.definition.output_schema is not None)
 
-    async def _find_tools(self) -> Mapping[str, Tool]:
+    async def _find_tools(self, ctx: CallContext) -> Mapping[str, Tool]:
         """Return the tools that the executors need, by executor id. They are looked up before the workflow runs.
+
+        A quarantined tool is called at once, so that the gate refuses and records the call before any executor has run.
 
         Raises:
             WorkflowFailed: A tool is not available.
         """
+        from gateway.workflows.steps import invoke
+
         found: dict[str, Tool] = {}
         for name, pattern in self._plan.patterns.items():
             tools = await self._toolbox.tools([pattern])
+            for held in () if tools else await self._toolbox.quarantined([pattern]):
+                try:
+                    await invoke(held, {}, ctx)
+                except ToolFailed as error:
+                    raise WorkflowFailed(f"Executor {name!r} needs {pattern!r}. {error}", executor=name) from None
             if not tools:
                 text = f"Executor {name!r} needs {pattern!r}, which is not available: unknown, hidden by policy, or its server is down."
                 raise WorkflowFailed(text, executor=name)

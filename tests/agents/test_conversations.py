@@ -65,6 +65,9 @@ class Tools:
     async def tools(self, patterns: Any) -> list[Tool]:
         return [FunctionTool(look)] if "function/look" in patterns else []
 
+    async def quarantined(self, patterns: Any) -> list[Tool]:
+        return []
+
 
 @dataclass
 class Conversing:

@@ -77,7 +77,7 @@ UNTYPED_FIELDS = {
         "Content.raw_representation", "_HasRaw.raw_representation", "Content.outputs",
     },
     "tools as a program passes them: functions, tools, sources, descriptions, or a provider's own objects (`normalize_tools`)": {
-        "RunArguments.tools", "AgentContext.tools", "AgentArguments.tools", "OwnParts.tools", "ChatOptions.tools",
+        "OwnParts.tools", "ChatOptions.tools",
     },
     "a message, which is any Python object that a program sends to its own workflow": {
         "FunctionalWorkflow._message", "WorkflowMessage.data", "RunRequest.message", "SubWorkflowResponseMessage.data",

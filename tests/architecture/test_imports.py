@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.imports import circles, import_graph
+from tests.architecture.imports import EXEMPT, circles, import_graph
 from tests.architecture.sources import ROOT, name_of, parsed, python_files
 
 HEAVY = ("openai", "mcp", "mcp_types", "uvicorn", "starlette", "click", "pydantic", "httpx2", "anyio", "sqlalchemy", "aiosqlite")
@@ -43,6 +43,26 @@ def test_circle_of_relative_imports_is_found(tmp_path: Path, first: str, second:
     for name, code in {"__init__": "", "one": first, "two": second}.items():
         (package / f"{name}.py").write_text(code)
     assert circles(import_graph(tmp_path)) == [["gateway.pack.one", "gateway.pack.two"]]
+
+
+@pytest.mark.parametrize("facade", ["__init__", "openai"])
+def test_circle_through_a_name_that_loads_on_first_use_is_found(tmp_path: Path, facade: str) -> None:
+    package = tmp_path / "gateway"
+    package.mkdir()
+    origin = "gateway" if facade == "__init__" else f"gateway.{facade}"
+    for name in {"__init__", facade}:
+        (package / f"{name}.py").write_text("")
+    (package / f"{facade}.pyi").write_text("from gateway.one import Name as Name\n")
+    (package / "one.py").write_text("import gateway.two")
+    (package / "two.py").write_text(f"def work():\n    from {origin} import Name")
+    assert circles(import_graph(tmp_path)) == [["gateway.one", "gateway.two"]]
+
+
+def test_every_exempt_import_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.architecture.imports.EXEMPT", set[tuple[str, str]]())
+    graph = import_graph()
+    assert circles(graph) != []
+    assert all(imported in graph[module] for module, imported in EXEMPT)
 
 
 def test_circle_of_a_package_and_its_module_is_found(tmp_path: Path) -> None:

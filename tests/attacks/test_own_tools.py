@@ -372,6 +372,8 @@ from gateway import WorkflowBuilder, WorkflowContext, executor
 from gateway.workflows.functional import workflow
 from work import note
 
+note("imported")
+
 
 @executor(id="one")
 async def one(text: str, ctx: WorkflowContext[None, str]) -> None:
@@ -404,12 +406,24 @@ def coded(folder: Path, name: str, policies: dict[str, Any]) -> Generator[Place]
 async def test_factory_of_a_workflow_is_audited_when_it_runs_at_load(tmp_path: Path) -> None:
     with coded(tmp_path, "make", {}) as made:
         assert ("call.audited", "workflow/coded", "make") in await audited(made)
-        assert ran(made) == ["make"]
+        assert ran(made) == ["imported", "make"]
 
 
-async def test_denied_factory_of_a_workflow_does_not_run_at_load(tmp_path: Path) -> None:
-    with coded(tmp_path, "make", {"workflow/coded": {"tools": {"deny": ["make"]}}}) as made:
+@pytest.mark.parametrize("source", ["function", "workflow/coded"])
+async def test_denied_factory_of_a_workflow_is_neither_imported_nor_run(tmp_path: Path, source: str) -> None:
+    with coded(tmp_path, "make", {source: {"tools": {"deny": ["make"]}}}) as made:
         assert ("call.refused", "workflow/coded", "make") in await audited(made)
+        assert ran(made) == []
+        doctor = moongate("doctor", "--json", "--config", str(made.path), cwd=made.path.parent).out.replace('\\"', '"')
+        refusal = f"python: code_of_flow:make may not run: `policies[{source!r}].tools.deny` denies the function 'make'."
+        assert "coded.workflow.yaml" in doctor and refusal in doctor
+
+
+async def test_module_of_a_denied_function_is_not_imported(tmp_path: Path) -> None:
+    flow = FLOW.replace("name: flow", "name: other") % "first"
+    files = {"noisy.py": "from work import note\nnote('imported')\n", "own/other.workflow.yaml": flow.replace("work:", "noisy:")}
+    with place(tmp_path, {"function": {"tools": {"deny": ["first"]}}}, files=files) as made:
+        assert ("call.refused", "workflow/other", "first") in await audited(made)
         assert ran(made) == []
 
 
@@ -432,7 +446,7 @@ async def test_named_workflow_waits_for_approval_of_each_call(tmp_path: Path, na
         async with over_http(made.url, "modern", tasks=False) as wire:
             asked = (await wire.send("tools/call", **request))["result"]
             assert asked["resultType"] == "input_required", asked
-        assert ran(made) == []
+        assert ran(made) == ["imported"]
 
 
 @pytest.mark.parametrize("source", ["function", "workflow/flow"])

@@ -19,6 +19,9 @@ METHODS = {
 }
 """Methods of tools and sources that run or read something, with their parameters."""
 
+NOT_READS = {"unwatch": "only ends a subscription that `watch` started behind the gate, also after the caller has lost the right to it"}
+"""Other methods of sources with a URI or name, each with the reason why it runs and reads nothing."""
+
 COUNTS = {
     **{name: {len(parameters)} for name, parameters in METHODS.items()},
     "read": {2, 3},  # `SkillLibrary.read(skill, path, ctx)`
@@ -44,7 +47,7 @@ DATA = {
     **dict.fromkeys(("index.skills", "new.skills", "cache.skills", "remote.skills", "_remote.skills"), "lists of skills"),
     **dict.fromkeys(("_local.skills", "parts.skills"), "objects that have several methods for skills"),
     "agreed.skills": "whether a server supports skills",
-    **dict.fromkeys(("ctx.call", "scope.call"), "the `CallContext` of a run"),
+    **dict.fromkeys(("ctx.call", "scope.call", "around.call", "context.call"), "the `CallContext` of a run"),
     "row.call": "a stored call: its arguments",
     **dict.fromkeys(("outcome.task", "call.task", "item.task", "context.task", "magentic_context.task", "c.task"), "a task"),
     **dict.fromkeys(("handle.tool", "row.tool", "step.tool", "task.tool"), "the name of a tool"),
@@ -125,6 +128,9 @@ KNOWN = {
     "gateway/server/sdk_path/task_methods.py TaskMethods._relay: tool.task": "a `GuardedTool`",
     "gateway/server/task_calls.py TaskHandler._state_of_relayed: tool.task": "a `GuardedTool`",
     "gateway/server/task_calls.py TaskHandler.call: drive(await self._catalog.seek(tool))": "a tool of the catalog is behind the gate",
+    "gateway/sessions/semantic_memory.py _through_gate: drive(step if guard is None else guard.step(step))": (
+        "a step that the guard of the run's agent wraps"
+    ),
     "gateway/skills/code.py CodeSkills.refresh: self.skills": "the list of skills",
     "gateway/skills/library.py SkillLibrary.recheck: self.read": "a skill tool or a read of the source `skill`, behind the gate",
     "gateway/skills/objects/code_skills.py InlineSkillResource.read: run_function(self.function)": (
@@ -176,6 +182,7 @@ KNOWN = {
     "gateway/workflows/steps.py CallFunction.perform: run_gated(self._reference)": "the gate itself",
     "gateway/workflows/steps.py CallTool.perform: invoke(self._tool)": "a tool of the toolbox is behind the gate",
     "gateway/workflows/steps.py invoke: drive(tool)": "the caller's tool: its callers are in this table",
+    "gateway/workflows/tool.py WorkflowTool._find_tools: invoke(held)": "a quarantined tool: the gate refuses the call",
     "gateway/workflows/tool_agent.py ToolChatClient._updates: invoke(self._tool)": "a tool of the toolbox is behind the gate",
     "gateway/workflows/tool_agent.py ToolChatClient._updates: self.call": "the `CallContext` of a run",
 }

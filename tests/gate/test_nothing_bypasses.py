@@ -39,12 +39,13 @@ from tests.architecture.sources import ROOT, name_of, parsed, python_files
 from tests.fakes.inside import gateway_inside, raw_inside
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.fakes.recorded_events import RecordedEvents
-from tests.gate.places import DATA, KNOWN, METHODS, places, places_in
+from tests.gate.places import DATA, KNOWN, METHODS, NOT_READS, places, places_in
 from tests.gate.watch import Watch, implementations, with_methods
 from tests.interaction.wire import modern_params, over_http
 from tests.skills.on_disk import write_skill
 
 ELSEWHERE = {
+    "_QuarantinedTool.call": "the gate refuses each call of a quarantined tool",
     "_Placeholder.call": "stands for a tool while a workflow is drawn, and is never called",
     "HandoffTool.call": "only ends the turn of an agent in a handoff",
     "AgentSource.get_prompt": "agents have no prompts, so the catalog never asks for one",
@@ -62,9 +63,7 @@ CONTEXT_METHODS = {
 
 IMPORTERS = {
     "gateway/agents/source.py": "judged by `FunctionRules.admit`",
-    "gateway/workflows/plan.py": "judged by `FunctionRules.admit`",
-    "gateway/workflows/file_graph.py": "judged by `FunctionRules.admit`",
-    "gateway/workflows/team.py": "judged by `FunctionRules.admit`",
+    "gateway/workflows/gated_functions.py": "judged by `FunctionRules.admit`",
     "gateway/skills/code.py": "the configuration names the objects, not a file",
     "gateway/tools/functions_source.py": "the configuration names the modules, not a file",
 }
@@ -75,7 +74,7 @@ PROVIDERS_OF_FILES = {
     "InMemoryHistoryProvider": "without `history`, or outside a session: keeps the messages of the run in the run's own session",
     "SecureAgentConfig": "`security`: adds middleware; reads and writes nothing",
     "SemanticMemoryProvider": "`memory`: searches the stored messages before a run, and stores the caller's (with `answers` the agent's) "
-    "after it, without a call or read of its own. The file names the memory, so it works with the file's rights: a part of the run",
+    "after it; both pass the gate as calls of `memory_recall` and `memory_store`",
     "TodoProvider": "`context-providers`, admitted by `FunctionRules`: reads the todo list of the session, a part of the run; changes it "
     "with tools, which pass the gate",
     "TurnHistory": "`history`: adds the session's earlier messages, and keeps the new ones, a part of the run; the session is its owner's",
@@ -426,6 +425,19 @@ def test_bypass_in_source_is_found(file: str, before: str, after: str) -> None:
 SOURCE_MODULES = ("source.py", "base.py", "gateway_source.py")
 
 
+def test_every_method_of_the_source_protocols_is_known() -> None:
+    """A method of a source that takes something of a client is a way to run or read, or says why it is not."""
+    [tree] = [parsed(path) for path in python_files("gateway") if name_of(path) == "gateway/tools/base.py"]
+    methods = {
+        item.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Source")
+        for item in node.body
+        if isinstance(item, ast.AsyncFunctionDef) and [each.arg for each in item.args.args[1:]] not in ([], ["kind"])
+    }
+    assert methods - METHODS.keys() == NOT_READS.keys()
+
+
 def test_every_method_of_a_source_with_a_context_is_known() -> None:
     found: set[str] = set()
     for path in python_files("gateway"):
@@ -465,9 +477,12 @@ async def test_code_that_files_load_is_judged_and_audited(tmp_path: Path, monkey
         patch_import(monkeypatch, name, imported)
     admit = FunctionRules.admit
 
-    def noted(rules: FunctionRules, source: str, reference: str, found: object = None) -> Any:
-        judged.add(reference)
-        return admit(rules, source, reference, found)
+    def noted(rules: FunctionRules, source: str, reference: str, found: object = None, *, by_allow: bool = True) -> Any:
+        if found is None:
+            assert reference not in imported
+        else:
+            judged.add(reference)
+        return admit(rules, source, reference, found, by_allow=by_allow)
 
     monkeypatch.setattr(FunctionRules, "admit", noted)
     with served(tmp_path, monkeypatch) as (inside, _):

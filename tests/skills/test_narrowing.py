@@ -34,6 +34,9 @@ class Box:
         sources = [("function", self._functions), ("skill", await self._skills.tools())]
         return [tool for name, tools in sources for tool in tools if f"{name}/{tool.definition.name}" in patterns]
 
+    async def quarantined(self, patterns: Sequence[str]) -> Sequence[Tool]:
+        return ()
+
 
 def function(name: str) -> Any:
     return FunctionTool(lambda: "done", name=name, description="Does it.")

@@ -49,6 +49,9 @@ class ScriptedToolBox:
     async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:
         return [self._tools[pattern] for pattern in patterns if pattern in self._tools]
 
+    async def quarantined(self, patterns: Sequence[str]) -> Sequence[Tool]:
+        return ()
+
 
 def guard(tool: Tool, *, source: str = "workflow", policy: SourcePolicy | None = None) -> GuardedTool:
     """The tool behind its gate."""

@@ -25,6 +25,9 @@ class SkillBox:
     async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:
         return [guard(tool, source="skill") for tool in await self._source.tools() if f"skill/{tool.definition.name}" in patterns]
 
+    async def quarantined(self, patterns: Sequence[str]) -> Sequence[Tool]:
+        return ()
+
 
 async def find(source: WorkflowSource, name: str) -> Tool:
     return guard({tool.definition.name: tool for tool in await source.tools()}[name])

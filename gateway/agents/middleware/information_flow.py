@@ -34,6 +34,7 @@ from gateway.sessions.session_context import ContextProvider, SessionContext
 from gateway.staging import ExperimentalFeature, experimental
 from gateway.tools.base import Tool
 from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
+from gateway.tools.toolbox import guard_in
 from gateway.types.content import Content
 
 logger = logging.getLogger(__name__)
@@ -222,7 +223,7 @@ async def _ask(context: FunctionInvocationContext, verdict: Reject, label: Conte
         MiddlewareTermination: The run ends; `context.result` is the approval request, and a later run may contain the answer.
     """
     name = context.function.definition.name
-    guard = context.ctx.run.tool_guard
+    guard = guard_in(context.ctx)
     if guard is not None or context.ctx.facts.client.can("elicitation.form"):
         described = describe_call(getattr(context.function, "source", None) or "the agent", name, context.arguments)
         shown = f"{verdict.reason}\n{described}"

@@ -9,9 +9,7 @@ from mcp_types import CallToolRequestParams
 
 from gateway.catalog import Catalog
 from gateway.errors import AskUnavailable, NotFound, Rejected
-from gateway.gate.refusals import refusal
 from gateway.json_types import JsonObject
-from gateway.policy.pin_check import PINS_RULE
 from gateway.server.calls import CallHandler, is_plain_result, to_wire
 from gateway.server.client_limits import fit_outcome
 from gateway.server.clients import Clients, RequestContext, is_modern, scope_of_request
@@ -73,12 +71,7 @@ class CallMethods:
         return to_wire(outcome, modern=modern)
 
     async def _leg(self, ctx: RequestContext, name: str, call: CallContext, caller: WireCaller) -> ToolOutcome:
-        try:
-            tool = await self._catalog.seek(name)
-        except NotFound:
-            if (reason := self._catalog.refuse_quarantined(name, call.facts.principal)) is not None:
-                return refusal(PINS_RULE, reason)
-            raise
+        tool = await self._catalog.seek(name)
         arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
         return await (self._calls.run if is_modern(ctx) else self._calls.run_legacy)(tool, arguments, call, caller)
 

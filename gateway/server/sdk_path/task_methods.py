@@ -90,7 +90,7 @@ class TaskMethods:
             tool = await self._catalog.seek(params.name)
         except NotFound:
             return await call_next(ctx)
-        if tool.definition.task_by == "nobody":
+        if tool.definition.task_by == "nobody" and tool.rules.denied is None:
             raise RpcError(METHOD_NOT_FOUND, f"Tool {params.name!r} cannot run as a task.")
         arguments = cast("JsonObject", raw.get("arguments") or {})
         call = self._clients.context(ctx, WireCaller(ctx))
