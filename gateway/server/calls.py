@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
-from gateway.errors import TaskError, ToolFailed
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import Reject
@@ -105,18 +104,15 @@ class CallHandler:
                 raise RpcError(METHOD_NOT_FOUND, f"Tool {tool.exposed_name!r} only runs as a task: send `task` with the call.")
             if not isinstance(tool.check(arguments, ctx.facts.principal), Reject):
                 return self._tasks.handle(await self._tasks.start(tool, arguments, ctx), tool)
-        try:
-            if self._tasks.may_take_long(tool, arguments, ctx):
-                outcome = await self._tasks.attend(tool, arguments, ctx, lambda inner: drive(tool, arguments, inner))
-            else:
-                outcome = await tool.call(arguments, ctx)
-                if isinstance(outcome, InputRequired):
-                    outcome = await drive_on(outcome, partial(tool.call, arguments), ctx, tool.definition.name)
-            if caller.has_more:
-                await caller.close()
-            return outcome
-        except (ToolFailed, TaskError) as error:
-            return Complete.text(str(error), is_error=True)
+        if self._tasks.may_take_long(tool, arguments, ctx):
+            outcome = await self._tasks.attend(tool, arguments, ctx, lambda inner: drive(tool, arguments, inner))
+        else:
+            outcome = await tool.call(arguments, ctx)
+            if isinstance(outcome, InputRequired):
+                outcome = await drive_on(outcome, partial(tool.call, arguments), ctx, tool.definition.name)
+        if caller.has_more:
+            await caller.close()
+        return outcome
 
 
 def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:

@@ -15,13 +15,13 @@ import anyio
 
 from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
-from gateway.errors import NotFound, PolicyDenied
+from gateway.errors import NotFound, PolicyDenied, TaskError
 from gateway.gate.pipeline import audit_refusal
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
 from gateway.policy.scopes import RULE
-from gateway.protocol import TASKS_EXTENSION
+from gateway.protocol import INTERNAL_ERROR, TASKS_EXTENSION, RpcError
 from gateway.server.task_handles import Handle, TaskHandles
 from gateway.server.task_wire import modern_state, modern_task
 from gateway.tasks.inline_call import Work
@@ -149,9 +149,12 @@ class TaskHandler:
         """Start a call as a task of this gateway, and return the task. It is kept for `ttl_seconds`, by default for `tasks.ttlSeconds`.
 
         Raises:
-            TaskError: The caller has too many tasks.
+            RpcError: The caller has too many tasks. Clients of both protocol eras get this error.
         """
-        return await self.runner.start(tool.exposed_name, arguments, ctx, ttl_seconds=ttl_seconds, kind=_kind(tool))
+        try:
+            return await self.runner.start(tool.exposed_name, arguments, ctx, ttl_seconds=ttl_seconds, kind=_kind(tool))
+        except TaskError as error:
+            raise RpcError(INTERNAL_ERROR, str(error)) from None
 
     def started(self, task: Task) -> TaskStarted:
         """Return the outcome of a 2026 client's call that became `task`, a task of this gateway."""

@@ -19,12 +19,12 @@ from mcp_types import (
 
 from gateway.catalog import Catalog
 from gateway.errors import GatewayError
+from gateway.gate.rpc_errors import to_rpc_error
 from gateway.json_types import JsonObject
 from gateway.protocol import INVALID_PARAMS, RpcError
 from gateway.server.calls import input_required_to_wire
 from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, scope_of_request
 from gateway.server.parked import ParkedCalls, open_upstream_state, seal_upstream_state
-from gateway.server.rpc_errors import to_rpc_error
 from gateway.server.sdk_path.wire_caller import WireCaller
 from gateway.tools.base import Finished, InputRequired, complete_result
 from gateway.tools.context import CallContext

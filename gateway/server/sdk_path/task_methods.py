@@ -79,8 +79,7 @@ class TaskMethods:
         It is a middleware so that the SDK's models do not validate the result, a task.
 
         Raises:
-            RpcError: The tool cannot run as a task.
-            TaskError: The caller has too many tasks.
+            RpcError: The tool cannot run as a task, or the caller has too many tasks.
         """
         raw = ctx.params or {}
         if ctx.method != "tools/call" or is_modern(ctx) or not isinstance(raw.get("task"), dict):
