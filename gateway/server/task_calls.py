@@ -21,7 +21,7 @@ from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
 from gateway.policy.scopes import RULE
-from gateway.protocol import INTERNAL_ERROR, TASKS_EXTENSION, RpcError
+from gateway.protocol import INTERNAL_ERROR, MISSING_REQUIRED_CLIENT_CAPABILITY, TASKS_EXTENSION, RpcError
 from gateway.server.task_handles import Handle, TaskHandles
 from gateway.server.task_wire import modern_state, modern_task
 from gateway.tasks.inline_call import Work
@@ -55,6 +55,11 @@ def declares_tasks(client: ClientProfile) -> bool:
     """Whether a 2026 client declared the tasks extension in its request. False for 2025 clients."""
     extensions = client.capabilities.get("extensions")
     return isinstance(extensions, dict) and TASKS_EXTENSION in extensions and client.era == "modern"
+
+
+def lacks_tasks(text: str) -> RpcError:
+    """Return the error for a request of a 2026 client that did not declare the tasks extension, which the request needs."""
+    return RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, text, {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}})
 
 
 class TaskHandler:
