@@ -53,7 +53,7 @@
         └── TooLargeToKeep             a caller exceeds its quota of stored results
 
 Constructors only store fields. A message says what failed, names the object and says what to do; it never contains secrets or the raw body
-of a response. Only `server.rpc_errors` converts these exceptions to JSON-RPC errors.
+of a response. Only `gate.rpc_errors` converts these exceptions to JSON-RPC errors.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ server without the extension, entries are made in advance from its `SKILL.md` fi
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import logging
 from collections.abc import Sequence
@@ -25,7 +23,8 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of, o
 from gateway.policy.decision import PASS, Reject
 from gateway.policy.hidden_text import judge_hidden_text, strip_text
 from gateway.policy.skill_policy import judge_entry, judge_skill_uri
-from gateway.tools.base import Finished, SkillMethod, SkillServing
+from gateway.skills.skill_pages import FOLDER, TTL_MS, decode_cursor, encode_cursor, page_after
+from gateway.tools.base import Finished, SkillMethod, SkillServing, cacheable
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
@@ -34,13 +33,6 @@ ORIGIN_KEY = "dev.moongate/origin"
 """Key in the `_meta` of a skill's entry; its value is the id of the source that published the skill (SEP-2640, intermediaries)."""
 
 MANIFEST = "/SKILL.md"
-FOLDER = "inode/directory"
-
-SHOWN_PAGE = 100
-"""Skill entries per page of `skills/list` for a server without the skills extension, whose pages the gateway builds."""
-
-SHOWN_TTL_MS = 60_000
-"""Milliseconds for which clients may cache the skill entries of a server without the skills extension (`ttlMs`)."""
 
 
 class SkillFace:
@@ -82,13 +74,13 @@ class SkillFace:
             inner = None
             if not entries and not isinstance(following, str) and at + 1 < len(listings):
                 continue
-            result: JsonObject = {"skills": entries, "ttlMs": _ttl(page), "cacheScope": "private"}
+            result = cacheable({"skills": entries}, _ttl(page))
             if isinstance(following, str):
                 result["nextCursor"] = _cursor(listing, following)
             elif at + 1 < len(listings):
                 result["nextCursor"] = _cursor(listings[at + 1], None)
             return result
-        return {"skills": [], "ttlMs": 0, "cacheScope": "private"}
+        return cacheable({"skills": []})
 
     async def page_of(self, listing: SourceListing, cursor: str | None, ctx: CallContext) -> tuple[list[JsonObject], str | None, int]:
         """Request one page of `skills/list` from one source, with the source's own cursor, or `None` for the first page.
@@ -107,13 +99,13 @@ class SkillFace:
         """Return the result of `skills/get`: the current entry of the skill with the exposed URI `uri`. Raises `NotFound`."""
         listing, native = await self._find("skill", uri)
         if not listing.serves_skills:
-            return {"skill": await self._shown(listing, uri, ctx), "ttlMs": SHOWN_TTL_MS, "cacheScope": "private"}
+            return cacheable({"skill": await self._shown(listing, uri, ctx)}, TTL_MS)
         answer = await _ask(listing, "skills/get", uri, {"uri": native}, ctx, native)
         skill = answer.get("skill")
         exposed = self._exposed({"skills": [skill]}, listing)
         if not exposed:
             raise NotFound("skill", uri)
-        return {"skill": exposed[0], "ttlMs": _ttl(answer), "cacheScope": "private"}
+        return cacheable({"skill": exposed[0]}, _ttl(answer))
 
     async def directory(self, uri: str, cursor: str | None, ctx: CallContext) -> JsonObject:
         """Return the result of `resources/directory/read`: the direct children of the folder with the exposed URI `uri`.
@@ -133,7 +125,7 @@ class SkillFace:
         params: JsonObject = {"uri": native} if cursor is None else {"uri": native, "cursor": cursor}
         answer = await source.skills("resources/directory/read", params, ctx)
         found = [_exposed_uri(child, listing) for child in objects_in(answer.get("resources")) if _is_allowed(child.get("uri"), listing)]
-        result: JsonObject = {"resources": found, "ttlMs": _ttl(answer), "cacheScope": "private"}
+        result = cacheable({"resources": found}, _ttl(answer))
         return {**result, "nextCursor": answer["nextCursor"]} if isinstance(answer.get("nextCursor"), str) else result
 
     def _admits(self, ctx: CallContext, listing: SourceListing, uri: str) -> bool:
@@ -258,11 +250,7 @@ async def _page(listing: SourceListing, params: JsonObject, ctx: CallContext) ->
     """
     if listing.serves_skills:
         return await _ask(listing, "skills/list", listing.entry.source.id, params, ctx)
-    uris = sorted(listing.shown_skills)
-    after = params.get("cursor")
-    rest = [uri for uri in uris if uri > after] if isinstance(after, str) else uris
-    page: JsonObject = {"skills": [listing.shown_skills[uri] for uri in rest[:SHOWN_PAGE]], "ttlMs": SHOWN_TTL_MS}
-    return page if len(rest) <= SHOWN_PAGE else {**page, "nextCursor": rest[SHOWN_PAGE - 1]}
+    return page_after(params.get("cursor"), "skills", sorted(listing.shown_skills.items()))
 
 
 def _shown_files(listing: SourceListing) -> list[str]:
@@ -288,7 +276,7 @@ def _tree(files: Sequence[str], place: str, uri: str) -> JsonObject:
             children[name] = {**child, "mimeType": FOLDER} if slash else child
     if not children:
         raise NotFound("directory", uri)
-    return {"resources": list[JsonMapping](children.values()), "ttlMs": 0, "cacheScope": "private"}
+    return cacheable({"resources": list[JsonMapping](children.values())})
 
 
 def _is_served(entry: JsonMapping, listing: SourceListing) -> bool:
@@ -333,7 +321,7 @@ def _ttl(answer: JsonMapping) -> int:
 
 
 def _cursor(listing: SourceListing, inner: str | None) -> str:
-    return base64.urlsafe_b64encode(json.dumps([listing.entry.source.id, inner]).encode()).decode().rstrip("=")
+    return encode_cursor(json.dumps([listing.entry.source.id, inner]))
 
 
 def _open_cursor(cursor: str | None, listings: Sequence[SourceListing]) -> tuple[int, str | None]:
@@ -341,8 +329,8 @@ def _open_cursor(cursor: str | None, listings: Sequence[SourceListing]) -> tuple
     if cursor is None:
         return 0, None
     try:
-        source, inner = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
-    except (binascii.Error, UnicodeError, ValueError, TypeError):
+        source, inner = json.loads(decode_cursor(cursor))
+    except (ValueError, TypeError):
         raise NotFound("cursor", cursor) from None
     for position, listing in enumerate(listings):
         if listing.entry.source.id == source and (inner is None or isinstance(inner, str)):

@@ -8,7 +8,6 @@ brings the answer and resumes it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Protocol, cast
 
@@ -21,8 +20,9 @@ from gateway.agents.agui.conversion import last_text, problem_of, to_messages, t
 from gateway.agents.agui.response_body import Channel, EventStream, refusal
 from gateway.agents.agui.run_events import RunEvents
 from gateway.catalog import Catalog
-from gateway.errors import AskUnavailable, GatewayError, text_for_caller
+from gateway.errors import AskUnavailable
 from gateway.gate.refusals import RULE_META_KEY
+from gateway.gate.rpc_errors import failed_call
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
@@ -35,8 +35,6 @@ from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile, LogLevel, NoCaller, capability_of
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponseUpdate
-
-logger = logging.getLogger(__name__)
 
 CLIENT = ClientProfile(name="ag-ui", protocol_version="1.0", capabilities={"elicitation": {"form": {}, "url": {}}})
 
@@ -117,13 +115,9 @@ class _RunResponse(EventStream):
         try:
             work = self._tool.call
             outcome = await self._parked.run(lambda leg: work(self._arguments, leg), self._ctx, caller, parked_as=_ParkedFollower)
-        except GatewayError as error:
-            await channel.send(events.failed(text_for_caller(error), type(error).__name__))
-            return
-        except Exception:  # an unexpected exception of the run must reach the application as an event without internals
-            logger.exception("agent run failed agent=%s", self._tool.exposed_name)
-            text = "The run failed with an internal error. Ask the operator: the gateway's log has the details."
-            await channel.send(events.failed(text, "internal"))
+        except Exception as problem:  # an unexpected exception of the run must reach the application as an event without internals
+            error = failed_call(problem, self._ctx.facts.client.era).error
+            await channel.send(events.failed(error.message, str(error.code)))
             return
         match outcome:
             case InputRequired():

@@ -11,21 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
-from gateway.errors import TaskError, ToolFailed
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import Reject
-from gateway.protocol import (
-    METHOD_NOT_FOUND,
-    MISSING_REQUIRED_CLIENT_CAPABILITY,
-    SERVER_INFO_META_KEY,
-    TASKS_EXTENSION,
-    RpcError,
-)
+from gateway.protocol import METHOD_NOT_FOUND, SERVER_INFO_META_KEY, RpcError
 from gateway.server.clients import CloseableCaller
 from gateway.server.parked import ParkedCalls, open_upstream_state, seal_upstream_state
 from gateway.server.running_calls import RunningCalls
-from gateway.server.task_calls import TaskHandler, declares_tasks
+from gateway.server.task_calls import TaskHandler, declares_tasks, lacks_tasks
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome, complete_result
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive, drive_on
@@ -65,8 +58,7 @@ class CallHandler:
             if self._tasks.starts_here(tool, arguments, ctx):
                 return self._tasks.started(await self._tasks.start(tool, arguments, ctx))
         elif self._tasks.must_run_here(tool):
-            required: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
-            raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"Tool {tool.exposed_name!r} only runs as a task.", required)
+            raise lacks_tasks(f"Tool {tool.exposed_name!r} only runs as a task.")
         run = tool.call
         if not ctx.facts.takes_tasks and self._tasks.may_take_long(tool, arguments, ctx):
             run = self._attended(tool)
@@ -105,18 +97,15 @@ class CallHandler:
                 raise RpcError(METHOD_NOT_FOUND, f"Tool {tool.exposed_name!r} only runs as a task: send `task` with the call.")
             if not isinstance(tool.check(arguments, ctx.facts.principal), Reject):
                 return self._tasks.handle(await self._tasks.start(tool, arguments, ctx), tool)
-        try:
-            if self._tasks.may_take_long(tool, arguments, ctx):
-                outcome = await self._tasks.attend(tool, arguments, ctx, lambda inner: drive(tool, arguments, inner))
-            else:
-                outcome = await tool.call(arguments, ctx)
-                if isinstance(outcome, InputRequired):
-                    outcome = await drive_on(outcome, partial(tool.call, arguments), ctx, tool.definition.name)
-            if caller.has_more:
-                await caller.close()
-            return outcome
-        except (ToolFailed, TaskError) as error:
-            return Complete.text(str(error), is_error=True)
+        if self._tasks.may_take_long(tool, arguments, ctx):
+            outcome = await self._tasks.attend(tool, arguments, ctx, lambda inner: drive(tool, arguments, inner))
+        else:
+            outcome = await tool.call(arguments, ctx)
+            if isinstance(outcome, InputRequired):
+                outcome = await drive_on(outcome, partial(tool.call, arguments), ctx, tool.definition.name)
+        if caller.has_more:
+            await caller.close()
+        return outcome
 
 
 def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:
@@ -132,6 +121,16 @@ def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:
             return input_required_to_wire(outcome)
         case TaskStarted():
             return {**outcome.task, "resultType": "task"}
+
+
+def add_server_info(result: JsonObject, server_info: JsonObject) -> JsonObject:
+    """Add `server_info` to the `_meta` of a result for a 2026 client, in place, as the MCP SDK does on the SDK path; return the result.
+
+    `server_info` has the key `SERVER_INFO_META_KEY`, whose value is the gateway's name and version.
+    """
+    meta: JsonObject | None = result.get("_meta")
+    result["_meta"] = {**meta, **server_info} if meta else server_info
+    return result
 
 
 def input_required_to_wire(outcome: InputRequired) -> JsonObject:

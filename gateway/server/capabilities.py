@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS
-from gateway.tools.base import complete_result
+from gateway.tools.base import cacheable, complete_result
 
 _LIST = {"listChanged": True}
 _SHARED: JsonMapping = {
@@ -38,10 +38,8 @@ def discover_result(instructions: str, extensions: Mapping[str, JsonObject]) -> 
         "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
         "capabilities": modern_capabilities(extensions),
         "instructions": instructions,
-        "ttlMs": 0,
-        "cacheScope": "private",
     }
-    return complete_result(facts, is_modern=True)
+    return cacheable(complete_result(facts, is_modern=True))
 
 
 def initialize_result(version: str, instructions: str, identity: JsonMapping) -> JsonObject:

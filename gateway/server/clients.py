@@ -197,10 +197,13 @@ class Clients:
         known = self._by_wire_id.get(wire_id)
         return (0, 0.0) if known is None else (known.calls, known.used)
 
-    def part_with(self, wire_id: str) -> None:
-        """Stop serving a session without the MCP SDK (on the fast path), because the SDK, which keeps the session, is about to end it."""
+    def part_with(self, wire_id: str, principal: Principal | None = None) -> None:
+        """Stop serving a session without the MCP SDK (on the fast path), because the SDK, which keeps the session, is about to end it.
+
+        Do nothing if another principal than `principal` opened the session, because the SDK then does not end it; `None` is any principal.
+        """
         known = self._by_wire_id.get(wire_id)
-        if known is not None and known.idle_seconds is None:
+        if known is not None and known.idle_seconds is None and (principal is None or known.opened_by == principal.id):
             del self._by_wire_id[wire_id]
 
     def open_session(

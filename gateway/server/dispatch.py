@@ -118,7 +118,7 @@ class HttpDispatch:
             return
         head, replay = Head(scope), BufferedReceive(receive)
         if head.method == "DELETE":
-            self._server.clients.part_with(_session_id(head))
+            self._server.clients.part_with(_session_id(head), principal)
         if not self._uses_fast_path:
             await self._app(scope, receive, send)
             return
@@ -264,6 +264,8 @@ class LineDispatch:
         self._has_answered = self._is_open = False
         """Whether a request was accepted without the MCP SDK; whether the SDK has received a request, which fixes its protocol era."""
         self._uses_fast_path = True
+        self._grace = anyio.CancelScope()
+        """Scope in which the SDK's requests are answered after the client closed its end of the pipe; `end` sets its deadline."""
         self._over = anyio.Event()
 
     async def take(self, line: bytes) -> None:
@@ -283,8 +285,9 @@ class LineDispatch:
     async def end(self) -> None:
         """Shut down after the client closed its end of the pipe.
 
-        Requests that run without the MCP SDK have `END_SECONDS` to finish, then those of the SDK. Requests that still run are cancelled.
+        Requests that run, with or without the MCP SDK, have `END_SECONDS` to finish. Then they are cancelled.
         """
+        self._grace.deadline = anyio.current_time() + END_SECONDS
         with anyio.move_on_after(END_SECONDS):
             for _ in range(MAX_PLAIN):
                 await self._slots.acquire()
@@ -292,7 +295,8 @@ class LineDispatch:
             scope.cancel()
         if self._lines is not None:
             await self._lines.aclose()
-            with anyio.move_on_after(END_SECONDS):  # a client that does not read would block the task that writes to it
+            blocked = self._grace.deadline + END_SECONDS  # a client that does not read would block the task that writes to it
+            with anyio.CancelScope(deadline=blocked):
                 await self._over.wait()
         if self._session is not None:
             await self._server.clients.end_session(self._session.legacy.wire_id)
@@ -437,7 +441,7 @@ class LineDispatch:
         self._lines, lines = anyio.create_memory_object_stream[DelegatedLine]()
 
         async def serve() -> None:
-            await serve_lines(sdk, lines, self._write_from_sdk)
+            await serve_lines(sdk, lines, self._write_from_sdk, self._grace)
             self._over.set()
 
         self._tasks.start_soon(serve)

@@ -20,14 +20,11 @@ from gateway.catalog.source_listing import KEY_OF
 from gateway.json_types import JsonObject
 from gateway.policy.metadata import GATEWAY_KEY
 from gateway.protocol import INVALID_PARAMS, RpcError
-from gateway.tools.base import Kind, complete_result
+from gateway.tools.base import Kind, cacheable, complete_result
 from gateway.upstream.gateway_chain import with_hops
 
 LIST_TTL_MS = 5_000
 """Milliseconds for which a 2026 client may cache a listing. Clients that subscribed are notified of changes earlier."""
-
-CACHE_SCOPE = "private"
-"""Value of `cacheScope` in listings for 2026 clients: shared caches must not store a listing, because listings differ by caller."""
 
 Listed: TypeAlias = Kind | Literal["tools"]
 """The kind of entries in a listing: tools, resources, resource templates or prompts."""
@@ -97,7 +94,7 @@ class Listings:
         if end < len(entries):
             page["nextCursor"] = _cursor(wire_key, end - 1, str(entries[end - 1][key]))
         if request.is_modern:
-            page = complete_result(page, is_modern=True) | {"ttlMs": LIST_TTL_MS, "cacheScope": CACHE_SCOPE}
+            page = cacheable(complete_result(page, is_modern=True), LIST_TTL_MS)
         if request.via:
             page[wire_key] = with_hops(page[wire_key], self._own_id)
             page["_meta"] = {GATEWAY_KEY: self._own_id}

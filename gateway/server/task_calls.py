@@ -15,13 +15,13 @@ import anyio
 
 from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
-from gateway.errors import NotFound, PolicyDenied
+from gateway.errors import NotFound, PolicyDenied, TaskError
 from gateway.gate.pipeline import audit_refusal
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
 from gateway.policy.scopes import RULE
-from gateway.protocol import TASKS_EXTENSION
+from gateway.protocol import INTERNAL_ERROR, MISSING_REQUIRED_CLIENT_CAPABILITY, TASKS_EXTENSION, RpcError
 from gateway.server.task_handles import Handle, TaskHandles
 from gateway.server.task_wire import modern_state, modern_task
 from gateway.tasks.inline_call import Work
@@ -55,6 +55,11 @@ def declares_tasks(client: ClientProfile) -> bool:
     """Whether a 2026 client declared the tasks extension in its request. False for 2025 clients."""
     extensions = client.capabilities.get("extensions")
     return isinstance(extensions, dict) and TASKS_EXTENSION in extensions and client.era == "modern"
+
+
+def lacks_tasks(text: str) -> RpcError:
+    """Return the error for a request of a 2026 client that did not declare the tasks extension, which the request needs."""
+    return RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, text, {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}})
 
 
 class TaskHandler:
@@ -149,9 +154,12 @@ class TaskHandler:
         """Start a call as a task of this gateway, and return the task. It is kept for `ttl_seconds`, by default for `tasks.ttlSeconds`.
 
         Raises:
-            TaskError: The caller has too many tasks.
+            RpcError: The caller has too many tasks. Clients of both protocol eras get this error.
         """
-        return await self.runner.start(tool.exposed_name, arguments, ctx, ttl_seconds=ttl_seconds, kind=_kind(tool))
+        try:
+            return await self.runner.start(tool.exposed_name, arguments, ctx, ttl_seconds=ttl_seconds, kind=_kind(tool))
+        except TaskError as error:
+            raise RpcError(INTERNAL_ERROR, str(error)) from None
 
     def started(self, task: Task) -> TaskStarted:
         """Return the outcome of a 2026 client's call that became `task`, a task of this gateway."""

@@ -6,28 +6,15 @@ so the digests in them match the bytes that `resources/read` returns.
 
 from __future__ import annotations
 
-import base64
-import binascii
-from bisect import bisect_right
-from collections.abc import Sequence
-
 from gateway.errors import NotFound
-from gateway.json_types import JsonMapping, JsonObject
+from gateway.json_types import JsonObject
 from gateway.skills.index import children, file_uri
 from gateway.skills.library import SkillLibrary
 from gateway.skills.mime import MARKDOWN
 from gateway.skills.model import MANIFEST, Skill, SkillFile
+from gateway.skills.skill_pages import FOLDER, PAGE_SIZE, TTL_MS, page_after
+from gateway.tools.base import cacheable
 from gateway.tools.context import CallContext
-
-PAGE_SIZE = 100
-"""Entries per page of `skills/list`. A page of 100 published skills has about 82 KB."""
-
-TTL_MS = 60_000
-"""`ttlMs` of all results: milliseconds for which a client may cache them. Clients are notified of changes, and notice an outdated digest
-when they read the file."""
-
-FOLDER = "inode/directory"
-"""MIME type that stands for a folder in listings (SEP-2640)."""
 
 
 class SkillsExtension:
@@ -43,7 +30,7 @@ class SkillsExtension:
             NotFound: The cursor was not made by this method (kind `cursor`).
         """
         index = await self._library.current()
-        return _page("skills", [(skill.root_uri, skill.entry) for skill in index.listed], cursor, limit)
+        return page_after(cursor, "skills", [(skill.root_uri, skill.entry) for skill in index.listed], limit)
 
     async def get(self, uri: str, ctx: CallContext) -> JsonObject:
         """Answer `skills/get`: read a skill again, and return its entry as in `skills/list`. `uri` is the URI of its `SKILL.md`.
@@ -53,7 +40,7 @@ class SkillsExtension:
         """
         await self._library.current()
         await self._library.recheck(self._skill_at(uri), ctx)
-        return {"skill": dict(self._skill_at(uri).entry), "ttlMs": TTL_MS, "cacheScope": "private"}
+        return cacheable({"skill": dict(self._skill_at(uri).entry)}, TTL_MS)
 
     async def directory(self, uri: str, cursor: str | None = None, limit: int = PAGE_SIZE) -> JsonObject:
         """Answer `resources/directory/read`: return the files and folders directly inside a folder of a skill, sorted by URI.
@@ -64,7 +51,7 @@ class SkillsExtension:
         found = (await self._library.current()).directory(uri)
         if found is None:
             raise NotFound("directory", uri)
-        return _page("resources", sorted((child["uri"], child) for child in _children(*found)), cursor, limit)
+        return page_after(cursor, "resources", sorted((child["uri"], child) for child in _children(*found)), limit)
 
     def _skill_at(self, uri: str) -> Skill:
         by_root = self._library.index.by_root
@@ -72,19 +59,6 @@ class SkillsExtension:
         if skill is None:
             raise NotFound("skill", uri)
         return skill
-
-
-def _page(key: str, items: Sequence[tuple[str, JsonMapping]], cursor: str | None, limit: int) -> JsonObject:
-    """Return one page of a result: under `key` at most `limit` of the `items` after the cursor, and `nextCursor` if more follow.
-
-    `items` are pairs of URI and list entry, sorted by URI.
-    """
-    uris = [uri for uri, _ in items]
-    start = bisect_right(uris, _decode(cursor)) if cursor else 0
-    result: JsonObject = {key: [dict(item) for _, item in items[start : start + limit]], "ttlMs": TTL_MS, "cacheScope": "private"}
-    if start + limit < len(items):
-        result["nextCursor"] = base64.urlsafe_b64encode(uris[start + limit - 1].encode()).decode().rstrip("=")
-    return result
 
 
 def resource_wire(skill: Skill, file: SkillFile) -> JsonObject:
@@ -105,10 +79,3 @@ def _children(skill: Skill, folder: str) -> list[JsonObject]:
         else {"uri": file_uri(root, path.rstrip("/")), "name": path.rstrip("/").rpartition("/")[2], "mimeType": FOLDER}
         for path, file in children(skill, folder).items()
     ]
-
-
-def _decode(cursor: str) -> str:
-    try:
-        return base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError, ValueError):
-        raise NotFound("cursor", cursor) from None

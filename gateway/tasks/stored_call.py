@@ -10,14 +10,12 @@ from typing import Any, cast
 from gateway.auth.principal import Principal
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.metadata import IDEMPOTENCY_KEY, request_meta
+from gateway.protocol import INTERNAL_ERROR
 from gateway.storage.record_types import TaskRow
 from gateway.tasks.caller import fit_message
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
-
-INTERNAL = -32603
-"""JSON-RPC error code "Internal error"."""
 
 
 def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> JsonObject:
@@ -84,6 +82,6 @@ def ended(row: TaskRow, outcome: JsonObject, status: str) -> dict[str, Any]:
     return {"outcome": outcome, "status": status, "message": fit_message(message), "updated_at": now, "gone_at": now + row.ttl_seconds}
 
 
-def error_outcome(message: str, code: int = INTERNAL) -> JsonObject:
+def error_outcome(message: str, code: int = INTERNAL_ERROR) -> JsonObject:
     """Return the outcome to store for a task that ends with a JSON-RPC error."""
     return {"error": {"code": code, "message": message}}

@@ -13,7 +13,8 @@ import anyio.abc
 
 from gateway.auth.principal import Principal
 from gateway.config.models import TaskSettings
-from gateway.errors import GatewayError, NotFound, PolicyDenied, Rejected, StorageError, TaskError, text_for_caller
+from gateway.errors import GatewayError, NotFound, PolicyDenied, StorageError, TaskError
+from gateway.gate.rpc_errors import failed_call
 from gateway.json_types import JsonObject
 from gateway.storage.database_retry import RETRY_SECONDS, until_stored
 from gateway.storage.record_types import Choose, Steps, TaskRow, is_answer_to
@@ -23,7 +24,7 @@ from gateway.tasks.inline_call import InlineCall, Work
 from gateway.tasks.lease import Lease
 from gateway.tasks.rights import CallerNow, current_caller, refuse
 from gateway.tasks.step_log import StepLog
-from gateway.tasks.stored_call import ended, error_outcome
+from gateway.tasks.stored_call import ended, error_outcome, from_stored
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext
@@ -295,13 +296,9 @@ class TaskExecutor:
                 await self.end(task, {}, "cancelled")
             case None:
                 await self.end(task, error_outcome("The call became a task of another server."), "failed")
-            case Rejected():
-                await self.end(task, error_outcome(str(problem), problem.code), "failed")
-            case GatewayError():
-                await self.end(task, error_outcome(text_for_caller(problem)), "failed")
             case _:
-                logger.error("task failed unexpectedly tool=%s", task.tool, exc_info=problem)
-                await self.end(task, error_outcome("Internal error"), "failed")
+                error = failed_call(problem, from_stored(task.row).facts.client.era).error
+                await self.end(task, error_outcome(error.message, error.code), "failed")
 
     async def end(self, task: Task, outcome: JsonObject, status: str) -> None:
         """Store the outcome and final status of a task, and then wake the coroutines that wait for a change of the task.

@@ -180,6 +180,16 @@ def complete_result(result: JsonObject, *, is_modern: bool) -> JsonObject:
     return {key: value for key, value in result.items() if key != "resultType"} if "resultType" in result else result
 
 
+def cacheable(result: JsonObject, ttl_ms: int = 0) -> JsonObject:
+    """Add to `result`, in place, that its client may cache it for `ttl_ms`, unless the result contains other values; return it.
+
+    Shared caches must not store a result of the gateway, because results differ by caller.
+    """
+    result.setdefault("ttlMs", ttl_ms)
+    result.setdefault("cacheScope", "private")
+    return result
+
+
 def prompt_schema(prompt: JsonMapping) -> JsonObject:
     """Return the input schema of a tool that renders a prompt. `prompt` is an entry of `prompts/list`; all its arguments are strings."""
     properties: JsonObject = {}

@@ -151,6 +151,19 @@ def test_stdio_keeps_stdout_for_the_protocol_and_ends_with_client(tmp_path: Path
         assert "Traceback" not in err
 
 
+def test_stdio_answers_calls_that_run_when_the_client_closes_the_pipe(tmp_path: Path) -> None:
+    code = "import time\nfrom gateway import tool\n\n\n@tool\ndef slow() -> str:\n    time.sleep(2)\n    return 'done'\n"
+    (tmp_path / "slow_code.py").write_text(code)  # the SDK path calls functions
+    write_gateway(tmp_path, mcpServers={"up": upstream_stdio()}, expose={"functions": ["slow_code"]}, storage={"dir": "state"})
+    call: dict[str, Any] = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "function__slow", "arguments": {}}}
+    said: list[dict[str, Any]] = [HELLO, {"jsonrpc": "2.0", "method": "notifications/initialized"}, call]
+    with running("--stdio", cwd=tmp_path) as process:
+        out, err = process.communicate("".join(json.dumps(message) + "\n" for message in said), timeout=TIMEOUT_SECONDS)
+    answers = {message["id"]: message for message in map(json.loads, out.splitlines()) if "id" in message}
+    assert answers[2].get("result", {}).get("content") == [{"type": "text", "text": "done"}], (out, err)
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize("era", ["2025", pytest.param("2026", marks=pytest.mark.faults)])
 @pytest.mark.parametrize("how", ["it closes its end", "a signal"])
 @pytest.mark.fault(25)

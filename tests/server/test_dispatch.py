@@ -16,9 +16,10 @@ from mcp.server.stdio import stdio_server
 
 from gateway.server.dispatch import LineDispatch
 from gateway.server.in_flight import HAND_OVER_SECONDS
+from gateway.tools.base import InputRequired
 from tests.server.test_changes import ToldCatalog
 from tests.server.test_plain_answers import METHODS, ODD, ask
-from tests.server.test_plain_calls import ENVELOPE, META, OUTCOMES, TEXT, Setup
+from tests.server.test_plain_calls import ASK, ENVELOPE, META, OUTCOMES, TEXT, Setup
 
 LEGACY = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
 HANDSHAKE: dict[str, Any] = {"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": LEGACY}
@@ -262,6 +263,7 @@ async def test_plain_stdio_call_skips_the_sdk_and_slow_call_runs_once(tmp_path: 
 )
 async def test_call_of_a_disconnected_client_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, room: int) -> None:
     monkeypatch.setattr("gateway.server.dispatch.MAX_PLAIN", room)
+    monkeypatch.setattr("gateway.server.dispatch.END_SECONDS", 2.0)
     setup, paper = Setup(tmp_path), Paper()
     setup.echo.seconds = 60
     await setup.catalog.refresh()
@@ -363,3 +365,48 @@ async def test_cancelled_2025_call_is_ended_and_not_answered(tmp_path: Path) -> 
             await talk.end()
             tasks.cancel_scope.cancel()
     assert [message["id"] for message in paper.said] == ["hello", 2]
+
+
+@pytest.mark.parametrize("name", ["echo", "own"])
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_call_that_runs_when_the_input_ends_is_answered(tmp_path: Path, era: str, name: str) -> None:
+    setup, paper = Setup(tmp_path), Paper()
+    setup.echo.seconds = setup.own.seconds = HAND_OVER_SECONDS + 0.5
+    await setup.catalog.refresh()
+    said = [call("slow", name)] if era == "2026" else [HANDSHAKE, READY, old("slow", name)]
+    with anyio.fail_after(20):
+        async with setup.server, anyio.create_task_group() as tasks:
+            talk = LineDispatch(setup.server, paper.write, tasks)
+            for line in lines_of(said):
+                await talk.take(line)
+            await talk.end()
+            tasks.cancel_scope.cancel()
+    assert (paper.said[-1]["id"], paper.said[-1].get("result", {}).get("content")) == ("slow", [TEXT]), paper.said
+
+
+@pytest.mark.parametrize("way", ["waits for input", "was cancelled", "listens"])
+async def test_request_that_gets_no_answer_does_not_delay_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    monkeypatch.setattr("gateway.server.dispatch.END_SECONDS", 1_000.0)
+    setup, paper = Setup(tmp_path), Paper()
+    await setup.catalog.refresh()
+    with anyio.fail_after(10):
+        async with setup.server, anyio.create_task_group() as tasks:
+            talk = LineDispatch(setup.server, paper.write, tasks)
+            if way == "listens":
+                filters = {"notifications": {"toolsListChanged": True}}
+                await talk.take(json.dumps(ask("subscriptions/listen", 1, **filters)).encode())
+            elif way == "waits for input":
+                setup.asking.told = InputRequired({"who": ASK}, "state")
+                for line in lines_of([hello(capabilities={"elicitation": {}}), READY, old(1, "asking")]):
+                    await talk.take(line)
+            else:
+                setup.own.seconds = 60
+                for line in lines_of([HANDSHAKE, READY, old(1, "own")]):
+                    await talk.take(line)
+                while not setup.own.calls:
+                    await anyio.lowlevel.checkpoint()
+                await talk.take(lines_of([{**READY, "method": "notifications/cancelled", "params": {"requestId": 1}}])[0])
+            if way != "was cancelled":
+                await paper.until(2 if way == "waits for input" else 1)
+            await talk.end()
+            tasks.cancel_scope.cancel()

@@ -462,13 +462,13 @@ def old_request(arguments: Any = None, *, name: str = "echo", number: Any = 1, *
     return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": given}
 
 
-async def open_session(setup: Setup, version: str = SESSION) -> str:
-    """A session that the SDK has served a request of."""
+async def open_session(setup: Setup, version: str = SESSION, more: Mapping[str, str] | None = None) -> str:
+    """A session that the SDK has served a request of; `more` are headers of its requests."""
     hello: dict[str, Any] = {"protocolVersion": version, "capabilities": {"elicitation": {}}, "clientInfo": {"name": "old", "version": "1"}}
     opening: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}
-    session = (await post(setup.longer, list(old_heads().items()), json.dumps(opening).encode())).session
+    session = (await post(setup.longer, [*old_heads().items(), *(more or {}).items()], json.dumps(opening).encode())).session
     for message in ({"method": "notifications/initialized"}, {"id": "l", "method": "tools/list"}):
-        await post(setup.longer, list(old_heads(session).items()), json.dumps({"jsonrpc": "2.0", **message}).encode())
+        await post(setup.longer, [*old_heads(session).items(), *(more or {}).items()], json.dumps({"jsonrpc": "2.0", **message}).encode())
     return session
 
 
@@ -569,6 +569,15 @@ async def test_another_caller_s_session_is_not_found_by_either_path(tmp_path: Pa
         lines = old_heads(session) | {"authorization": f"Bearer {setup.keys.add('other').token}"}
         status, *_ = await same(setup, lines, json.dumps(old_request()).encode(), direct=False)
         assert status == 404
+
+
+async def test_another_caller_s_delete_leaves_the_session_on_the_fast_path(tmp_path: Path) -> None:
+    async with standing(tmp_path) as setup:
+        owner, other = ({"authorization": f"Bearer {setup.keys.add(name).token}"} for name in ("owner", "other"))
+        session = await open_session(setup, more=owner)
+        assert (await post(setup.direct, list((old_heads(session) | other).items()), b"", method="DELETE")).status == 404
+        status, *_ = await same(setup, old_heads(session) | owner, json.dumps(old_request()).encode(), direct=True)
+        assert status == 200
 
 
 async def test_elicitation_during_a_session_call_reaches_its_client(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ async def test_call_longer_than_its_clients_wait_becomes_a_task(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("end", "status", "error"),
     [
-        (Rejected("no", server="up", code=-5), "failed", {"code": -5, "message": "no"}),
+        (Rejected("no", server="up", code=-5), "failed", {"code": -5, "message": "Server 'up' refused the call: no"}),
         (ToolFailed("no"), "failed", {"code": -32603, "message": "no"}),
         (ZeroDivisionError("secret"), "failed", {"code": -32603, "message": "Internal error"}),
         (TaskStarted({"taskId": "1"}), "failed", {"code": -32603, "message": "The call became a task of another server."}),

@@ -7,6 +7,10 @@ and the GET continues there. In-flight calls continue, and no notification is lo
 
 `HttpDispatch` parses the requests, whose size `KeyGate` bounds, and calls this module. A session on the fast path has no `asyncio` task.
 `session_table` bounds the number of sessions on the fast path and the SDK path together.
+
+Decided: `FastSessions` has its own table of sessions, beside `Clients`, in which calls of both paths find a session.
+Because: while a session moves, `Clients` and `SessionTable` have the SDK's entry already, and its requests must wait for the move's end.
+Revisit when: the SDK can open a session with a given state, without receiving the handshake again.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from gateway.catalog.disclosure import scope_of
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import via_of
 from gateway.protocol import SERVER_INFO_META_KEY, RpcError
+from gateway.server.calls import add_server_info
 from gateway.server.envelopes import ENVELOPE, is_plain_meta
 from gateway.server.fast_path.plain_entries import plain_entry
 from gateway.server.listings import LISTINGS, WIRE_KEY, Listed, ListingRequest, Listings
@@ -200,8 +201,7 @@ def _encoded(result: JsonMapping, identity: JsonMapping | None) -> bytes | None:
 
     Return `None` if the result cannot be encoded as valid JSON.
     """
-    meta = cast("JsonMapping", result.get("_meta") or {})
-    stamped: JsonObject = dict(result) if identity is None else {**result, "_meta": {**meta, SERVER_INFO_META_KEY: identity}}
+    stamped = dict(result) if identity is None else add_server_info(dict(result), {SERVER_INFO_META_KEY: identity})
     try:
         encoded = to_json(stamped)
     except (ValueError, TypeError, RecursionError):

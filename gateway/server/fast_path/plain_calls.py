@@ -21,7 +21,7 @@ from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import request_meta
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
-from gateway.server.calls import CallHandler, is_plain_result, to_wire
+from gateway.server.calls import CallHandler, add_server_info, is_plain_result, to_wire
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, Clients, LegacySession
 from gateway.server.deferred_caller import DeferredCaller, PlainCaller
 from gateway.server.envelopes import ENVELOPE, Envelopes, KnownClient, is_named, is_plain_meta
@@ -300,9 +300,8 @@ class PlainCalls:
         if not is_plain_result(result):  # plain content is supported by every client (`client_limits`)
             return None
         if is_modern:
-            meta: JsonObject | None = result.get("_meta")
-            result["_meta"] = {**meta, **self._server_info} if meta else self._server_info
-        elif not isinstance(result.get("structuredContent", {}), dict):
+            return add_server_info(result, self._server_info)
+        if not isinstance(result.get("structuredContent", {}), dict):
             return None
         return result
 

@@ -8,14 +8,14 @@ from typing import cast
 from mcp_types import CallToolRequestParams
 
 from gateway.catalog import Catalog
-from gateway.errors import AskUnavailable, NotFound, Rejected
+from gateway.errors import GatewayError
+from gateway.gate.rpc_errors import failed_call
 from gateway.json_types import JsonObject
 from gateway.server.calls import CallHandler, is_plain_result, to_wire
 from gateway.server.client_limits import fit_outcome
 from gateway.server.clients import Clients, RequestContext, is_modern, scope_of_request
 from gateway.server.in_flight import InFlightCall, call_in
-from gateway.server.parked import GONE, ParkedCalls
-from gateway.server.rpc_errors import relays_code, to_rpc_error
+from gateway.server.parked import ParkedCalls
 from gateway.server.sdk_path.wire_caller import WireCaller, is_call_result
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import CallContext
@@ -39,7 +39,6 @@ class CallMethods:
         client takes several requests (its rounds), because the client repeats its request with the answers. Each of them is handled here.
         """
         modern = is_modern(ctx)
-        era = "modern" if modern else "legacy"
         caller = WireCaller(ctx, self._clients.tasks)
         call = self._clients.context(ctx, caller)
         try:
@@ -49,18 +48,8 @@ class CallMethods:
                 outcome = await (self._leg(ctx, params.name, call, caller) if started is None else started.outcome(caller))
             if modern and scope_of_request(ctx) is None:
                 self._parked.note_behind(outcome, partial(self._again, ctx, params.name), call)
-        except Rejected as error:
-            if relays_code(error.code, era):
-                raise to_rpc_error(error, era) from None
-            outcome = Complete.text(f"Server {error.server!r} refused the call: {error}", is_error=True)
-        except AskUnavailable as error:
-            if modern and error.capability:
-                raise to_rpc_error(error, era) from None
-            outcome = Complete.text(str(error), is_error=True)
-        except NotFound as error:
-            if error.kind != GONE:
-                raise to_rpc_error(error, era) from None
-            outcome = Complete.text(str(error), is_error=True)
+        except GatewayError as error:
+            outcome = failed_call(error, call.facts.client.era).result()
         finally:
             await caller.finish()
         if isinstance(outcome, Complete):

@@ -19,14 +19,14 @@ from mcp_types import (
 
 from gateway.catalog import Catalog
 from gateway.errors import GatewayError
+from gateway.gate.rpc_errors import to_rpc_error
 from gateway.json_types import JsonObject
 from gateway.protocol import INVALID_PARAMS, RpcError
 from gateway.server.calls import input_required_to_wire
 from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, scope_of_request
 from gateway.server.parked import ParkedCalls, open_upstream_state, seal_upstream_state
-from gateway.server.rpc_errors import to_rpc_error
 from gateway.server.sdk_path.wire_caller import WireCaller
-from gateway.tools.base import Finished, InputRequired, complete_result
+from gateway.tools.base import Finished, InputRequired, cacheable, complete_result
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive_rounds
 from gateway.tools.ports import Era
@@ -52,8 +52,7 @@ class ReadMethods:
         may_ask = await self._catalog.may_ask("resources", uri) if is_modern(ctx) else False
         wire = await self._answer(ctx, lambda call: self._catalog.read(uri, call), may_ask=may_ask)
         if is_modern(ctx) and wire["resultType"] == "complete":
-            wire.setdefault("ttlMs", 0)
-            wire.setdefault("cacheScope", "private")
+            return cacheable(wire)
         return wire
 
     async def get_prompt(self, ctx: RequestContext, params: GetPromptRequestParams) -> JsonObject:

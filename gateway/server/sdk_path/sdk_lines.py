@@ -12,7 +12,7 @@ from typing import TypeAlias
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
@@ -24,23 +24,39 @@ DelegatedLine: TypeAlias = tuple[str, InFlightCall | None]
 
 
 async def serve_lines(
-    sdk: SdkServer, lines: MemoryObjectReceiveStream[DelegatedLine], write_line: Callable[[bytes], Awaitable[None]]
+    sdk: SdkServer,
+    lines: MemoryObjectReceiveStream[DelegatedLine],
+    write_line: Callable[[bytes], Awaitable[None]],
+    grace: anyio.CancelScope,
 ) -> None:
-    """Serve one client with the SDK's server until `lines`, the stream of the client's messages, ends.
+    """Serve one client with the SDK's server until `lines`, the stream of the client's messages, has ended and all requests are answered.
 
-    `write_line` sends a line with a message to the client.
+    A request that waits for input is not awaited, because its client can no longer send the input. `write_line` sends a line with a
+    message to the client. The deadline of `grace` limits the wait for answers; the SDK then cancels the requests.
     """
+    requests: dict[str, str] = {}
+    asked: dict[str, str] = {}  # the gateway's open requests for input
+    has_sent = anyio.Event()
     to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception]()
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage]()
 
     async def read() -> None:
+        nonlocal has_sent
         async with to_server, lines:
             async for line in lines:
-                await to_server.send(_message(*line))
+                message = _message(*line)
+                _note(message, requests, asked)
+                await to_server.send(message)
+            with grace:
+                while requests.keys() - asked.values():
+                    has_sent = anyio.Event()
+                    await has_sent.wait()
 
     async def write() -> None:
         async with from_server:
             async for message in from_server:
+                _note(message, asked, requests)
+                has_sent.set()
                 await write_line(_line(message) + b"\n")
 
     async with anyio.create_task_group() as tasks:
@@ -56,6 +72,23 @@ def _message(line: str, call: InFlightCall | None) -> SessionMessage | Exception
     except ValidationError as error:
         return error
     return SessionMessage(message, None if call is None else ServerMessageMetadata(request_context=call))
+
+
+def _note(message: SessionMessage | Exception, own: dict[str, str], other: dict[str, str]) -> None:
+    """Add a request to `own`, the sender's open requests: its JSON-RPC id, and the id of the request that it belongs to, or "None".
+
+    Remove a request that the message cancels from `own`, and a request that it answers from `other`, the receiver's open requests.
+    """
+    match message:
+        case SessionMessage(message=JSONRPCRequest(id=number, method=method), metadata=metadata):
+            if method != "subscriptions/listen":  # it is answered when the connection ends
+                own[str(number)] = str(getattr(metadata, "related_request_id", None))
+        case SessionMessage(message=JSONRPCNotification(method="notifications/cancelled", params=params)):
+            own.pop(str((params or {}).get("requestId")), None)
+        case SessionMessage(message=JSONRPCResponse(id=number) | JSONRPCError(id=number)):
+            other.pop(str(number), None)
+        case _:
+            pass
 
 
 def _line(message: SessionMessage) -> bytes:

@@ -33,6 +33,7 @@ from pydantic import ValidationError
 from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
 from gateway.catalog.skills import SkillFace
+from gateway.gate.rpc_errors import to_rpc_error
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.metadata import via_of
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS
@@ -43,7 +44,6 @@ from gateway.server.clients import Clients, LegacySession, RequestContext, is_mo
 from gateway.server.in_flight import call_in
 from gateway.server.listings import LISTINGS, ListingRequest, Listings
 from gateway.server.parked import ParkedCalls
-from gateway.server.rpc_errors import to_rpc_error
 from gateway.server.sdk_path.call_methods import CallMethods
 from gateway.server.sdk_path.listen_streams import ListenStreams
 from gateway.server.sdk_path.read_methods import ReadMethods

@@ -1,7 +1,7 @@
 """Serves the three methods of the MCP extension `io.modelcontextprotocol/skills` (SEP-2640) from the catalog's skills.
 
 The 2025 protocol has no extensions, so 2025 clients use the same skills as resources, prompts and tools. `sdk_server` converts exceptions
-of the handlers with `rpc_errors`.
+of the handlers with `gate.rpc_errors`.
 """
 
 from __future__ import annotations

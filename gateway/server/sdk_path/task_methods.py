@@ -20,19 +20,10 @@ from gateway.catalog import Catalog
 from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
-from gateway.protocol import (
-    HEADER_MISMATCH,
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    MCP_NAME_HEADER,
-    METHOD_NOT_FOUND,
-    MISSING_REQUIRED_CLIENT_CAPABILITY,
-    TASKS_EXTENSION,
-    RpcError,
-)
+from gateway.protocol import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS, MCP_NAME_HEADER, METHOD_NOT_FOUND, RpcError
 from gateway.server.clients import Clients, RequestContext, is_modern, principal_of
 from gateway.server.sdk_path.wire_caller import WireCaller
-from gateway.server.task_calls import TaskHandler, declares_tasks
+from gateway.server.task_calls import TaskHandler, declares_tasks, lacks_tasks
 from gateway.server.task_wire import legacy_task, modern_state
 from gateway.tasks.task import Task
 from gateway.tools.base import TaskMethod, complete_result
@@ -79,8 +70,7 @@ class TaskMethods:
         It is a middleware so that the SDK's models do not validate the result, a task.
 
         Raises:
-            RpcError: The tool cannot run as a task.
-            TaskError: The caller has too many tasks.
+            RpcError: The tool cannot run as a task, or the caller has too many tasks.
         """
         raw = ctx.params or {}
         if ctx.method != "tools/call" or is_modern(ctx) or not isinstance(raw.get("task"), dict):
@@ -123,8 +113,7 @@ class TaskMethods:
         if ctx.method == "tasks/result":
             raise RpcError(METHOD_NOT_FOUND, "Method not found", ctx.method)
         if not declares_tasks(self._context(ctx).facts.client):
-            required: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
-            raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, "This request needs the tasks extension to be declared.", required)
+            raise lacks_tasks("This request needs the tasks extension to be declared.")
         request: object = ctx.request
         if isinstance(request, Request):
             header = cast("Request[Any]", request).headers.get(MCP_NAME_HEADER)

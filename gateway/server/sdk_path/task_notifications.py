@@ -19,11 +19,11 @@ from pydantic import BaseModel
 
 from gateway.errors import GatewayError, NotFound, only_cause
 from gateway.json_types import JsonObject
-from gateway.protocol import INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY, SUBSCRIPTION_ID_META_KEY, TASKS_EXTENSION, RpcError
+from gateway.protocol import INVALID_PARAMS, SUBSCRIPTION_ID_META_KEY, RpcError
 from gateway.server.clients import Clients, LegacySession, RequestContext
 from gateway.server.sdk_path.task_methods import TaskMethods
 from gateway.server.sdk_path.wire_caller import WireCaller
-from gateway.server.task_calls import ENDED, SPACING_SECONDS, TaskHandler, declares_tasks
+from gateway.server.task_calls import ENDED, SPACING_SECONDS, TaskHandler, declares_tasks, lacks_tasks
 from gateway.server.task_wire import legacy_task
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
@@ -98,8 +98,7 @@ class TaskNotifications:
             return
         call = self._clients.context(ctx, WireCaller(ctx))
         if not declares_tasks(call.facts.client):
-            required: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
-            raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, "`taskIds` need the tasks extension to be declared.", required)
+            raise lacks_tasks("`taskIds` need the tasks extension to be declared.")
         if not isinstance(wanted, list) or not all(isinstance(task_id, str) for task_id in cast("list[object]", wanted)):
             raise RpcError(INVALID_PARAMS, "`taskIds` must be a list of ids.")
         named = list(dict.fromkeys(cast("list[str]", wanted)))
