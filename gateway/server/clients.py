@@ -293,7 +293,9 @@ class Clients:
         if last is None or last.log_level != level:
             last = session.plain = CallFacts(client=session.profile, log_level=level, ask_timeout_seconds=self._ask_timeout_seconds)
         ports = CallPorts(caller=caller, presence=caller)
-        return CallContext.of_request(last, principal, request_meta(meta) if meta else _NO_META, ports, late_clock)
+        made = CallContext.of_request(last, principal, request_meta(meta) if meta else _NO_META, ports, late_clock)
+        session.plain = made.facts
+        return made
 
     def modern_context(
         self,

@@ -83,6 +83,7 @@ class InFlightCall:
     __slots__ = (
         "_clock",
         "_deferred",
+        "_has_begun",
         "_on_settled",
         "_session",
         "_size",
@@ -122,6 +123,8 @@ class InFlightCall:
         self._on_settled: Callable[[], None] | None = None
         self._watchdog: asyncio.Task[None] | None = None
         self._taken: asyncio.Event | None = None
+        self._has_begun = False
+        """Whether the task has made its first step, so that `_run` notices its cancellation."""
         self.is_over = self.is_cancelled = self.is_taken = False
         """Whether the call ended; whether `cancel` was called; whether the call was handed over to the MCP SDK, which now awaits it."""
         self.result: ToolOutcome | None = None
@@ -138,7 +141,6 @@ class InFlightCall:
             deferred.hand_over = self.hand_over
         self._watch = deadlines.watch(self)
         self._task = asyncio.get_running_loop().create_task(self._run())
-        self._task.add_done_callback(self._ended)
 
     # -- for the fast path ---------------------------------------------------------------------------------------
 
@@ -182,6 +184,9 @@ class InFlightCall:
         if self._clock.clock is not None:
             self._clock.clock.abandon()
         self._task.cancel()
+        if not self._has_begun:
+            self._work.close()
+            self._end(None, asyncio.CancelledError())
 
     async def end(self) -> None:
         """Cancel the call if it still runs, and wait until its task has ended."""
@@ -222,6 +227,7 @@ class InFlightCall:
     # ------------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        self._has_begun = True
         try:
             result = await self._work
         except BaseException as error:
@@ -237,11 +243,6 @@ class InFlightCall:
             await asyncio.wait([self._task])
         if not (self.is_over or self.is_cancelled or clock.is_left):
             self._task.cancel()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not self.is_over:  # it was cancelled before its first step
-            self._work.close()
-            self._end(None, asyncio.CancelledError())
 
     def _end(self, result: ToolOutcome | None, error: BaseException | None) -> None:
         self.result, self.error, self.is_over = result, error, True

@@ -240,9 +240,9 @@ class CallPorts:
     """Records the steps of the durable task (a background call that continues after a restart) that contains the call; `None` outside."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen, as `CallContext`
 class CallLimits:
-    """The deadlines and concurrency slots of a call and of all calls that contain it."""
+    """The deadlines and concurrency slots of a call and of all calls that contain it. Not changed once created."""
 
     clocks: tuple[CallClock, ...] = ()
     """The deadlines of the call and of the calls that contain it. All of them stop while the call waits for a person."""
@@ -260,27 +260,39 @@ class AgentScope:
     """The tool call of an agent's run that caused this call; `None` outside an agent's run."""
 
 
-@dataclass(frozen=True, slots=True)
+NO_RUN = AgentScope()
+"""The scope of calls that no agent or workflow makes."""
+
+
+@dataclass(slots=True)  # not frozen, because creating a frozen object takes three times as long, and each call creates two of them
 class CallContext:
-    """The context of one call: its facts, interfaces to its client, limits, and agent run. Methods derive contexts of nested calls."""
+    """The context of one call: its facts, interfaces to its client, limits, and agent run. Methods derive contexts of nested calls.
+
+    Not changed once created.
+    """
 
     facts: CallFacts = field(default_factory=CallFacts)
     ports: CallPorts = field(default_factory=CallPorts)
-    limits: CallLimits = CallLimits()
-    run: AgentScope = AgentScope()
+    limits: CallLimits = field(default_factory=CallLimits)
+    run: AgentScope = NO_RUN
 
     @staticmethod
     def of_request(known: CallFacts, principal: Principal, meta: JsonMapping, ports: CallPorts, late_clock: LateClock) -> CallContext:
-        """Create the context of a call on the server's fast path (without the SDK). `known` has facts that all calls of a client share."""
-        facts = CallFacts(
-            principal=principal,
-            client=known.client,
-            meta=meta,
-            ask_timeout_seconds=known.ask_timeout_seconds,
-            takes_tasks=known.takes_tasks,
-            log_level=known.log_level,
-        )
-        return CallContext(facts, ports, CallLimits(late_clock=late_clock))
+        """Create the context of a call on the server's fast path (without the SDK). `known` are the facts of an earlier call of the client.
+
+        If the two calls have the same principal, and neither has `_meta` to forward, they share the object.
+        """
+        facts = known
+        if meta or known.meta or known.principal is not principal:
+            facts = CallFacts(
+                principal=principal,
+                client=known.client,
+                meta=meta,
+                ask_timeout_seconds=known.ask_timeout_seconds,
+                takes_tasks=known.takes_tasks,
+                log_level=known.log_level,
+            )
+        return CallContext(facts, ports, CallLimits(late_clock=late_clock), NO_RUN)
 
     def with_facts(self, facts: CallFacts) -> CallContext:
         """Return a copy of the context with `facts` in place of its facts."""

@@ -249,6 +249,7 @@ class PlainCalls:
             return None
         clock = LateClock(HAND_OVER_SECONDS)
         ctx = CallContext.of_request(client.facts, principal, forwarded, self._ports, clock)
+        client.facts = ctx.facts
         work = self._parts.calls.run_plain(tool, params.get("arguments") or {}, ctx)
         running = InFlightCall(work, clock, self._deadlines, usage=usage, size=size)
         return StartedCall(self._delegate, running, partial(self._encode, message["id"], is_modern=True), principal, None, self._in_session)
