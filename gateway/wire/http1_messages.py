@@ -250,6 +250,7 @@ class OutgoingHeads:
             ValueError: The URL or a field cannot be sent unchanged, or a field would change the framing.
         """
         parts = urlsplit(url)
+        self.url = url
         self.is_tls = parts.scheme == "https"
         self.host = parts.hostname or ""
         self.port = parts.port or (443 if self.is_tls else 80)

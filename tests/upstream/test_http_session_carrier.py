@@ -179,9 +179,11 @@ class Owner:
 
 
 @asynccontextmanager
-async def joined(owner: Owner | None = None, *, is_baked: bool = False) -> AsyncGenerator[tuple[Server, Session]]:
-    """One that `is_baked` sets a cookie from the beginning."""
-    server = Server()
+async def joined(
+    owner: Owner | None = None, *, is_baked: bool = False, server: Server | None = None
+) -> AsyncGenerator[tuple[Server, Session]]:
+    """A session with a server. If `is_baked`, the server sets a cookie from the beginning."""
+    server = server or Server()
     server.cookies += [(b"set-cookie", b"node=7; Path=/")] if is_baked else []
     with anyio.fail_after(SECONDS):
         async with served(server) as port:

@@ -139,7 +139,8 @@ def describe(failure: RequestFailure, method: str) -> RequestFailure:
     server = failure.server
     match failure:
         case Malformed():
-            text = f"Server {server!r} answered {method!r} with something that is not MCP; the call may have run."
+            cause = strip_text(str(failure))
+            text = f"Server {server!r} answered {method!r} with something that is not MCP ({cause}); the call may have run."
             return Malformed(text, server=server)
         case OutcomeUnknown():
             return OutcomeUnknown(f"The connection to {server!r} broke during {method!r}; the call may have run.", server=server)

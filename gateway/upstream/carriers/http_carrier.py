@@ -37,7 +37,7 @@ from gateway.upstream.carriers.carrier import (
     rejected,
     report,
 )
-from gateway.upstream.carriers.http_failures import NEVER_MISSING, is_session_gone, refusal, session_gone
+from gateway.upstream.carriers.http_failures import NEVER_MISSING, is_session_gone, redirect_failure, refusal, session_gone
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
 from gateway.upstream.carriers.sdk_carrier import SdkCarrier, Streams
 from gateway.upstream.large_bodies import LargeBodies
@@ -143,7 +143,8 @@ class HttpCarrier:
             caller = ctx.facts.principal.id if ctx is not None else ""
             answer = await self.pool.send(post_request(head, body), caller)
             if 300 <= answer.status < 400:
-                raise NeedsSdk
+                location = answer.headers.get(b"location", b"").decode("latin-1")
+                raise redirect_failure(self.server, self.heads.url, answer.status, location) or NeedsSdk
             self.note_response(answer)
             if answer.stream is not None:
                 return await self.read_stream(answer.stream, number, request)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import time
 from email.utils import parsedate_to_datetime
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 
-from gateway.errors import Busy, Forbidden, NotSent, RequestFailure, SessionGone, Unauthorized
+from gateway.errors import Busy, Forbidden, Malformed, NotSent, RequestFailure, SessionGone, Unauthorized
 from gateway.wire.jsonrpc import decode_object
 
 DEFAULT_RETRY_SECONDS = 1.0
@@ -77,10 +77,22 @@ def no_endpoint(status: int) -> str:
     return f"it answered {status}, so there is no MCP endpoint at this URL; {CHECK_URL}"
 
 
+def redirect_failure(server: str, url: str, status: int, location: str) -> RequestFailure | None:
+    """Return the failure of a request to `url` that the server answered with a redirect, or `None` if the SDK may follow the redirect.
+
+    After 307 and 308, the server has not processed the request (RFC 9110 §15.4.8). After another redirect, a call may have run, and the
+    new location has only its outcome.
+    """
+    text = _not_followed(url, status, location)
+    if text is None:
+        return None
+    return NotSent(text, server=server) if status in (307, 308) else Malformed(text, server=server)
+
+
 def _not_followed(url: str, status: int, location: str) -> str | None:
     """Return the error message for a redirect that is not followed, or `None` if the SDK follows the redirect.
 
-    The SDK follows a redirect that keeps the HTTP method (307, 308) and leads to the same host and port.
+    The SDK follows a redirect that keeps the HTTP method (307, 308) and leads to the same scheme, host and port.
     """
     where = ""
     try:
@@ -88,11 +100,15 @@ def _not_followed(url: str, status: int, location: str) -> str | None:
     except ValueError:
         pass  # the location is not a URL
     else:
-        if location and status in (307, 308) and asked.hostname == parts.hostname and asked.port == parts.port:
+        if location and status in (307, 308) and _origin(asked) == _origin(parts):
             return None
         # Query and user name are left out, because they may contain secrets.
         where = f" to {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:MAX_SHOWN_URL] if location else ""
     return f"it answered {status}, a redirect{where}, which is not followed; {CHECK_URL}"
+
+
+def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:
+    return url.scheme, url.hostname, url.port
 
 
 def is_session_gone(status: int, body: bytes) -> bool:

@@ -1,0 +1,50 @@
+"""Redirects of a remote server: a call that may have run is not sent again, and nothing follows to another origin."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.errors import Malformed, NotSent, RequestFailure
+from tests.upstream.test_http_session_carrier import Message, Saying, Server, call, joined
+
+
+class Moving(Server):
+    """A server that answers its first call with a redirect."""
+
+    def __init__(self, status: int, location: str) -> None:
+        super().__init__()
+        self._redirects = [(status, (b"location", location.encode()))]
+
+    async def plain(self, answer: Message, saying: Saying) -> None:
+        if self._redirects:
+            status, location = self._redirects.pop()
+            await saying.whole(status, b"", location)
+        else:
+            await super().plain(answer, saying)
+
+
+@pytest.mark.parametrize("status", [307, 308])
+async def test_unprocessed_call_is_sent_once_to_the_new_place_of_its_server(status: int) -> None:
+    async with joined(server=Moving(status, "/elsewhere?a=1")) as (server, session):
+        assert await call(session, "plain") == "plain"
+        assert len(server.of("tools/call")) == 2  # the redirected request, and the one at the new place
+
+
+@pytest.mark.parametrize(
+    ("status", "location", "failure"),
+    [
+        (301, "/elsewhere", Malformed),
+        (302, "/elsewhere", Malformed),
+        (303, "/elsewhere", Malformed),
+        (307, "http://user:secret@127.0.0.1:9/mcp?key=secret", NotSent),
+        (308, "https://127.0.0.1/mcp", NotSent),
+        (307, "", NotSent),
+    ],
+)
+async def test_other_redirects_fail_the_call_and_name_the_place(status: int, location: str, failure: type[RequestFailure]) -> None:
+    async with joined(server=Moving(status, location)) as (server, session):
+        with pytest.raises(failure, match=f"answered {status}, a redirect.*not followed") as caught:
+            await call(session, "plain")
+        assert type(caught.value) is failure and "secret" not in str(caught.value)
+        assert len(server.of("tools/call")) == 1
+        assert await call(session, "plain") == "plain"
