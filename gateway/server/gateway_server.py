@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
-from anyio.abc import TaskGroup
 
 from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog import Catalog
@@ -88,13 +87,13 @@ class GatewayServer:
         A request for input expires after `ask_timeout_seconds`. `state_key` (32 bytes) encrypts the request state in results; gateways with
         the same key accept each other's request state.
         """
-        self._ask_timeout_seconds = ask_timeout_seconds
+        self.ask_timeout_seconds = ask_timeout_seconds
         self._kept_tasks: tuple[Records, TaskSettings, TaskTools] | None = None
-        self._runner: TaskRunner | None = None
+        self.runner: TaskRunner | None = None
         self._current: CurrentCaller | None = None
         self.catalog = catalog
-        self._state_key = state_key
-        self._own_id = own_id
+        self.state_key = state_key
+        self.own_id = own_id
         self.identity: JsonObject = {"name": name, "version": version}
         """Name and version of the server, which every result for a 2026 client contains."""
         self._instructions = instructions
@@ -106,12 +105,11 @@ class GatewayServer:
         """Counts the calls, requests, streams, sessions and bytes that each HTTP caller has in progress, to apply quotas."""
         self.clients = Clients(self._released, ask_timeout_seconds=ask_timeout_seconds)
         self.lists = Listings(catalog, page_size=page_size, own_id=own_id)
-        self._changes = Changes(catalog, self.clients)
-        self._skills = SkillFace(catalog)
+        self.changes = Changes(catalog, self.clients)
+        self.skills = SkillFace(catalog)
         self.plain = PlainAnswers(self)
         """Answers `server/discover` and listing requests without the MCP SDK."""
         self._sdk: SdkServer | None = None
-        self._make_sdk: Callable[[], SdkServer] | None = None
         self._declare_skills()
         catalog.subscribe(lambda _: self.describe())
 
@@ -131,64 +129,34 @@ class GatewayServer:
         self._current = current
 
     async def __aenter__(self) -> GatewayServer:
-        tasks = await self._stack.enter_async_context(anyio.create_task_group())
-        self._stack.callback(tasks.cancel_scope.cancel)
-        self.clients.tasks = tasks
-        self.parked = parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
-        handler = TaskHandler(self.catalog, hmac.digest(self._state_key, b"task-handles", "sha256"), self._current)
-        runner: TaskRunner | None = None
+        self.group = group = await self._stack.enter_async_context(anyio.create_task_group())
+        self._stack.callback(group.cancel_scope.cancel)
+        self.clients.tasks = group
+        self.parked = ParkedCalls(group, ttl_seconds=self.ask_timeout_seconds)
+        self.tasks = handler = TaskHandler(self.catalog, hmac.digest(self.state_key, b"task-handles", "sha256"), self._current)
         if self._kept_tasks is not None:
             records, settings, tools = self._kept_tasks
-            ask_seconds = self._ask_timeout_seconds
-            runner = TaskRunner(tasks, records, handler.call, handler.caller_now, settings=settings, ask_timeout_seconds=ask_seconds)
-            handler.run_with(runner)
-            tools.run_with(runner)
-            self._runner = runner
-            tasks.start_soon(runner.run)
+            ask_seconds = self.ask_timeout_seconds
+            self.runner = TaskRunner(group, records, handler.call, handler.caller_now, settings=settings, ask_timeout_seconds=ask_seconds)
+            handler.run_with(self.runner)
+            tools.run_with(self.runner)
+            group.start_soon(self.runner.run)
         self.extensions[TASKS_EXTENSION] = {}
-        self.calls = CallHandler(parked, handler)
-        self._make_sdk = lambda: self._sdk_with(handler, runner, tasks)
-        tasks.start_soon(self._changes.run)
+        self.calls = CallHandler(self.parked, handler)
+        group.start_soon(self.changes.run)
         if self._current is not None:
-            tasks.start_soon(self._end_revoked, runner, self._current)
+            group.start_soon(self._end_revoked, self.runner, self._current)
         return self
-
-    def _sdk_with(self, handler: TaskHandler, runner: TaskRunner | None, group: TaskGroup) -> SdkServer:
-        from gateway.server.sdk_path.sdk_server import Parts, SdkServer
-
-        parts = Parts(
-            self.catalog,
-            self.clients,
-            self._changes,
-            self.usages,
-            self.lists,
-            self._skills,
-            self.parked,
-            handler,
-            runner,
-            self.calls,
-            group,
-            self._instructions_for,
-        )
-        return SdkServer(
-            parts,
-            name=str(self.identity["name"]),
-            version=str(self.identity["version"]),
-            own_id=self._own_id,
-            state_key=self._state_key,
-            ask_timeout_seconds=self._ask_timeout_seconds,
-            extensions=self.extensions,
-        )
 
     def discovery(self, principal: Principal) -> JsonObject:
         """Return the result of `server/discover` for a caller."""
-        return discover_result(self._instructions_for(principal), self.extensions)
+        return discover_result(self.instructions_for(principal), self.extensions)
 
     def introduction(self, version: str, principal: Principal) -> JsonObject:
         """Return the result of `initialize` for a caller. `version` is the negotiated protocol version."""
-        return initialize_result(version, self._instructions_for(principal), self.identity)
+        return initialize_result(version, self.instructions_for(principal), self.identity)
 
-    def _instructions_for(self, principal: Principal) -> str:
+    def instructions_for(self, principal: Principal) -> str:
         """Return the MCP instructions for a caller, which describe only the tools that the caller may use."""
         return self._local_instructions if principal.scopes is None else self._instructions(principal)
 
@@ -213,15 +181,16 @@ class GatewayServer:
 
     def _whole(self) -> SdkServer:
         if self._sdk is None:
-            assert self._make_sdk is not None, "the server was not entered"
-            self._sdk = self._make_sdk()
+            from gateway.server.sdk_path.sdk_server import SdkServer
+
+            self._sdk = SdkServer(self)
         return self._sdk
 
     async def __aexit__(self, *exc: object) -> None:
         if self._sdk is not None:
             self._sdk.close()
-        if self._runner is not None and exc[0] is None:
-            await self._runner.drain(DRAIN_SECONDS)
+        if self.runner is not None and exc[0] is None:
+            await self.runner.drain(DRAIN_SECONDS)
         await self._stack.aclose()
 
     async def _end_revoked(self, runner: TaskRunner | None, current: CurrentCaller) -> None:
@@ -258,7 +227,7 @@ class GatewayServer:
             """Run an agent for an AG-UI request. The first request imports the module `agui_runs` and the AG-UI package."""
             if not made:
                 agui = await anyio.to_thread.run_sync(import_module, "gateway.server.agui_runs")
-                made.append(agui.AguiRoute(self.catalog, agents, self.parked, ask_timeout_seconds=self._ask_timeout_seconds))
+                made.append(agui.AguiRoute(self.catalog, agents, self.parked, ask_timeout_seconds=self.ask_timeout_seconds))
             return await made[0].serve(request)
 
         return Route(AGUI_PATH + "{agent}", Utf8Bodies(request_response(serve), max_request_bytes, is_rpc=False), methods=["POST"])
@@ -276,7 +245,7 @@ class GatewayServer:
 
     def _declare_skills(self) -> None:
         """Declare the MCP skills extension to clients if any source has skills now; else stop declaring it."""
-        if self._skills.has_skills:
+        if self.skills.has_skills:
             # Folders of skills can always be read: for servers that cannot list them, the gateway uses the manifests of their skills.
             self.extensions[SKILLS_EXTENSION] = {"directoryRead": True}
         else:

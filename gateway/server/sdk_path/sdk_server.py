@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import anyio.abc
 from mcp.server.context import CallNext, HandlerResult, ServerMiddleware
@@ -129,9 +127,8 @@ class _Server(Server[Any]):
         return ServerCapabilities.model_validate(modern_capabilities(self.extensions) if is_modern else legacy_capabilities())
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The objects of `GatewayServer` that the gateway's request handlers at the MCP SDK's server use."""
+class Parts(Protocol):
+    """The interface of `GatewayServer` that the gateway's request handlers at the MCP SDK's server need."""
 
     catalog: Catalog
     clients: Clients
@@ -145,8 +142,18 @@ class Parts:
     calls: CallHandler
     group: anyio.abc.TaskGroup
     """Task group of the running server, which outlives every request."""
-    instructions: Callable[[Principal], str]
-    """Returns the current MCP instructions for a caller."""
+    identity: JsonObject
+    own_id: str
+    """Id of this gateway in a chain of gateways."""
+    state_key: bytes
+    """Encrypts the request state in results."""
+    ask_timeout_seconds: float
+    extensions: dict[str, JsonObject]
+    """Settings of MCP extensions by id. The mapping may be changed later, and each handshake declares its current content."""
+
+    def instructions_for(self, principal: Principal) -> str:
+        """Return the current MCP instructions for a caller."""
+        ...
 
 
 class SdkServer:
@@ -155,30 +162,16 @@ class SdkServer:
     Create it while `GatewayServer` runs. `close` ends its listen streams.
     """
 
-    def __init__(
-        self,
-        parts: Parts,
-        *,
-        name: str,
-        version: str,
-        own_id: str,
-        state_key: bytes,
-        ask_timeout_seconds: float,
-        extensions: dict[str, dict[str, Any]],
-    ) -> None:
-        """`state_key` encrypts the request state in results. `own_id` identifies this gateway in a chain of gateways.
-
-        `extensions` are the settings of MCP extensions by id; the mapping may be changed later, and each handshake declares its current
-        content.
-        """
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
         methods = TaskMethods(parts.tasks, parts.catalog, parts.clients)
         news = TaskNotifications(parts.tasks, methods, parts.clients, parts.group, parts.runner)
         self._listening = ListenStreams(parts.catalog, parts.clients, news)
         parts.changes.streams = self._listening
         self._reads = ReadMethods(parts.catalog, parts.clients, parts.parked)
+        name, version = str(parts.identity["name"]), str(parts.identity["version"])
         self.mcp = _Server(name, version=version, get_tool_input_schema=parts.catalog.input_schema)
-        self.mcp.extensions = extensions
+        self.mcp.extensions = parts.extensions
         self._register(parts)
         self.mcp.middleware[:] = [_if_traced(spans) for spans in self.mcp.middleware]
         self.mcp.middleware.append(keep_internals)
@@ -187,8 +180,10 @@ class SdkServer:
         self.mcp.middleware.append(self._describe)
         self.mcp.middleware.append(
             RequestStateBoundary(
-                RequestStateSecurity(keys=[state_key], ttl=ask_timeout_seconds, bind_principal=lambda ctx: principal_of(ctx).id),
-                default_audience=configuration_of(own_id),
+                RequestStateSecurity(
+                    keys=[parts.state_key], ttl=parts.ask_timeout_seconds, bind_principal=lambda ctx: principal_of(ctx).id
+                ),
+                default_audience=configuration_of(parts.own_id),
             )
         )
         methods.bind(self.mcp)
@@ -269,5 +264,5 @@ class SdkServer:
             self._parts.clients.adopt_session(ctx)
         if result is None or ctx.method not in ("initialize", "server/discover"):
             return result
-        told = {"instructions": self._parts.instructions(principal_of(ctx))}
+        told = {"instructions": self._parts.instructions_for(principal_of(ctx))}
         return {**result, **told} if isinstance(result, dict) else result.model_copy(update=told)
