@@ -154,9 +154,9 @@ def _floating(loaded: LoadedConfig, wanted: Sequence[str]) -> list[str]:
 
 
 def _pins_to_change(path: Path, *, full: bool) -> Pins:
-    """Return the pins in the lock file.
+    """Return the current pins in the lock file, which the command `moongate lock` then changes.
 
-    If `full` is true, all pins will be replaced, so an unusable file counts as empty instead of raising `ConfigError`.
+    If `full` is true, the command replaces all of them, so an unusable file counts as empty; otherwise it raises `ConfigError`.
     """
     from gateway.upstream.pins import NO_PINS, read_pins
 

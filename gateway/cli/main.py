@@ -96,7 +96,7 @@ def _leave_stuck_threads(code: int) -> None:
 def run_command(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. Failures are reported on stderr.
 
-    Only an exception for which `failures.outcome_of` returns `None`, which is a programming mistake, is raised.
+    Raises an exception of the command only if `failures.outcome_of` returns `None` for it: such an exception is a programming mistake.
     """
     try:
         code = cli.main(args=list(arguments), prog_name="moongate", standalone_mode=False)

@@ -42,7 +42,10 @@ class _Waiter:
 
 
 class SerialQueue:
-    """Gives the clients of a shared server turns, rotating among principals. In a turn, only calls of one client run, concurrently."""
+    """Lets the clients of a shared server use it one after another. The turns rotate among the principals of the clients.
+
+    In a client's turn, all its calls may run at the same time; calls of other clients wait.
+    """
 
     def __init__(self, question_seconds: float) -> None:
         """While calls of other clients wait for the server, a request for input may stay open for at most `question_seconds`."""

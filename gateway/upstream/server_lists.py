@@ -207,8 +207,8 @@ class ServerLists:
     def recall(self, memory: ListingCache, first_use: AcceptedDefinitions) -> None:
         """Serve the lists that an earlier run stored in `memory`, until the server's current lists are read.
 
-        Use the tool definitions recorded in `first_use` as pins (accepted definitions). Called before the connection to the server starts.
-        Blocks.
+        Also load the tool definitions that were accepted when the server was first used, from `first_use`; later definitions are compared
+        with them. Call this before the connection to the server starts, and in a thread, because it reads files and blocks.
 
         Raises:
             StorageError: The file of `first_use` is unusable.

@@ -467,7 +467,7 @@ def python_path() -> str:
 
 
 def prefixes_of(program: str) -> list[str]:
-    """Return the paths that a program needs to start if it is outside the system's folders.
+    """Return the paths that must be visible in the sandbox so that a program outside the system's folders can start.
 
     These are the program itself, and for `<prefix>/bin/<program>` also `<prefix>`.
     """
