@@ -45,8 +45,8 @@ def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]
 def empty_text(what: str, *filters: tuple[str | None, Collection[str]]) -> str:
     """Return the sentence that is printed if a list of `what` (such as `tasks`) is empty. It suggests a value for a misspelled filter.
 
-    Each of `filters` is a pair. The first member is the value that the user gave for a filter option (`None`: not given). The second has the
-    known values of the option, from which a similar one is suggested.
+    Each of `filters` is a pair. The first member is the value that the user gave for a filter option (`None`: not given). The second has
+    the known values of the option, from which a similar one is suggested.
     """
     if all(given is None for given, _ in filters):
         return f"No {what} are kept."

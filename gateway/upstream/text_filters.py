@@ -45,9 +45,9 @@ def readable_text(text: str, policy: SourcePolicy) -> str:
 
 
 def readable_value(value: JsonValue, policy: SourcePolicy) -> JsonValue:
-    """Return a JSON value from the server, such as log data, without hidden text in its strings. Models read hidden text, people do not see it.
+    """Return a JSON value from the server, such as log data, without hidden text in its strings.
 
-    If policy allows hidden text, return the value unchanged.
+    Hidden text is characters that people do not see, but models read. If policy allows it, return the value unchanged.
     """
     return value if policy.hidden_text == "allow" else strip_value(value, keys=True)
 
