@@ -571,15 +571,6 @@ async def test_another_caller_s_session_is_not_found_by_either_path(tmp_path: Pa
         assert status == 404
 
 
-async def test_another_caller_s_delete_leaves_the_session_on_the_fast_path(tmp_path: Path) -> None:
-    async with standing(tmp_path) as setup:
-        owner, other = ({"authorization": f"Bearer {setup.keys.add(name).token}"} for name in ("owner", "other"))
-        session = await open_session(setup, more=owner)
-        assert (await post(setup.direct, list((old_heads(session) | other).items()), b"", method="DELETE")).status == 404
-        status, *_ = await same(setup, old_heads(session) | owner, json.dumps(old_request()).encode(), direct=True)
-        assert status == 200
-
-
 async def test_elicitation_during_a_session_call_reaches_its_client(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         session = await open_session(setup)
