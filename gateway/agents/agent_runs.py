@@ -39,7 +39,6 @@ MAX_DEPTH = 5
 SKILL_TOOLS = ("skill/search_skills", "skill/load_skill", "skill/read_skill_resource", "skill/run_skill_script")
 
 
-
 class AgentRuns:
     """Runs the agent of one agent file when its tool (`AgentTool`) is called."""
 

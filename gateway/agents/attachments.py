@@ -140,4 +140,3 @@ def _check(block: JsonMapping, at: str) -> None:
     is_complete = complete[kind] if kind not in _BINARY else str(block.get("mimeType")).startswith(f"{kind}/") and bool(block.get("data"))
     if not is_complete:
         raise AgentError(f"{at}: a block of type {kind!r} needs {_NEEDS[kind]}.")
-

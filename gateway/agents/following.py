@@ -21,8 +21,6 @@ class RunFollower(Protocol):
         ...
 
 
-
-
 async def follow_run(
     stream: AgentStream, ctx: CallContext, said: Callable[[AgentResponseUpdate], Awaitable[None]] | None = None
 ) -> AgentResponse:

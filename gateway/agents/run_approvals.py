@@ -32,7 +32,6 @@ UNKNOWN_REQUEST = "Error: Tool call invocation was rejected: no approval was req
 NEVER_ANSWERED = "Error: This call was not executed, because the conversation continued before it was answered."
 
 
-
 @dataclass(frozen=True, slots=True)
 class ApprovalDecisions:
     """The tool calls that the approval responses in a conversation approve or reject. `calls` are the calls to execute."""

@@ -60,7 +60,6 @@ class RunObserver(Protocol):
         ...
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
     """The prepared input of one run of the loop of model and tool calls."""
@@ -347,7 +346,6 @@ class _RunLoop(Generic[PartT]):
         self._errors = self._errors + 1 if outcome.failed else 0
         limit = self._plan.loop.max_duration_seconds
         self._is_late = limit is not None and time.monotonic() - self._started >= limit
-
 
 
 def _calls_of(messages: Sequence[Message]) -> list[Content]:

@@ -41,7 +41,6 @@ def to_complete(response: AgentResponse, *, model: str | None, output: JsonObjec
     return Complete(result)
 
 
-
 def _note(response: AgentResponse, model: str | None) -> JsonObject:
     note: JsonObject = {"model": model} if model else {}
     if response.usage_details:

@@ -125,4 +125,3 @@ def _retrieval(token: OpenAIContinuationToken, *, stream: bool) -> tuple[str, No
         return path, None
     after = token.get("sequence_number")
     return f"{path}?stream=true" + (f"&starting_after={after}" if after is not None else ""), None
-

@@ -49,7 +49,7 @@ def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes
         entry = written.get(name) or _of_file(name, acceptance)
         if entry is not None and acceptance.waits(entry):
             waiting.append(entry)
-        elif _is_own(name):
+        elif "." in name.partition("/")[0] or name.startswith(("agent/", "workflow/")):  # no server or tool has such a name
             hint = did_you_mean(name, [*written, *acceptance.places_held()]) or "`moongate list` and `moongate doctor` show what does."
             raise NotFound("entry", name, f"Nothing waits for acceptance under {name!r}. {hint}")
     if not waiting:
@@ -60,11 +60,6 @@ def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes
     acceptance.accept(waiting)
     _report(waiting, file, as_json=as_json)
     return True
-
-
-def _is_own(name: str) -> bool:
-    """Return whether `name`, such as `agent/x`, can only be an entry with a command or module: no server or tool has such a name."""
-    return "." in name.partition("/")[0] or name.startswith(("agent/", "workflow/"))
 
 
 def _of_file(name: str, acceptance: Acceptance) -> RunEntry | None:

@@ -291,4 +291,3 @@ class KeyGate:
             if head is not None:
                 head.key = key
         return None if key is None else key.principal
-

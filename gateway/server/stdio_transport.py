@@ -41,7 +41,7 @@ async def serve_stdio(server: StdioParts, first: StartupAnswers | None = None, l
 
 
 async def _serve(server: StdioParts, first: StartupAnswers | None, listed: Listed | None) -> None:
-    with _private(0, _nothing) as wire_in, _private(1, _errors) as wire_out:
+    with _private(0, lambda: os.open(os.devnull, os.O_RDONLY)) as wire_in, _private(1, _errors) as wire_out:
         out = _Out(wire_out)
         async with anyio.create_task_group() as tasks:
             taken = first.take() if first is not None else EarlyExchange()
@@ -130,10 +130,6 @@ def _private(number: int, diversion: Callable[[], int]) -> Generator[int, None, 
     finally:
         os.dup2(private, number)
         os.close(other)
-
-
-def _nothing() -> int:
-    return os.open(os.devnull, os.O_RDONLY)
 
 
 def _errors() -> int:

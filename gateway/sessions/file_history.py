@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Unpack, cast
 
@@ -48,7 +49,7 @@ class FileHistoryProvider(HistoryProvider):
         super().__init__(source_id, **options)
         self.storage_path = Path(storage_path)
         self.skip_excluded = skip_excluded
-        self.dumps = dumps or _dumps
+        self.dumps = dumps or partial(json.dumps, ensure_ascii=False)
         self.loads = loads or json.loads
 
     @property
@@ -121,7 +122,3 @@ class FileHistoryProvider(HistoryProvider):
         if path.parent != root:
             raise ValueError(f"the session id {session_id!r} leads outside the history folder")
         return path
-
-
-def _dumps(value: JsonValue) -> str:
-    return json.dumps(value, ensure_ascii=False)

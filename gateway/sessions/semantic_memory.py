@@ -162,7 +162,6 @@ class SemanticMemoryProvider(ContextProvider):
         return Memories(database)
 
 
-
 async def _through_gate(step: Tool, arguments: JsonObject, call: CallContext) -> str:
     """Call a step of the run and return its text; in a gateway, under the policy of the agent. Raises `ToolFailed` if policy refuses it."""
     guard = guard_in(call)

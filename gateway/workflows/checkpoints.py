@@ -39,10 +39,6 @@ _FILE_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat()
-
-
 @dataclass(slots=True)
 class WorkflowCheckpoint:
     """The state of a workflow run between two supersteps (rounds of the run), from which it can continue, also in another process."""
@@ -51,7 +47,7 @@ class WorkflowCheckpoint:
     graph_signature_hash: str
     checkpoint_id: CheckpointID = field(default_factory=lambda: str(uuid.uuid4()))
     previous_checkpoint_id: CheckpointID | None = None
-    timestamp: str = field(default_factory=_now)
+    timestamp: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
     """Time of creation, ISO 8601."""
     messages: dict[str, list[WorkflowMessage]] = field(default_factory=dict[str, list[WorkflowMessage]])
     """Messages to deliver in the next superstep (round of the run), by id of the sending executor."""

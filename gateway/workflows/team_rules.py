@@ -68,5 +68,3 @@ def _check_group_chat(own: str, team: GroupChatTeam) -> Iterator[Problem]:
         yield Problem(f"{own}.orchestrator", "is a participant already; the orchestrator does not speak, so name another agent")
     if team.selection == "round-robin" and team.max_rounds is None and team.until is None:
         yield Problem(own, "would never end: give it `max-rounds` or `until`")
-
-

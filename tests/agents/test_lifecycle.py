@@ -401,7 +401,6 @@ async def test_function_hook_has_toolkit_and_result() -> None:
     assert (str(told["add"][1]), str(told["look"][1])) == ("3", "seen")
 
 
-
 @pytest.mark.requirement("HK3", "HK11", "HK12", "HK13")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_error_hooks_run_once_in_reverse_and_after_hooks_still_run(stream: bool) -> None:

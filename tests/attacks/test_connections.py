@@ -327,5 +327,3 @@ def test_connections_leave_descriptors_for_the_rest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("open_files", "expected"), [(1024, 512), (64, 32), (1_000_000, 4096), (1, 1)])
 def test_low_limit_of_open_files_lowers_the_bound_on_connections(open_files: int, expected: int) -> None:
     assert connection_limit(HttpSettings(), open_files) == expected
-
-

@@ -66,5 +66,3 @@ async def test_server_with_2024_sse_transport_works(tmp_path: Path, way: Way) ->
     with upstream_http("--sse") as sse, gateway_http(tmp_path, {"mcpServers": {"old": {"type": "sse", "url": sse}}}) as url:
         async with connected(way, url) as (client, _):
             assert text_of(await client.call_tool("old__echo", {"text": "over sse"})) == "over sse"
-
-

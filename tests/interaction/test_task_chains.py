@@ -65,5 +65,3 @@ async def test_task_cancelled_at_the_front_ends_at_the_far_server(front: str) ->
         await wire.send("tasks/cancel", taskId=made["taskId"])
         ended = await until(wire, made["taskId"], "cancelled")
     assert ended["taskId"] == made["taskId"]
-
-

@@ -116,5 +116,3 @@ async def test_caller_sees_only_its_key_scopes_on_both_paths(
     async with standing(tmp_path) as setup:
         for _ in range(2):
             await same(setup, heads(method), json.dumps(ask(method)).encode(), direct=True)
-
-

@@ -167,7 +167,6 @@ def test_steps_that_ask_the_same_at_once_get_their_own_answers(kill_at: int, tmp
     assert len(ledger.effects.lines()) <= 4 + retries
 
 
-
 class TwoQuestions(Executor):
     """Asks twice at once, and acts on each answer."""
 

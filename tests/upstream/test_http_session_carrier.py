@@ -302,5 +302,3 @@ async def test_call_with_progress_on_another_stream_takes_the_sdk_path(facts: di
         assert await call(session, "plain", context(**facts)) == "plain"
         ((_, message),) = server.of("tools/call")
         assert (message["id"] >= FIRST_REQUEST_ID) is is_short
-
-

@@ -116,4 +116,3 @@ async def test_database_that_cannot_be_used_is_an_error_that_names_it(tmp_path: 
         await SqlCheckpointStorage(tmp_path / "folder.db").get_latest(workflow_name="w")
     with pytest.raises(ValueError, match="max_per_workflow"):
         SqlCheckpointStorage(tmp_path / "x.db", max_per_workflow=0)
-

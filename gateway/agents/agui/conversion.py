@@ -61,7 +61,6 @@ def _to_message(item: WireMessage) -> Message | None:
     return None
 
 
-
 def _part(part: Part) -> Content:
     if isinstance(part, TextPart):
         return Content.from_text(part.text)

@@ -131,7 +131,6 @@ def _has(text: str, answer: str) -> bool:
     return text.lower() in answer.lower()
 
 
-
 def _schema_problem(schema: JsonObject, answer: str, structured: Any) -> str | None:
     value: JsonValue = structured
     if value is None:

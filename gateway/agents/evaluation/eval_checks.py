@@ -174,7 +174,6 @@ def _number(value: object, name: str) -> float:
         raise TypeError(f"Function evaluator {name!r} returned a dict with non-numeric 'score' value: {value!r}") from None
 
 
-
 def _calls_of(item: EvalItem) -> list[tuple[str, JsonObject | None]]:
     """Return the name and arguments of each tool call in the item's conversation; the arguments are `None` if they are not an object."""
     calls: list[tuple[str, JsonObject | None]] = []

@@ -169,7 +169,6 @@ async def _run_inner(
         raise stopped
 
 
-
 class _ChatLayer(ChatMiddleware):
     """Chat middleware that calls the lifecycle hooks around each iteration (a model call and its tool calls) and around each model call."""
 
@@ -441,7 +440,6 @@ async def _simple(hook: LifecycleHooks, request: ModelRequest, inner: ModelStrea
 
     for update in (await hook.wrap_model_call(request, collect)).to_updates():
         yield update
-
 
 
 def _wrapped(

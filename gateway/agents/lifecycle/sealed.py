@@ -100,7 +100,6 @@ def check_forms(sealed: Sealed, hook: str) -> None:
             raise MiddlewareFailure(f"{hook} set `{name}` to a value of a wrong type; it must be {_FORMS[name][1]}.")
 
 
-
 _CHANGED_BY: Mapping[str, str] = MappingProxyType(
     {
         "arguments": "use FunctionRequest.override(arguments=…) in wrap_function_call",

@@ -194,4 +194,3 @@ def _keep_only(messages: list[Message], shown: Sequence[Content]) -> None:
             message.contents = rest
             if not rest:
                 del messages[index]
-

@@ -238,4 +238,3 @@ def _answers(response: Content, request: Content) -> bool:
 
 def _contents(given: Sequence[Content | JsonMapping] | None) -> list[Content]:
     return [item if isinstance(item, Content) else Content.from_dict(item) for item in given or ()]
-

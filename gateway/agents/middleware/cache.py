@@ -122,4 +122,3 @@ def _request_key(context: ChatContext) -> str:
 def _key(value: JsonValue) -> str:
     text = json.dumps(value, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-

@@ -40,7 +40,6 @@ class JudgeVerdict(BaseModel):
     reasoning: str = Field(default="", description="Why, briefly; what is missing.")
 
 
-
 def judge_predicate(client: object, instructions: str) -> Callable[..., Awaitable[tuple[bool, str | None]]]:
     """Return a predicate for `AgentLoopMiddleware` that is true while the judge model finds that the user's request was not answered.
 

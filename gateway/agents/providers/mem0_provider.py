@@ -96,7 +96,6 @@ class Mem0ContextProvider(RecallingProvider):
         return self.mem0_client
 
 
-
 def _texts(answer: object) -> list[str]:
     """Return the texts of the memories in a response of mem0, which is a list of memories or an object with such a list as `results`."""
     results = cast("JsonMapping", answer).get("results") if isinstance(answer, Mapping) else answer

@@ -192,7 +192,6 @@ class FoundryAgentClient(OpenAIChatClient[ChatOptions]):
         return {"agent_reference": named, **{key: value for key, value in sent.items() if key not in _KEPT_THERE}}
 
 
-
 def _version(name: str, found: JsonObject) -> JsonObject:
     """Return the JSON object that describes the newest version of an agent, from a response of the Foundry project.
 

@@ -207,4 +207,3 @@ def _encoded(result: JsonMapping, identity: JsonMapping | None) -> bytes | None:
     except (ValueError, TypeError, RecursionError):
         return None
     return None if has_nan(encoded, stamped) else encoded
-

@@ -24,7 +24,6 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
 
 from gateway.auth.principal import LOCAL
-from gateway.json_types import JsonObject
 from gateway.server.clients import Clients
 from gateway.server.handover import NotificationLog
 from gateway.server.http_responses import Refusal
@@ -203,9 +202,7 @@ class SessionManager(StreamableHTTPSessionManager):
     It can also take over sessions that were opened and served without the SDK (on the fast path).
     """
 
-    def __init__(
-        self, app: Server[Any], keep: Keeping, *, security_settings: TransportSecuritySettings, max_request_bytes: int
-    ) -> None:
+    def __init__(self, app: Server[Any], keep: Keeping, *, security_settings: TransportSecuritySettings, max_request_bytes: int) -> None:
         """`app` is the SDK's server. `keep` has the session table, which counts the sessions and limits their number."""
         super().__init__(
             app,
@@ -280,7 +277,8 @@ class SessionManager(StreamableHTTPSessionManager):
         """
         store = ReplayStore()
         if told is not None:
-            store.resume(GET_STREAM_KEY, told.token, told.first, [_notification(*one) for one in told.messages])
+            sent = [JSONRPCNotification.model_validate(notification(*message)) for message in told.messages]
+            store.resume(GET_STREAM_KEY, told.token, told.first, sent)
         user = scope.get("user")
         requestor = authorization_context(user) if isinstance(user, AuthenticatedUser) else None
         transport = StreamableHTTPServerTransport(
@@ -309,10 +307,6 @@ class SessionManager(StreamableHTTPSessionManager):
         """Whether the SDK serves a listening GET of the session `wire_id`, on which the client receives notifications."""
         transport = self._server_instances.get(wire_id)
         return transport is not None and GET_STREAM_KEY in transport._request_streams  # pyright: ignore[reportPrivateUsage]  # there is no public way to know
-
-
-def _notification(method: str, params: JsonObject | None) -> JSONRPCNotification:
-    return JSONRPCNotification.model_validate(notification(method, params))
 
 
 def _said(body: bytes) -> Receive:
