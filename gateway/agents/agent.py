@@ -243,9 +243,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         """
         from gateway.agents.mcp_server import to_mcp_server  # imports the MCP SDK, which takes seconds and few programs need
 
-        return to_mcp_server(
-            cast("Agent", self), name=server_name, version=version or "", instructions=instructions, lifespan=lifespan
-        )
+        return to_mcp_server(cast("Agent", self), name=server_name, version=version or "", instructions=instructions, lifespan=lifespan)
 
 
 RawAgent = Agent

@@ -80,10 +80,8 @@ class GatewayStatus:
             entries = [entry for entry in entries if entry["name"] == server]
             if not entries:
                 raise ToolFailed(f"Unknown source {str(server)[:100]!r}. Sources: {', '.join(names) or 'none'}.")
-        problems = self.problems()
-        lines = [*problems, *map(_line, entries)]
-        told: JsonObject = {"sources": entries, **({"problems": problems} if problems else {})}
-        return Complete.text("\n".join(lines) or "No source is configured.", structured=told)
+        lines = [*self.problems(), *map(_line, entries)]
+        return Complete.text("\n".join(lines) or "No source is configured.", structured=self._with_problems(entries))
 
     def problems(self) -> list[str]:
         """Return the problems of the gateway itself (not of a source), each as one line of text."""
@@ -95,9 +93,10 @@ class GatewayStatus:
 
     def as_json(self, viewer: Principal) -> str:
         """Return the content of the resource `moongate://status`: the sources and problems that the principal `viewer` may see, as JSON."""
-        problems = self.problems()
-        told = {"sources": self.entries(viewer), **({"problems": problems} if problems else {})}
-        return json.dumps(told, ensure_ascii=False, indent=2)
+        return json.dumps(self._with_problems(self.entries(viewer)), ensure_ascii=False, indent=2)
+
+    def _with_problems(self, entries: list[JsonObject]) -> JsonObject:
+        return {"sources": entries, **({"problems": problems} if (problems := self.problems()) else {})}
 
     def _entry(self, status: SourceStatus) -> JsonObject:
         entry: JsonObject = {}

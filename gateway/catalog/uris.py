@@ -63,10 +63,6 @@ def expose_messages(messages: JsonValue, label: str) -> JsonValue:
     return exposed
 
 
-def _needs_exposing(blocks: list[JsonObject]) -> bool:
-    return any(b.get("type") in ("resource_link", "resource") for b in blocks)
-
-
 def expose_definition(definition: ToolDefinition, label: str) -> ToolDefinition:
     """Return a tool definition with its MCP Apps URI (`_meta.ui.resourceUri`) as an exposed URI, which contains the source's `label`."""
     meta = as_object(definition.extra.get("_meta"))
@@ -131,7 +127,7 @@ class UriTool:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Call the wrapped tool, and return its result with URIs rewritten to exposed URIs."""
         outcome = await self._inner.call(arguments, ctx)
-        if isinstance(outcome, Complete) and _needs_exposing(outcome.content):
+        if isinstance(outcome, Complete) and any(block.get("type") in ("resource_link", "resource") for block in outcome.content):
             return Complete({**outcome.result, "content": expose_blocks(outcome.content, self._label)})
         return outcome
 

@@ -80,16 +80,13 @@ def render_overview(name: str, endpoint: str, sources: Sequence[SourceStatus], p
     )
 
 
-def _since(source: SourceStatus) -> str:
-    return f" since {escape(source.since)}" if source.since else ""
-
-
 def _row(source: SourceStatus) -> str:
+    since = f" since {escape(source.since)}" if source.since else ""
     took = f"{source.milliseconds:.0f} ms" if source.milliseconds is not None else "-"
     remarks = [*([source.error] if source.error else []), *(question.text for question in source.questions)]
     error = "".join(f"<br><small>{escape(remark)}</small>" for remark in remarks)
     return (
-        f"<tr><td><span class='dot {source.state}'></span>{escape(source.name)} <small>{source.state}{_since(source)}</small>{error}"
+        f"<tr><td><span class='dot {source.state}'></span>{escape(source.name)} <small>{source.state}{since}</small>{error}"
         f"<td>{source.kind}<td>{source.transport}<td>{escape(source.protocol_version) or '-'}"
         f"<td class=n>{source.tools}<td class=n>{took}</tr>"
     )

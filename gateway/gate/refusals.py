@@ -1,12 +1,16 @@
-"""Builds results of refused calls, and writes into the `_meta` of results which rule refused a call and which arguments were removed."""
+"""Builds results of refused and failed calls, and notes in the `_meta` of results which rule refused a call, and the removed arguments."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import cast
 
+from gateway.errors import GatewayError, PolicyDenied, StorageUnusable, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import Complete, ToolOutcome
+
+logger = logging.getLogger(__name__)
 
 DROPPED_META_KEY = "dev.moongate/droppedArguments"
 """Key in the `_meta` of a call's result whose value lists the names of the arguments that policy removed before the call."""
@@ -29,6 +33,19 @@ def noted_names(names: tuple[str, ...]) -> list[str]:
 def refusal(rule: str, reason: str) -> Complete:
     """Build the result of a refused call, with `isError`. Its text tells the model the rule and reason; `_meta` has the rule's id."""
     return _with_meta(Complete.text(f"Refused by {rule}: {reason}", is_error=True), RULE_META_KEY, rule)
+
+
+def failed_result(error: Exception, name: str, source: str) -> Complete:
+    """Build the result of a call whose tool raised `error`; log an unexpected error. `source` is the id of the tool's source."""
+    if isinstance(error, PolicyDenied):
+        return _with_meta(Complete.text(str(error), is_error=True), RULE_META_KEY, error.rule)
+    if isinstance(error, GatewayError):
+        if isinstance(error, StorageUnusable):
+            logger.warning("tool failed tool=%s source=%s error=%s", name, source, error)
+        return Complete.text(text_for_caller(error), is_error=True)
+    logger.error("tool failed tool=%s source=%s", name, source, exc_info=error)
+    text = f"Tool {name!r} failed with an internal error; the operator finds the details in the gateway's log."
+    return Complete.text(text, is_error=True)
 
 
 def with_dropped(outcome: ToolOutcome, dropped: tuple[str, ...]) -> ToolOutcome:

@@ -22,18 +22,16 @@ from gateway.errors import (
     NotFound,
     PolicyDenied,
     Rejected,
-    StorageUnusable,
     ToolFailed,
     UserInputRequired,
     masked,
     only_cause,
-    text_for_caller,
     without_exit,
 )
 from gateway.gate.approvals import Grant
 from gateway.gate.pipeline import GatedCall, OutcomeT, SourceGate, pass_gate
 from gateway.gate.recorded import record_call
-from gateway.gate.refusals import RULE_META_KEY, noted_names, refusal, with_dropped
+from gateway.gate.refusals import failed_result, noted_names, refusal, with_dropped
 from gateway.gate.results import HelperResult, Judged, ResultOrigin, judge_large, judge_small
 from gateway.gate.tool_rules import ToolRules
 from gateway.json_types import JsonObject
@@ -257,7 +255,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
                 raise
             if isinstance(error, Rejected | AskUnavailable) or (isinstance(error, NotFound) and error.kind == "tool"):
                 raise error from None
-            return self._failed(error)
+            return failed_result(error, self.name, self.gate.source)
         self._settle(outcome)
         mask = self.gate.services.mask
         if rules.is_local and self.outcome == "error" and mask is not None and isinstance(outcome, Complete):
@@ -271,17 +269,6 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         self.error = type(error).__name__
         self.outcome = _OUTCOMES.get(self.error, self.outcome if self.rule else "failed")
         self.mask(error)
-
-    def _failed(self, error: Exception) -> Complete:
-        if isinstance(error, PolicyDenied):
-            return Complete({**Complete.text(str(error), is_error=True).result, "_meta": {RULE_META_KEY: error.rule}})
-        if isinstance(error, GatewayError):
-            if isinstance(error, StorageUnusable):
-                logger.warning("tool failed tool=%s source=%s error=%s", self.name, self.gate.source, error)
-            return Complete.text(text_for_caller(error), is_error=True)
-        logger.exception("tool failed tool=%s source=%s", self.name, self.gate.source)
-        text = f"Tool {self.name!r} failed with an internal error; the operator finds the details in the gateway's log."
-        return Complete.text(text, is_error=True)
 
     def _settle(self, outcome: ToolOutcome) -> None:
         """Record how the call ended, according to the outcome that the tool returned, for the event at its end."""
@@ -313,7 +300,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
                 if not self._rules.is_own or isinstance(error, MiddlewareException | UserInputRequired):
                     raise
                 failure = raised
-                return self._failed(without_exit(error, ToolFailed))
+                return failed_result(without_exit(error, ToolFailed), self.name, self.gate.source)
             if not self.is_plain(outcome):
                 async with inner.limits.clocks[-1].paused():  # judging is not working time of the tool
                     outcome = await self.judge_outcome(outcome, claims)

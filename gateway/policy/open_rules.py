@@ -59,7 +59,7 @@ def left_open(name: str, rule: JsonObject, schema: JsonObject, *, is_confined: b
         yield from pattern_faults(pattern)
     if holds_by_word(rule):
         return
-    is_loose = not is_confined and _is_about_texts(rule) and not is_confining(rule)
+    is_loose = not is_confined and all(_BOUNDS.isdisjoint(node) for node in _nodes(rule)) and not is_confining(rule)
     for kind in sorted(kinds_of_argument(name, schema)):
         if _has_negated_pattern(rule):
             yield f"`not` with a pattern forbids single spellings, and others mean the same: allow by {WORD_OF_KIND[kind]!r} instead."
@@ -91,11 +91,6 @@ _BOUNDS = (KEYWORDS_OF_TYPES["number"] | KEYWORDS_OF_TYPES["array"] | KEYWORDS_O
     "items", "prefixItems", "properties", "patternProperties", "additionalProperties",
 }  # fmt: skip
 """JSON Schema keywords that judge a number, or a list or object as a whole, such as the length of a list."""
-
-
-def _is_about_texts(rule: JsonObject) -> bool:
-    """Return whether a rule for an argument judges texts only: it has no keyword about numbers, lists or objects, such as `maxItems`."""
-    return all(_BOUNDS.isdisjoint(node) for node in _nodes(rule))
 
 
 def _nodes(rule: JsonObject) -> Iterator[JsonObject]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from email.utils import parsedate_to_datetime
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from gateway.errors import Busy, Forbidden, Malformed, NotSent, RequestFailure, SessionGone, Unauthorized
 from gateway.wire.jsonrpc import decode_object
@@ -100,15 +100,12 @@ def _not_followed(url: str, status: int, location: str) -> str | None:
     except ValueError:
         pass  # the location is not a URL
     else:
-        if location and status in (307, 308) and _origin(asked) == _origin(parts):
+        is_own = (asked.scheme, asked.hostname, asked.port) == (parts.scheme, parts.hostname, parts.port)
+        if location and status in (307, 308) and is_own:
             return None
         # Query and user name are left out, because they may contain secrets.
         where = f" to {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:MAX_SHOWN_URL] if location else ""
     return f"it answered {status}, a redirect{where}, which is not followed; {CHECK_URL}"
-
-
-def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:
-    return url.scheme, url.hostname, url.port
 
 
 def is_session_gone(status: int, body: bytes) -> bool:
