@@ -377,9 +377,9 @@ class Catalog:
         raise NotFound("resource", uri)
 
     def _is_local(self, uri: str) -> bool:
-        """Return whether a URI that no source lists is in a skill folder of this gateway.
+        """Return whether a URI that no source lists is in a skill folder of this gateway, so that the gateway serves it itself.
 
-        The name of a skill folder and the label of a server have the same position in a URI, so the URI could also belong to a server.
+        The form of the URI does not show this, because the name of a skill folder and the label of a server have the same position in it.
         """
         root = "/".join(uri.split("/")[:3])
         return any(exposed.startswith(f"{root}/") for s in self.listings if s.entry.is_local for exposed in s.natives.get("resources", {}))

@@ -113,7 +113,7 @@ class LocalSources(HostedTable[LocalSource]):
     def noted(self, what: Literal["problems", "remarks"]) -> list[tuple[str, SourceProblem]]:
         """Return the problems or warnings about files of functions, agents and workflows, each with the id of its source.
 
-        `problems` selects the problems because of which files are not served, `remarks` the warnings about files that are served.
+        If `what` is `problems`, these are the reasons why files are not served; if it is `remarks`, warnings about files that are served.
         """
         return [(kind, item) for kind, local in self._table.items() if kind != "skill" for item in getattr(local.source, what, ())]
 

@@ -46,7 +46,8 @@ def server_findings(loaded: LoadedConfig, definitions: Mapping[str, Sequence[Jso
 def remarks_of(findings: Findings) -> list[str]:
     """Return one line, with JSON path and text, for each finding that needs repair; findings of the kind `note` are left out.
 
-    Findings that the key of a policy is not the name of a server are left out too: loading the configuration has already reported them.
+    Findings about policies of unknown servers (the policy's key is not the name of a server) are left out too, because loading the
+    configuration has already reported them.
     """
     return [
         f"policies.{name}{'.' if finding.path else ''}{finding.path}: {finding.text}"

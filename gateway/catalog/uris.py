@@ -47,7 +47,7 @@ def expose_contents(contents: list[JsonValue], label: str) -> list[JsonValue]:
 
 
 def expose_messages(messages: JsonValue, label: str) -> JsonValue:
-    """Return the messages of a `prompts/get` result with exposed URIs in their content, which contain the source's `label`."""
+    """Return the messages of a `prompts/get` result with each URI of the source replaced by its exposed URI, which has the `label`."""
     if not isinstance(messages, list):
         return messages
     exposed: list[JsonValue] = []

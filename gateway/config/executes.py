@@ -78,9 +78,9 @@ def secret_entry(name: str, written: JsonValue) -> RunEntry:
 
 
 def file_entry(key: str, path: Path, content: JsonValue, names: set[str]) -> RunEntry:
-    """Return the `RunEntry` (what a person accepts) of an agent's or workflow's file that imports the Python objects `names`.
+    """Return the `RunEntry` of an agent's or workflow's file: the record that a person accepts before the gateway runs code for the file.
 
-    Its digest covers `content`, the content of the file.
+    `names` are the Python objects that the file imports. The digest of the record covers `content`, the content of the file.
     """
     return _entry(key, str(path), content, f"{path} imports {', '.join(sorted(names))}")
 

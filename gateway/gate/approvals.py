@@ -98,9 +98,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The approval of one round of a call, which is one request of the client with its result.
+    """The approval of one round of a call. A round is one request of the client with its result; the result may request input.
 
-    If the result requests input, its request state gets `mark`, an authentication code. The client's next request of the call presents the
+    If it does, its request state gets `mark`, an authentication code. The client's next request of the call (the next round) presents the
     mark, so that the person is not asked again. Each mark is valid once.
     """
 

@@ -122,10 +122,10 @@ class GatedCall(ABC, Generic[OutcomeT]):
 
     @abstractmethod
     def fail(self, error: GatewayError) -> OutcomeT:
-        """Handle an exception of `run`, and record it for the event that is emitted when the call ends.
+        """Handle `error`, which `run` raised, and record it for the event that is emitted when the call ends.
 
-        Raises `error`, with one exception: if a tool call failed because a person did not answer a question in time (`AskExpired`), it
-        returns an outcome that reports this to the model.
+        Raises `error` again, except in one case: if a tool call failed because a person did not answer a question in time (`AskExpired`),
+        it returns an outcome that reports this to the model.
         """
 
     @abstractmethod

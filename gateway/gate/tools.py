@@ -234,7 +234,8 @@ class ToolCall(_ToolRequest[ToolOutcome]):
     def run(self, ctx: CallContext) -> CoroutineType[Any, Any, ToolOutcome]:
         """Call the tool. In a durable (resumable) task, record the outcome, or return the outcome that is already recorded instead.
 
-        An agent's or workflow's own tool is not recorded if it records its own steps or runs again in a resumed task (`records_steps`).
+        The outcome of an agent's or workflow's own tool is not recorded if the tool has `records_steps`: it then records its own steps, or
+        changes only the run, so that a resumed task must run it again.
         """
         is_step = not (self._rules.is_own and getattr(self._tool.tool, "records_steps", False))
         return self._recorded(ctx) if is_step and ctx.ports.durable is not None else self._settled(ctx)

@@ -1,6 +1,7 @@
 """Implementations of `Caller`, which sends the messages of a call to its client, for calls that were started without the MCP SDK.
 
-`PlainCaller` is for requests of protocol version 2026-07-28, and `DeferredCaller` for requests of 2025 sessions.
+`PlainCaller` is for requests of protocol version 2026-07-28, and `DeferredCaller` for requests of 2025 sessions. The latter hands its call
+over to the SDK path when the call sends its first message, and sends the message there.
 """
 
 from __future__ import annotations

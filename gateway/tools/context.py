@@ -430,7 +430,7 @@ class CallContext:
             yield
 
     async def here(self) -> None:
-        """Wait until the client has an open stream for messages. Use it inside `waiting`, so that a lost client ends the call."""
+        """Wait until the client has an open stream for messages. Use it inside `waiting`, which ends the call if the client is lost."""
         if self.ports.presence is not None:
             await self.ports.presence.here()
 

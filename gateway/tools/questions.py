@@ -33,8 +33,8 @@ async def ask_until_usable(
     If `use` refuses the answer to a form or link (by `AnswerRefused`), the request is sent again with the reason. `key` identifies the
     request in a durable task, so that a resumed task finds the stored answers; each repetition has a new key.
 
-    Set `judges` if `use` may refuse answers that match the schema of the request. In a durable task, the client that answered then receives
-    the reason, and the request is repeated unchanged with the same key.
+    Set `judges` if `use` may refuse answers that match the schema of the request. In a durable task, refused answers are then treated
+    differently: the client that answered receives the reason as an error, and the request stays open unchanged, with the same key.
 
     Raises:
         AnswerRefused: Too many answers were refused, or the refused answer was not given by a person (sampling, roots).

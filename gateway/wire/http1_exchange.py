@@ -35,8 +35,8 @@ STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".enc
 """HTTP status code → status line, with its line break."""
 
 LATE_SECONDS = 1.0
-"""A timeout that fires more than this many seconds late is extended by as many seconds, because this process was blocked and may not have
-read bytes that its peer sent in time.
+"""If a timeout fires more than this many seconds late, the peer gets this many seconds more, because this process was blocked and may not
+have read bytes that the peer sent in time.
 """
 
 _DISCONNECT: Message = {"type": "http.disconnect"}

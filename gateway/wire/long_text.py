@@ -126,7 +126,11 @@ def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
 
 
 def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | None:
-    """Decode the message in `parts` if it has one long text between `start` and `stop`, or two equal ones; otherwise return `None`."""
+    """Decode the JSON message in `parts` without its long text, a string between the byte offsets `start` and `stop`.
+
+    The string may occur a second time (in `content` and in `structuredContent`). In any other case return `None`; the caller then decodes
+    the message as a whole.
+    """
     gap = _gap(parts, start, stop)
     between = [] if gap is None else [_cut(parts, *gap)]
     around = [_cut(parts, 0, start), *between, _cut(parts, stop, size)]

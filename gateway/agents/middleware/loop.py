@@ -71,7 +71,7 @@ class AgentLoopMiddleware(AgentMiddleware):
     max_iterations: int | None = DEFAULT_MAX_ITERATIONS
     """Maximum number of runs; `None` for no limit."""
     next_message: LoopCallable | None = None
-    """Returns the input of the next run, or `None` for the same messages."""
+    """Function that returns the input of the next run. If it returns `None`, the next run gets the same messages as the last one."""
     record_feedback: LoopCallable | None = None
     """Returns the run's entry for the progress log; by default the entry is the response's text."""
     inject_progress: bool = True

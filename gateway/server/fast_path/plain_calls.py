@@ -240,7 +240,7 @@ class PlainCalls:
         usage: Usage | None = None,
         size: int = 0,
     ) -> StartedCall | None:
-        """Start a tool call of a 2026 client. Return `None` if the MCP SDK is needed for the tool, or because the tool may request input.
+        """Start a tool call of a 2026 client. Return `None` if the MCP SDK must serve it: the tool needs the SDK, or may request input.
 
         `forwarded` is the part of the request's `_meta` that is sent on to the tool's server.
         """

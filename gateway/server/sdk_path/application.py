@@ -54,7 +54,7 @@ class SdkApplication:
         self._app = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site), PROXY_HOST))  # only redirects use the client's URL scheme
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve an authenticated request. Before, set `scope["user"]`, from which the SDK gets the caller of the request."""
+        """Set `scope["user"]`, from which the SDK gets the caller, and serve the authenticated request."""
         self.introduce(scope)
         await self._app(scope, receive, send)
 
