@@ -38,9 +38,7 @@ async def admit_sampling(server: str, request: JsonObject, policy: SourcePolicy,
     params = cast("JsonMapping", request.get("params") or {})
     used = await count()
     limit = policy.sampling.max_requests
-    messages: object = params.get("messages")
-    count = len(cast("list[object]", messages)) if isinstance(messages, list) else 0
-    asked = (count, params.get("maxTokens"), used, "none" if limit is None else limit)
+    asked = (_length(params.get("messages")), params.get("maxTokens"), used, "none" if limit is None else limit)
     logger.warning("sampling requested server=%s messages=%d max_tokens=%s used=%d limit=%s", server, *asked)
     verdict = judge_input(request, policy, used)
     refused = verdict if isinstance(verdict, Reject) else await approve(params)
@@ -53,3 +51,7 @@ async def admit_sampling(server: str, request: JsonObject, policy: SourcePolicy,
     if allowed.get("maxTokens") != params.get("maxTokens"):
         logger.warning("sampling capped server=%s max_tokens=%s capped=%s", server, params.get("maxTokens"), allowed.get("maxTokens"))
     return verdict.arguments
+
+
+def _length(messages: object) -> int:
+    return len(cast("list[object]", messages)) if isinstance(messages, list) else 0
