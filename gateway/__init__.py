@@ -13,8 +13,7 @@ from gateway.former import HINTS
 from gateway.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gateway.chat.chat_context import ChatStream
-    from gateway.chat.tool_runs import ClientRequest
+    from gateway.chat.chat_context import ChatStream, ClientRequest
 
 __version__ = "0.1.0"
 

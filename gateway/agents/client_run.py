@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, cast
 from gateway.agents.run_loop import RunPlan, answer_stream
 from gateway.agents.run_updates import ChatUpdates, ReplacedAnswer, with_replaced
 from gateway.chat.chat_client import BaseChatClient, OptionsT, ResponseArguments
+from gateway.chat.chat_context import ClientRequest
 from gateway.chat.loop_options import check_tool_values, loop_options, normalize_function_invocation_configuration
-from gateway.chat.tool_runs import ClientRequest
 from gateway.json_types import JsonMapping
 from gateway.middleware import around_models, check_layer, listed, sort_middleware
 from gateway.sessions.compaction_provider import RunCompaction

@@ -442,7 +442,7 @@ class Gateway:
     async def serve_stdio(self, first: StartupAnswers | None = None) -> None:
         """Serve one client over standard input and output until it closes its end of the pipe, or SIGINT or SIGTERM arrives.
 
-        `first` answered the client while the gateway was loading, with results that an earlier start stored; `None` if this was not done.
+        `first` has sent the client stored answers while the gateway was loading, and hands the connection over; `None` if nothing did so.
         """
         from gateway.server.serving import serve_stdio
 

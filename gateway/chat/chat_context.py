@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast, overload, runtime_checkable
 
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.invocation import SessionData
+from gateway.types.compaction import CompactionStrategy, TokenizerProtocol
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
@@ -65,3 +66,23 @@ class ChatContext:
     terminate: bool = False
     """Set to `True` by middleware to skip the inner middleware and the model call. Only for middleware written for early versions of
     agent-framework; new middleware raises `MiddlewareTermination`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRequest:
+    """The arguments of a call of `get_response` that may have to run tools or to shorten the conversation (compaction)."""
+
+    client: SupportsChatGetResponse
+    client_limits: JsonMapping
+    """The client's limits on the loop of model and tool calls."""
+    messages: list[Message]
+    options: ChatOptions
+    stream: bool
+    limits: JsonMapping | None
+    """Limits on the loop of model and tool calls. They override the limits of the client for this call."""
+    middleware: Sequence[object]
+    compaction_strategy: CompactionStrategy | None
+    tokenizer: TokenizerProtocol | None
+    client_kwargs: JsonMapping
+    function_invocation_kwargs: JsonMapping
+    session: SessionData | None

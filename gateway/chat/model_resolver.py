@@ -34,7 +34,8 @@ CHECK_SECONDS = 10.0
 """Timeout in seconds for checking that an endpoint works."""
 
 _ROUTES = {"openai": ("/responses", "input"), "openai-chat": ("/chat/completions", "messages")}
-"""Name of an API → the path of its requests, and the field that `check` sends with a value of the wrong type, so that no model runs."""
+"""Name of an API → the path of its requests, and a required field. To test an endpoint, `check` sends a request with an invalid value in
+this field, which the endpoint rejects before a model runs."""
 
 _JUDGED = (400, 413, 415, 422, 429, 500)
 """HTTP statuses with which a model API rejects the field of a wrong type that `check` sends. Some servers fail with 500."""

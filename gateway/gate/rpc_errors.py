@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 LEGACY_RESOURCE_NOT_FOUND = -32002
 """JSON-RPC error code for a missing resource in 2025 protocol versions. The 2026 version uses -32602."""
 
+PARKED_CALL = "parked call"
+"""`NotFound.kind` for a request that names a parked call which does not exist, is no longer parked, or belongs to another principal."""
+
 _RELAYED_CODES = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, -32042})
 """JSON-RPC error codes that are relayed: if a remote server answers with one of them, the client receives its code, message and data."""
 
@@ -65,7 +68,7 @@ def failed_call(error: Exception, era: Era) -> CallFailure:
         case AskUnavailable():
             is_result = era == "legacy" or not error.capability
         case NotFound():
-            is_result = error.kind == "parked call"
+            is_result = error.kind == PARKED_CALL
         case _:
             is_result = era == "legacy" and isinstance(error, ToolFailed | TaskError)
     return CallFailure(to_rpc_error(error, era), is_result)

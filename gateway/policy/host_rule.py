@@ -109,7 +109,7 @@ def read_recipient_rule(written: JsonValue) -> RecipientRule:
     """Compile the value of the rule keyword `oneOfRecipients`: domains, `*.` domains, whole mail addresses, or `*` for any domain.
 
     Raises:
-        ValueError: A value has another form; the message is the end of a sentence whose subject is the rule.
+        ValueError: A value has another form. The message has no subject, because the caller writes the name of the rule before it.
     """
     names = _texts(written, "oneOfRecipients", '["example.com", "ops@example.org"]')
     domains: list[Host] = []

@@ -55,8 +55,8 @@ class FunctionNames:
 def judge_function(function: FunctionNames, policy: SourcePolicy, source: str, *, by_allow: bool = True) -> Reject | None:
     """Return why the policy of `source` forbids the file of an agent or workflow to run this function, or `None` if it may run.
 
-    The function is denied if the policy denies any of its names. If the policy has `tools.allow`, that must match `function.name`; without
-    `by_allow`, this is not judged, because the function is not imported yet and its name is unknown.
+    The function is denied if the policy denies any of its names. With `by_allow`, it is also denied if the policy has `tools.allow`, and
+    this does not match `function.name`. Set `by_allow` to false before the function is imported: the name is known only afterwards.
     """
     for known in (function.name, *function.aliases):
         rule = _denied_by(known, policy)

@@ -398,4 +398,5 @@ HARMLESS_AFTER: dict[str, str] = {
     "pincode": _AFTER_PIN,
     "credentials": "of speaker, of speakers, of author, of authors, of lecturer, of presenter, of instructor",
 }
-"""Name of a secret → words after it that make the name harmless at the end of a phrase ("credentials of the speaker")."""
+"""Name of a secret → phrases, separated by commas, after which the name means something else: "credentials of the speaker" are not a
+password."""

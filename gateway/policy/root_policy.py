@@ -19,7 +19,10 @@ Access = Literal["read", "write", "delete"]
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """A protected file or folder of the gateway. A folder that gives a model access to it is rejected."""
+    """A file or folder of the gateway that models must not reach.
+
+    A folder that the configuration offers to a model is rejected if the model could reach this file or folder through it.
+    """
 
     what: str
     """Name of the file or folder for people, such as `the configuration file`."""

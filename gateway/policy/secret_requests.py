@@ -356,9 +356,10 @@ def _is_needed(reading: Reading, hit: Hit) -> bool:
 
 
 def _code_that_came(reading: Reading, *, is_requested: bool) -> Hit | None:
-    """Return a "code" that is a one-time code, because it was sent to the reader or its number of digits is given; otherwise `None`.
+    """Return the place of the word "code" in a text where it means a one-time code; `None` if the text has no such place.
 
-    With `is_requested`, the text must also ask for the code.
+    It means a one-time code if the text says that the code was sent to the reader, or how many digits the code has. With `is_requested`,
+    the text must also ask for the code.
     """
     for clause in reading.clauses:
         names = (Hit(at, reading.roles[at]["code name"], "code") for at in clause if "code name" in reading.roles[at])

@@ -184,9 +184,8 @@ class InFlightCall:
         if self._clock.clock is not None:
             self._clock.clock.abandon()
         self._task.cancel()
-        if not self._has_begun:
-            self._work.close()
-            self._end(None, asyncio.CancelledError())
+        if not self._has_begun:  # `_run` then never runs; in a later turn, because the caller may iterate over the running requests
+            asyncio.get_running_loop().call_soon(self._end_before_start)
 
     async def end(self) -> None:
         """Cancel the call if it still runs, and wait until its task has ended."""
@@ -243,6 +242,10 @@ class InFlightCall:
             await asyncio.wait([self._task])
         if not (self.is_over or self.is_cancelled or clock.is_left):
             self._task.cancel()
+
+    def _end_before_start(self) -> None:
+        self._work.close()
+        self._end(None, asyncio.CancelledError())
 
     def _end(self, result: ToolOutcome | None, error: BaseException | None) -> None:
         self.result, self.error, self.is_over = result, error, True

@@ -19,6 +19,7 @@ import anyio
 import anyio.abc
 
 from gateway.errors import NotFound
+from gateway.gate.rpc_errors import PARKED_CALL
 from gateway.json_types import JsonObject
 from gateway.policy.metadata import HELD_KEY, VIA_KEY, WITHDRAWN_KEY
 from gateway.server.detached_caller import DetachedCaller
@@ -47,9 +48,6 @@ HANDLE_PREFIX = "parked:"
 
 STATE_PREFIX = "state:"
 """Prefix of a `requestState` (before encryption) that contains the request state of a remote server."""
-
-GONE = "parked call"
-"""`NotFound.kind` for a request that names a parked call which does not exist, is no longer parked, or belongs to another principal."""
 
 OVER = "This call no longer waits for input. Send it again without `requestState`."
 
@@ -155,7 +153,7 @@ class ParkedCalls:
         call itself uses one object of the class `parked_as` during all requests.
 
         Raises:
-            NotFound: The request state names a call that is not parked, or no longer parked (`kind` is `GONE`).
+            NotFound: The request state names a call that is not parked, or no longer parked (`kind` is `PARKED_CALL`).
         """
         state = ctx.facts.request_state
         if state is not None and state.startswith(HANDLE_PREFIX):
@@ -190,7 +188,7 @@ class ParkedCalls:
     async def _resume(self, handle: str, ctx: CallContext, caller: Caller) -> Any:
         parked = self._calls.get(handle)
         if parked is None or parked.principal != ctx.facts.principal.id or parked.attended:
-            raise NotFound(GONE, "", OVER)
+            raise NotFound(PARKED_CALL, "", OVER)
         if not parked.done.is_set():
             parked.caller.moved = anyio.Event()
             if WITHDRAWN_KEY in ctx.facts.meta:
@@ -249,7 +247,7 @@ class ParkedCalls:
                     await parked.collected.wait()
         finally:
             if not parked.done.is_set():
-                parked.error = NotFound(GONE, "", "This call was cancelled before it ended. Send it again.")
+                parked.error = NotFound(PARKED_CALL, "", "This call was cancelled before it ended. Send it again.")
                 self._settle(parked)
             if not parked.attended:
                 self._forget(parked)
@@ -288,8 +286,8 @@ def open_upstream_state(state: str | None) -> str | None:
 
     Raises:
         NotFound: `state` is the handle of a call that was parked here, although the tool's server now handles request states itself, so
-            that its calls are no longer parked (`kind` is `GONE`). With such a state, the server would start a new call.
+            that its calls are no longer parked (`kind` is `PARKED_CALL`). With such a state, the server would start a new call.
     """
     if state is not None and state.startswith(HANDLE_PREFIX):
-        raise NotFound(GONE, "", OVER)
+        raise NotFound(PARKED_CALL, "", OVER)
     return state.removeprefix(STATE_PREFIX) if state is not None else None

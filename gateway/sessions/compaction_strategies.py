@@ -136,7 +136,10 @@ class ToolResultCompactionStrategy:
 
 
 class SummarizationStrategy:
-    """Compaction strategy: if there are more than `target_count + threshold` messages, lets a model summarise all but the newest."""
+    """Compaction strategy: if there are more than `target_count + threshold` messages, lets a model summarise the oldest of them.
+
+    About `target_count` of the newest messages stay unchanged.
+    """
 
     def __init__(self, *, client: SummaryClient, target_count: int = 4, threshold: int | None = 2, prompt: str | None = None) -> None:
         """Store the settings. `client` calls the model that summarises, and `prompt` replaces its instructions.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import replace
 from inspect import isabstract, isclass
 from pathlib import Path
@@ -163,7 +163,7 @@ class CodeSkills(SkillBackend):
         if path == MANIFEST:
             data = (manifest_of(found) or await _content(skill, found)).encode()
         else:
-            data = _to_bytes(await _run_code(skill, f"give {path!r}", use_member(found, "resource", path, None, {})))
+            data = _to_bytes(await _run_code(skill, f"give {path!r}", lambda: use_member(found, "resource", path, None, {})))
         return file, data
 
     async def run(self, skill: ServedSkill, function: str, args: JsonValue, ctx: CallContext) -> str:
@@ -174,8 +174,8 @@ class CodeSkills(SkillBackend):
             SkillError: The arguments do not fit.
             ToolFailed: The script fails.
         """
-        work = use_member(self._object(skill), "script", function, cast("ScriptArguments", args), {})
-        value = await _run_code(skill, f"run {function!r}", work)
+        found, given = self._object(skill), cast("ScriptArguments", args)
+        value = await _run_code(skill, f"run {function!r}", lambda: use_member(found, "script", function, given, {}))
         return _to_bytes(value).decode("utf-8", errors="replace")
 
     def _object(self, skill: ServedSkill) -> Skill:
@@ -184,7 +184,7 @@ class CodeSkills(SkillBackend):
         return found[0]
 
 
-async def _run_code(skill: ServedSkill, what: str, work: Awaitable[object]) -> object:
+async def _run_code(skill: ServedSkill, what: str, work: Callable[[], Awaitable[object]]) -> object:
     """Run code of a skill, and return its result. `what` names the action in the error message.
 
     Raises:
@@ -192,7 +192,7 @@ async def _run_code(skill: ServedSkill, what: str, work: Awaitable[object]) -> o
         ToolFailed: The code raised any other exception.
     """
     try:
-        return await work
+        return await work()
     except GatewayError:
         raise
     except CODE_ERRORS as error:
@@ -205,7 +205,7 @@ async def _content(skill: ServedSkill, found: Skill) -> str:
 
     If the text has no frontmatter, the skill's own frontmatter is put before it.
     """
-    text = str(await _run_code(skill, "be loaded", found.get_content()))
+    text = str(await _run_code(skill, "be loaded", found.get_content))
     return text if text.startswith("---\n") else _header(found.frontmatter) + text
 
 

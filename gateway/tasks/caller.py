@@ -234,10 +234,10 @@ class TaskCaller:
         return answer
 
     def _store(self, request: JsonObject, key: str) -> str:
-        """Find or add a question of the task, and return its name, which is its key in `TaskRow.asked`.
+        """Return the name under which `TaskRow.asked` stores a question of the task; add the question if it is not stored yet.
 
-        A stored question with the same request and the same durable `key`, which identifies a question at every attempt, is reused. If the
-        request differs, the code that asks has changed, so a new question is added.
+        `key` identifies the question again when the code of the task runs again. The stored question with this `key` is reused if it has
+        the same request. If its request is another one, the code has changed since then, and a new question is added.
         """
         wanted, shown = shown_request(request)
         asked = self._task.row.asked

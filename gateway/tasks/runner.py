@@ -56,8 +56,8 @@ class TaskRunner:
         whether its caller may still call the tool. `lease_seconds` (see `LEASE_SECONDS`) must be the same in all processes that share the
         database.
 
-        `ask_timeout_seconds` applies while a client still waits for the result of a call (`run_inline`): the client must answer a request
-        for input of the call within this time. Answers to questions of other tasks have the time `settings.ask_timeout_seconds`.
+        There are two time limits for answers to requests for input. While a client waits for the result of a call (`run_inline`), it must
+        answer within `ask_timeout_seconds`; requests of tasks in the background stay open for `settings.ask_timeout_seconds`.
         """
         self.settings = settings or TaskSettings()
         self._records = records

@@ -139,7 +139,10 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         return self._seen
 
     def __await__(self) -> Generator[Any, None, ResponseStream[UpdateT, FinalT]]:
-        """Wait until the source of the parts exists, and return this stream. Programs for Microsoft's agent-framework await streams."""
+        """Wait for the iterator that yields the parts, and return this stream without reading a part.
+
+        It exists because programs for Microsoft's agent-framework await streams.
+        """
         return self._resolved().__await__()
 
     async def _resolved(self) -> ResponseStream[UpdateT, FinalT]:

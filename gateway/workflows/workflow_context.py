@@ -136,8 +136,8 @@ class WorkflowContext(Generic[OutT, W_OutT]):
     async def request_info(self, request_data: Any, response_type: Any, *, request_id: str | None = None) -> None:
         """Request a response of type `response_type` from the caller of the workflow. Return without waiting for the response.
 
-        When the caller continues the workflow with the response, the executor's method marked `@response_handler` for these types gets it.
-        `request_id` must be unique in this run; by default it is random.
+        When the caller continues the workflow with the response, the executor's method marked `@response_handler` gets it; if there are
+        several, the types of `request_data` and `response_type` decide. `request_id` must be unique in this run; by default it is random.
         """
         self._request_count += 1
         question = f"{self._label}.{self._request_count}"

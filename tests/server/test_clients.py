@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from gateway.server.deferred_caller import DeferredCaller, PlainCaller
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext, CallLimits, CallPorts, LateClock
 from gateway.tools.ports import ClientProfile, LogLevel
-from tests.server.test_plain_calls import old_heads, old_request, open_session, post, same, standing
 
 KEYED = Principal("key:1", "somebody", ("tools:a/*",))
 METAS: list[dict[str, Any]] = [{}, {"x/y": 1}, {"x/y": {"z": None}, "io.modelcontextprotocol/related-task": {}}]
@@ -67,12 +64,3 @@ def test_plain_2026_call_has_the_facts_of_its_own_request(clients: Clients) -> N
             modern = clients.modern_context(principal, profile, {"_meta": {"x/y": 1}}, caller)
             assert found == replace(modern, limits=CallLimits(late_clock=clock))
             assert found.facts.principal is principal and found.facts.client is profile
-
-
-async def test_another_caller_s_delete_leaves_the_session_on_the_fast_path(tmp_path: Path) -> None:
-    async with standing(tmp_path) as setup:
-        owner, other = ({"authorization": f"Bearer {setup.keys.add(name).token}"} for name in ("owner", "other"))
-        session = await open_session(setup, more=owner)
-        assert (await post(setup.direct, list((old_heads(session) | other).items()), b"", method="DELETE")).status == 404
-        status, *_ = await same(setup, old_heads(session) | owner, json.dumps(old_request()).encode(), direct=True)
-        assert status == 200

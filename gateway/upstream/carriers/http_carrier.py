@@ -144,7 +144,7 @@ class HttpCarrier:
             answer = await self.pool.send(post_request(head, body), caller)
             if 300 <= answer.status < 400:
                 location = answer.headers.get(b"location", b"").decode("latin-1")
-                raise redirect_failure(self.server, self.heads.url, answer.status, location) or NeedsSdk
+                raise redirect_failure(self.server, request.method, self.heads.url, answer.status, location) or NeedsSdk
             self.note_response(answer)
             if answer.stream is not None:
                 return await self.read_stream(answer.stream, number, request)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from urllib.parse import urljoin, urlsplit
 
@@ -27,6 +28,8 @@ therefore not read as "method not found"."""
 
 CHECK_URL = "check the URL; MCP endpoints often end in /mcp or /sse"
 
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
 MAX_SHOWN_URL = 200
 """Maximum characters of a redirect's URL in an error message."""
 
@@ -46,21 +49,23 @@ def refusal(server: str, status: int, retry_after: str) -> RequestFailure | None
     return None
 
 
-def not_mcp(server: str, url: str, status: int, content_type: str, location: str) -> NotSent | None:
-    """Return the failure for a response to `initialize` from a URL that is not an MCP endpoint, else `None`.
+def post_failure(server: str, method: str, url: str, status: int, headers: Mapping[str, str]) -> RequestFailure | None:
+    """Return the failure of a POST of `method` to `url`, if the status and headers of the response alone show it, else `None`.
 
-    The decision depends on the status and the headers `Content-Type` and `Location`.
+    The server refused the request, or answered with a redirect that is not followed, or its response to `initialize` is not MCP.
     """
-    reason = _not_mcp(url, status, content_type.partition(";")[0].strip().lower(), location)
+    failure = refusal(server, status, headers.get("retry-after", ""))
+    failure = failure or redirect_failure(server, method, url, status, headers.get("location", ""))
+    if failure is not None or method != "initialize":
+        return failure
+    reason = _not_mcp(url, status, headers.get("content-type", "").partition(";")[0].strip().lower())
     return None if reason is None else NotSent(reason, server=server)
 
 
-def _not_mcp(url: str, status: int, kind: str, location: str) -> str | None:
+def _not_mcp(url: str, status: int, kind: str) -> str | None:
     if status == 421:
         fix = "have it accept this name (`server.http.allowedHosts` of a Moongate), or use a name that it accepts"
         return f"it does not accept the host name {urlsplit(url).netloc!r} (421); {fix}"
-    if 300 <= status < 400:
-        return _not_followed(url, status, location)
     if kind in ("application/json", "text/event-stream"):
         return None
     if kind == "text/html":
@@ -77,35 +82,42 @@ def no_endpoint(status: int) -> str:
     return f"it answered {status}, so there is no MCP endpoint at this URL; {CHECK_URL}"
 
 
-def redirect_failure(server: str, url: str, status: int, location: str) -> RequestFailure | None:
-    """Return the failure of a request to `url` that the server answered with a redirect, or `None` if the SDK may follow the redirect.
+def redirect_failure(server: str, method: str, url: str, status: int, location: str) -> RequestFailure | None:
+    """Return the failure of a request to `url` that the server answered with a redirect, or `None` if the SDK follows the redirect, and for other answers.
 
-    After 307 and 308, the server has not processed the request (RFC 9110 §15.4.8). After another redirect, a call may have run, and the
-    new location has only its outcome.
+    After 307 and 308, the server has not processed the request (RFC 9110 §15.4.8). The MCP SDK follows these redirects if they stay at the
+    server's origin. After another redirect, a call may have run.
     """
-    text = _not_followed(url, status, location)
-    if text is None:
+    if not 300 <= status < 400:  # not a redirect
         return None
-    return NotSent(text, server=server) if status in (307, 308) else Malformed(text, server=server)
-
-
-def _not_followed(url: str, status: int, location: str) -> str | None:
-    """Return the error message for a redirect that is not followed, or `None` if the SDK follows the redirect.
-
-    The SDK follows a redirect that keeps the HTTP method (307, 308) and leads to the same scheme, host and port.
-    """
-    where = ""
+    is_unprocessed, where = status in (307, 308), ""
     try:
-        asked, parts = urlsplit(url), urlsplit(urljoin(url, location))
+        following = urljoin(url, location)
+        parts = urlsplit(following)
+        if location and is_unprocessed and stays_at_origin(url, following):
+            return None
     except ValueError:
         pass  # the location is not a URL
     else:
-        is_own = (asked.scheme, asked.hostname, asked.port) == (parts.scheme, parts.hostname, parts.port)
-        if location and status in (307, 308) and is_own:
-            return None
         # Query and user name are left out, because they may contain secrets.
         where = f" to {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:MAX_SHOWN_URL] if location else ""
-    return f"it answered {status}, a redirect{where}, which is not followed; {CHECK_URL}"
+    text = f"it answered {status}, a redirect{where}, which is not followed; {CHECK_URL}"
+    return (NotSent if is_unprocessed or method == "initialize" else Malformed)(text, server=server)
+
+
+def stays_at_origin(url: str, following: str) -> bool:
+    """Return whether a redirect from `url` to `following` stays at the server's origin (scheme, host, port) and adds no user name.
+
+    A change from http to https on the default ports is allowed.
+
+    Raises:
+        ValueError: One of them is not a URL.
+    """
+    old, new = urlsplit(url), urlsplit(following)
+    before, after = [(part.scheme, part.port or DEFAULT_PORTS.get(part.scheme)) for part in (old, new)]
+    is_upgrade = before == ("http", 80) and after == ("https", 443)
+    adds_user = new.netloc.rpartition("@")[0] not in ("", old.netloc.rpartition("@")[0])
+    return old.hostname == new.hostname and not adds_user and (is_upgrade or before == after)
 
 
 def is_session_gone(status: int, body: bytes) -> bool:

@@ -37,7 +37,7 @@ from gateway.errors import (
 from gateway.protocol import RpcError
 from gateway.upstream.carriers.carrier import ACKNOWLEDGE_SECONDS, CANCELLATION
 from gateway.upstream.carriers.http_carrier import MAX_UNACKNOWLEDGED, RESUME_ATTEMPTS, OnSession
-from gateway.upstream.carriers.http_failures import is_session_gone, not_mcp, refusal, session_gone
+from gateway.upstream.carriers.http_failures import is_session_gone, post_failure, session_gone
 from gateway.upstream.carriers.in_band import to_rpc_error
 from gateway.upstream.credential_protocols import Credentials
 from gateway.wire.http1_client import connect_problem
@@ -305,16 +305,10 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         except (httpx2.TransportError, GatewayError) as error:
             return self._fail(request, undelivered(self._server, error), error)
         if request.method == "POST":
-            refused = refusal(self._server, response.status_code, response.headers.get("retry-after", ""))
-            if refused is not None:
+            failure = post_failure(self._server, _method(request), str(request.url), response.status_code, response.headers)
+            if failure is not None:
                 await response.aclose()
-                return _failed(request, refused)
-            if _method(request) == "initialize":
-                kind, location = response.headers.get("content-type", ""), response.headers.get("location", "")
-                failure = not_mcp(self._server, str(request.url), response.status_code, kind, location)
-                if failure is not None:
-                    await response.aclose()
-                    return _failed(request, failure)
+                return _failed(request, failure)
             if response.status_code in (400, 404) and "mcp-session-id" in request.headers:
                 return await self._session_gone(request, response)
         stream = response.stream

@@ -22,7 +22,7 @@ from gateway.json_types import JsonObject
 from gateway.protocol import RpcError
 from gateway.tools.context import CallContext
 from gateway.upstream.carriers.carrier import ACKNOWLEDGE_SECONDS, Headers, rejected
-from gateway.upstream.carriers.http_failures import is_session_gone, refusal, session_gone
+from gateway.upstream.carriers.http_failures import is_session_gone, refusal, session_gone, stays_at_origin
 from gateway.upstream.carriers.message_carrier import MessageCarrier
 from gateway.upstream.carriers.sdk_http_transport import beginning, build_sse_client, origin, undelivered
 from gateway.upstream.credential_protocols import Credentials
@@ -94,20 +94,11 @@ async def _send(client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.R
     for _ in range(MAX_REDIRECTS):
         response = await client.send(request, stream=True)
         following = response.next_request
-        if following is None or following.method != request.method or not _stays(request.url, following.url):
+        if following is None or following.method != request.method or not stays_at_origin(str(request.url), str(following.url)):
             return response
         await response.aclose()
         request = following
     return await client.send(request, stream=True)
-
-
-def _stays(url: httpx2.URL, following: httpx2.URL) -> bool:
-    """Return whether a redirect from `url` to `following` stays at the server's origin and adds no user name.
-
-    A change from http to https on the default ports is allowed.
-    """
-    is_upgrade = (url.scheme, url.port, following.scheme, following.port) == ("http", None, "https", None) and url.host == following.host
-    return following.userinfo in (b"", url.userinfo) and (is_upgrade or origin(url) == origin(following))
 
 
 class _EventStream:
