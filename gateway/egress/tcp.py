@@ -27,8 +27,9 @@ def connector(host: str, port: int, tls: ssl.SSLContext | None) -> Callable[[Cal
 
     async def connect(make_protocol: Callable[[], ProtocolT]) -> ProtocolT:
         loop = asyncio.get_running_loop()
-        # uvloop does not support `happy_eyeballs_delay`, and tries one address after the other.
-        has_eyeballs = not type(loop).__module__.startswith("uvloop")
+        # uvloop does not support `happy_eyeballs_delay`, and tries one address after the other. An IP address has no others to try, and
+        # asyncio leaves a socket open if the attempts are cancelled when one has just succeeded.
+        has_eyeballs = not (type(loop).__module__.startswith("uvloop") or ":" in host or host.rpartition(".")[2].isdigit())
         options: dict[str, Any] = {"happy_eyeballs_delay": HAPPY_EYEBALLS_SECONDS} if has_eyeballs else {}
         server_hostname = host if tls is not None else None
         with anyio.fail_after(CONNECT_SECONDS):

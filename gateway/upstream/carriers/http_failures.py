@@ -83,7 +83,7 @@ def no_endpoint(status: int) -> str:
 
 
 def redirect_failure(server: str, method: str, url: str, status: int, location: str) -> RequestFailure | None:
-    """Return the failure of a request to `url` that the server answered with a redirect, or `None` if the SDK follows the redirect, and for other answers.
+    """Return the failure of a request to `url` if its response is a redirect that the SDK does not follow, else `None`.
 
     After 307 and 308, the server has not processed the request (RFC 9110 §15.4.8). The MCP SDK follows these redirects if they stay at the
     server's origin. After another redirect, a call may have run.
