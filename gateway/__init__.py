@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.chat.tool_runs import TOOL_RUNS
-from gateway.former import HINTS
+from gateway.former_names import HINTS
 from gateway.lazy import lazy_names
 
 if TYPE_CHECKING:

@@ -289,7 +289,7 @@ from gateway.upstream.library.mcp_tool_options import (
     SamplingApprovalCallback as SamplingApprovalCallback,
 )
 from gateway.upstream.library.transports import MCPStdioTool as MCPStdioTool, MCPStreamableHTTPTool as MCPStreamableHTTPTool
-from gateway.upstream.tasks import MCPTaskOptions as MCPTaskOptions
+from gateway.upstream.task_follower import MCPTaskOptions as MCPTaskOptions
 from gateway.workflows.agent_executor import (
     AgentExecutor as AgentExecutor,
     AgentExecutorRequest as AgentExecutorRequest,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from gateway.errors import UserInputRequired
-from gateway.former import FormerMethods
+from gateway.former_names import FormerMethods
 from gateway.json_types import JsonObject
 from gateway.middleware import listed, replay, sort_middleware
 from gateway.sessions.session import AgentSession, SupportsAgentRun

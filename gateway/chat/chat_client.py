@@ -17,7 +17,7 @@ from gateway.chat.chat_context import ChatContext, ChatStream, ClientRequest
 from gateway.chat.chat_middleware import ChatAndFunctionMiddlewareTypes, around_model, ask_client, read, whole_of
 from gateway.chat.loop_options import check_tool_values, loop_options, normalize_function_invocation_configuration
 from gateway.chat.tool_runs import TOOL_RUNS
-from gateway.former import FormerMethods
+from gateway.former_names import FormerMethods
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import Middleware, around_models, listed, sort_middleware
 from gateway.tools.invocation import SessionData

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.gate.tools import GuardedTool
     from gateway.upstream.input_guard import Answered, Relayed
     from gateway.upstream.server_session import Session
-    from gateway.upstream.tasks import Resends, TaskFollower
+    from gateway.upstream.task_follower import Resends, TaskFollower
 
 NEGOTIATE_TIMEOUT_SECONDS = 30.0
 """Timeout in seconds for the MCP handshake with a running gateway, and for listing its tools."""
@@ -314,7 +314,7 @@ class RunningHub:
     @property
     def tasks(self) -> TaskFollower:
         """Return an object that waits for the results of calls that the gateway runs in the background, as MCP tasks."""
-        from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
+        from gateway.upstream.task_follower import MCPTaskOptions, TaskFollower
 
         return TaskFollower(self.session.server, self, MCPTaskOptions())
 

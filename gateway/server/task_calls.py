@@ -34,7 +34,7 @@ from gateway.tools.base import Complete, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
 from gateway.tools.ports import ClientProfile
-from gateway.upstream.tasks import poll_seconds
+from gateway.upstream.task_follower import poll_seconds
 
 OWN_SOURCES = ("agent", "workflow")
 """Names of the sources (agents and workflows) whose tools may require that clients call them as tasks. For tools of remote servers, the

@@ -51,7 +51,7 @@ from gateway.upstream.serial_queue import SerialQueue
 from gateway.upstream.server_messages import SessionHooks
 from gateway.upstream.server_session import Envelope, Session, open_session, with_extension
 from gateway.upstream.stdio import ChildLog
-from gateway.upstream.tasks import Resends, TaskFollower, TaskLine
+from gateway.upstream.task_follower import Resends, TaskFollower, TaskLine
 from gateway.upstream.text_filters import with_readable_progress
 from gateway.upstream.transport import Remote
 

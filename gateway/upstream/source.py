@@ -33,7 +33,7 @@ from gateway.upstream.input_guard import Answered, InputGuard, InputRequestServi
 from gateway.upstream.input_rounds import converse
 from gateway.upstream.server_lists import ServerLists
 from gateway.upstream.server_messages import CANCEL_SECONDS
-from gateway.upstream.tasks import Resends, TaskFollower, task_options
+from gateway.upstream.task_follower import Resends, TaskFollower, task_options
 from gateway.upstream.text_filters import readable_input_request, readable_input_requests, readable_text, readable_value
 from gateway.upstream.transport import Remote
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, Unpack, overload
 import anyio
 
 from gateway.errors import CODE_ERRORS, WorkflowFailed, without_exit
-from gateway.former import FormerMethods
+from gateway.former_names import FormerMethods
 from gateway.sessions.session_context import ContextProvider
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext

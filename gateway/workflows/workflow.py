@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio
 
-from gateway.former import FormerMethods
+from gateway.former_names import FormerMethods
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.workflows.checkpoints import CheckpointStorage

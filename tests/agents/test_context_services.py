@@ -15,7 +15,7 @@ import pytest
 from gateway import Agent, ContextProvider, ScriptedChatClient
 from gateway.azure import AzureAISearchContextProvider
 from gateway.errors import SettingNotFoundError, StorageError
-from gateway.former import MISSING
+from gateway.former_names import MISSING
 from gateway.foundry import FoundryMemoryProvider
 from gateway.mem0 import Mem0ContextProvider
 from gateway.redis import RedisHistoryProvider

@@ -8,7 +8,7 @@ import pytest
 
 import gateway
 from gateway import Agent, BaseChatClient, ChatResponse, Message, ScriptedChatClient, WorkflowBuilder
-from gateway.former import FORMER
+from gateway.former_names import FORMER
 from tests.architecture.documents import read
 
 

@@ -65,7 +65,7 @@ from gateway.upstream.library.tool_connection import RemoteSession, ToolConnecti
 from gateway.upstream.library.tool_contents import to_prompt_text
 from gateway.upstream.listing import Listed, list_all, listed_meta, to_listed
 from gateway.upstream.server_session import Envelope, Session, open_session, with_extension
-from gateway.upstream.tasks import MCPTaskOptions, Resends, TaskFollower
+from gateway.upstream.task_follower import MCPTaskOptions, Resends, TaskFollower
 
 logger = logging.getLogger(__name__)
 

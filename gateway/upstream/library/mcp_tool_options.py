@@ -10,7 +10,7 @@ from mcp_types import CallToolResult, CreateMessageRequestParams, GetPromptResul
 from gateway.config.policies import SamplingPolicy, SourcePolicy
 from gateway.config.suggest import did_you_mean
 from gateway.types.content import Content
-from gateway.upstream.tasks import MCPTaskOptions
+from gateway.upstream.task_follower import MCPTaskOptions
 
 if TYPE_CHECKING:
     from mcp import ClientSession

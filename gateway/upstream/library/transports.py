@@ -15,7 +15,7 @@ from gateway.upstream.carriers.sdk_carrier import Streams
 from gateway.upstream.library.mcp_tool import MCPTool
 from gateway.upstream.library.mcp_tool_options import MCPToolOptions
 from gateway.upstream.stdio import ChildLog
-from gateway.upstream.tasks import Resends
+from gateway.upstream.task_follower import Resends
 from gateway.upstream.transport import open_transport
 from gateway.wire.message_sizes import MAX_MESSAGE_BYTES
 

@@ -30,7 +30,7 @@ from gateway.exceptions import ToolException, ToolExecutionException
 from gateway.lifecycle import FunctionContext
 from gateway.middleware import CallNext
 from tests.fakes.running import free_port, upstream_http
-from tests.upstream.test_tasks import CREATED, DONE, NOT_FOUND, Server, state, text_of
+from tests.upstream.test_task_follower import CREATED, DONE, NOT_FOUND, Server, state, text_of
 
 
 @pytest.fixture(scope="module")

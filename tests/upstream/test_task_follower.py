@@ -19,7 +19,7 @@ from gateway import CallContext, MCPStdioTool, MCPTaskOptions, MCPTool
 from gateway.errors import GatewayError, TaskError, ToolFailed
 from gateway.json_types import JsonObject
 from gateway.upstream.input_guard import Answered, Relayed
-from gateway.upstream.tasks import Resends, TaskFollower, poll_seconds
+from gateway.upstream.task_follower import Resends, TaskFollower, poll_seconds
 from tests.fakes.running import ROOT
 
 pytestmark = pytest.mark.anyio
@@ -108,13 +108,13 @@ async def test_times_that_are_not_positive_are_refused(name: str, seconds: int) 
 
 @pytest.mark.requirement(55)
 async def test_tasks_are_not_declared_for_a_program_that_runs_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="gateway.upstream.tasks")
+    caplog.set_level(logging.INFO, logger="gateway.upstream.task_follower")
     plain = Server(tmp_path, support=None, tools_call=[DONE])
     await plain.call(MCPTaskOptions(default_ttl=timedelta(seconds=5)))
-    assert [r for r in caplog.records if r.name == "gateway.upstream.tasks"] == []
+    assert [r for r in caplog.records if r.name == "gateway.upstream.task_follower"] == []
     (tmp_path / "requests.jsonl").unlink()
     await Server(tmp_path, tools_call=[CREATED], tasks_get=[state("completed")], tasks_result=[DONE]).call()
-    assert ["experimental" in r.getMessage() for r in caplog.records if r.name == "gateway.upstream.tasks"] == [True]
+    assert ["experimental" in r.getMessage() for r in caplog.records if r.name == "gateway.upstream.task_follower"] == [True]
 
 
 # -- starting --------------------------------------------------------------------------------------------------------
@@ -405,7 +405,7 @@ async def test_failing_or_hanging_cancel_request_is_one_warning(answer: Any, tmp
     server = Server(tmp_path, tools_call=[CREATED], tasks_get=[{"error": {"code": -32000, "message": "first"}}], tasks_cancel=[answer])
     with pytest.raises(ToolFailed, match="first"):
         await server.call()
-    warnings = [r.getMessage() for r in caplog.records if r.name == "gateway.upstream.tasks" and r.levelno == logging.WARNING]
+    warnings = [r.getMessage() for r in caplog.records if r.name == "gateway.upstream.task_follower" and r.levelno == logging.WARNING]
     assert [("t1" in text) for text in warnings] == [True]
 
 
