@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.architecture.imports import circles, import_graph
 from tests.architecture.prose import PAGES, matches
-from tests.architecture.sources import ROOT, name_of, parsed, python_files
+from tests.architecture.sources import ROOT, name_of, nodes_of, python_files
 
 LONG_FILE_LINES = 500
 
@@ -24,7 +24,7 @@ _NOT_CODE = {
 
 def code_lines(path: Path) -> int:
     """Lines of code of a Python file, without docstrings, comments and blank lines."""
-    documented = (node for node in ast.walk(parsed(path)) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    documented = (node for node in nodes_of(path) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
     prose = {line for node in documented for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
     tokens = tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
     code = {line for token in tokens if token.type not in _NOT_CODE for line in range(token.start[0], token.end[0] + 1)}

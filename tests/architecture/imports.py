@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 from gateway.lazy import declared_names
-from tests.architecture.sources import ROOT, parsed, python_files
+from tests.architecture.sources import ROOT, nodes_of, python_files
 
 
 def module_of(path: Path, root: Path = ROOT) -> str:
@@ -34,7 +34,7 @@ def import_graph(root: Path = ROOT) -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for module, path in files.items():
         found: set[str] = set()
-        for node in ast.walk(parsed(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):

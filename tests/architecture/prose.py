@@ -14,7 +14,7 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.architecture.sources import ROOT, name_of, parsed
+from tests.architecture.sources import ROOT, name_of, nodes_of
 
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "gateway")
 """Files and folders that are read by default; `counts` also reads `tests`."""
@@ -62,7 +62,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
     if path.suffix != ".py":
         yield from enumerate(source.splitlines(), 1)
         return
-    for node in ast.walk(parsed(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
             for offset, line in enumerate(node.value.splitlines()):
                 yield node.lineno + offset, line.strip()

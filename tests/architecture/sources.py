@@ -28,3 +28,9 @@ def name_of(path: Path) -> str:
 def parsed(path: Path) -> ast.Module:
     """The syntax tree of a file."""
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a file's syntax tree. Kept, because `ast.walk` takes longer than parsing."""
+    return tuple(ast.walk(parsed(path)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from importlib import import_module
 
-from tests.architecture.sources import ROOT, parsed, python_files
+from tests.architecture.sources import ROOT, nodes_of, python_files
 from tests.faults.caps import CAPS, caps_table
 from tests.faults.report import PAGE, exists, rows_of
 from tests.faults.table import ATTACKS, FAULTS
@@ -15,7 +15,7 @@ def marked(kind: str) -> set[int]:
     """The rows in `@pytest.mark.KIND(N)` of every test."""
     found: set[int] = set()
     for path in python_files("tests"):
-        for node in ast.walk(parsed(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(f"pytest.mark.{kind}"):
                 found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, int)}
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from tests.architecture.sources import ROOT, name_of, parsed, python_files
+from tests.architecture.sources import ROOT, name_of, nodes_of, parsed, python_files
 
 LEFT_FOR_LATER = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX|HA" + r"CK)\b")
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -93,7 +93,7 @@ def untyped_fields() -> set[str]:
     """Fields and attributes of classes whose declared type is `object` or `Any`, or a union with one of them."""
     found: set[str] = set()
     for path in python_files("gateway"):
-        for node in ast.walk(parsed(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 methods = [item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
                 assigned = [item for method in methods for item in ast.walk(method) if isinstance(item, ast.AnnAssign)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.imports import EXEMPT, circles, import_graph
-from tests.architecture.sources import ROOT, name_of, parsed, python_files
+from tests.architecture.sources import ROOT, name_of, nodes_of, python_files
 
 HEAVY = ("openai", "mcp", "mcp_types", "uvicorn", "starlette", "click", "pydantic", "httpx2", "anyio", "sqlalchemy", "aiosqlite")
 """What `import gateway` must not bring along; the first two alone take seconds on a small machine."""
@@ -95,7 +95,7 @@ def test_packages_do_not_use_private_names_of_others() -> None:
     found: list[str] = []
     for path in python_files("gateway"):
         package = path.relative_to(ROOT / "gateway").parts[0]
-        for node in ast.walk(parsed(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gateway."):
                 other = (node.module or "").split(".")[1]
                 private = [alias.name for alias in node.names if alias.name.startswith("_")]
@@ -110,7 +110,7 @@ def test_app_only_composes() -> None:
     loops: list[str] = []
     imported: set[str] = set()
     for path in python_files("gateway/app"):
-        for node in ast.walk(parsed(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.While | ast.AsyncFor):
                 loops.append(f"{name_of(path)}:{node.lineno}")
             if isinstance(node, ast.Import):

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.architecture.sources import name_of, parsed, python_files
+from tests.architecture.sources import name_of, nodes_of, python_files
 
 METHODS = {"debug": 0, "info": 0, "warning": 0, "error": 0, "exception": 0, "critical": 0, "log": 1}
 """Methods of a logger, with the position of their format string."""
@@ -32,7 +32,7 @@ def format_strings() -> list[tuple[str, ast.expr | None]]:
     """The format string of each log call, with its place."""
     found: list[tuple[str, ast.expr | None]] = []
     for path in python_files("gateway"):
-        for node in ast.walk(parsed(path)):
+        for node in nodes_of(path):
             if name_of(path) == FORWARDER or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             position = METHODS.get(node.func.attr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.architecture.sources import parsed, python_files
+from tests.architecture.sources import nodes_of, python_files
 
 CONSUMING = {*range(1, 90), *(f"MC{number}" for number in range(2, 15))}
 """Ids of the requirements for clients of remote servers. MC1 is left out: it is the transports, which every other test uses."""
@@ -18,7 +18,7 @@ def claimed() -> set[int | str]:
     """The ids in `@pytest.mark.requirement(…)` of every test."""
     found: set[int | str] = set()
     for path in python_files("tests"):
-        for node in ast.walk(parsed(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.requirement"):
                 found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, int | str)}
     return found

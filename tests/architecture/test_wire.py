@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.architecture.imports import import_graph
-from tests.architecture.sources import ROOT, name_of, parsed, python_files
+from tests.architecture.sources import ROOT, name_of, nodes_of, python_files
 
 ALLOWED_BELOW_WIRE = {"gateway.errors", "gateway.json_types", "gateway.protocol"}
 
@@ -36,7 +36,7 @@ EXCEPTIONS = {
 
 def constants(path: Path) -> Iterator[ast.Constant]:
     """The constants of a file, except docstrings."""
-    nodes = list(ast.walk(parsed(path)))
+    nodes = nodes_of(path)
     docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     return (node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings)
 
@@ -44,7 +44,7 @@ def constants(path: Path) -> Iterator[ast.Constant]:
 def imported(path: Path) -> set[str]:
     """The top-level names of the packages that a file imports."""
     found: set[str] = set()
-    for node in ast.walk(parsed(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -59,7 +59,7 @@ def test_wire_imports_only_errors_and_json_types() -> None:
     from_protocol = [
         alias.name
         for path in python_files("gateway/wire")
-        for node in ast.walk(parsed(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.ImportFrom) and node.module == "gateway.protocol"
         for alias in node.names
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from tests.architecture.prose import PAGES, matches
-from tests.architecture.sources import ROOT, name_of, parsed, python_files
+from tests.architecture.sources import ROOT, name_of, nodes_of, python_files
 
 MAX_NAME_CHARACTERS = 72
 MAX_LINES_OUTSIDE_TESTS = 100
@@ -17,7 +17,7 @@ def test_test_names_are_short() -> None:
     long = [
         f"{name_of(path)}: {node.name}"
         for path in python_files("tests")
-        for node in ast.walk(parsed(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
         if len(node.name) > MAX_NAME_CHARACTERS
     ]

@@ -19,7 +19,7 @@ import pytest
 from gateway import processes
 from gateway.upstream.child_processes import LINEAGE_VARIABLE
 from gateway.upstream.stdio import _INHERITED  # pyright: ignore[reportPrivateUsage]  # the list is the rule
-from tests.architecture.sources import name_of, parsed, python_files
+from tests.architecture.sources import name_of, nodes_of, python_files
 from tests.fakes.running import ROOT, free_port, wait_until_ready, write_config
 from tests.interaction.wire import StdioWire, Wire, over_http
 from tests.skills.on_disk import write_skill
@@ -188,7 +188,7 @@ STARTS = {"open_process", "run_process", "subprocess_exec", "subprocess_shell"}
 def test_every_start_of_a_program_seals_descriptors() -> None:
     unsealed: list[str] = []
     for path in python_files("gateway"):
-        for function in ast.walk(parsed(path)):
+        for function in nodes_of(path):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 called = [call_name(node) for node in ast.walk(function) if isinstance(node, ast.Call)]
                 if STARTS & set(called) and "seal_descriptors" not in called:

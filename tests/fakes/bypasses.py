@@ -152,7 +152,7 @@ _BEST_FIT = str.maketrans({
 
 def places_of(value: str) -> Iterator[str]:
     """Absolute paths with '/' to which some server whose folder is `ROOT` may resolve the value."""
-    for text in _decoded(value):
+    for text in dict.fromkeys(_decoded(value)):
         if text.startswith("file://"):
             text = text[7:]
         yield posixpath.normpath(posixpath.join(ROOT, text))

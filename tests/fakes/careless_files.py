@@ -49,7 +49,7 @@ class CarelessFiles(Raw):
 
     def contents(self, text: str) -> Iterator[str]:
         """The content of every file that a path may lead to."""
-        for place in places_of(text):
+        for place in dict.fromkeys(places_of(text)):
             for path in (Path(place), self.files / place.removeprefix(ROOT).lstrip("/"), self.files / place.removeprefix("/home/ann/")):
                 if "\0" not in str(path) and path.is_relative_to(self.files) and path.is_file():
                     yield path.read_text()

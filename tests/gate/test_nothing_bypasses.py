@@ -35,7 +35,7 @@ from gateway.server.dispatch import LineDispatch
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext, CallPorts
 from gateway.tools.ports import ClientProfile, LogLevel
-from tests.architecture.sources import ROOT, name_of, parsed, python_files
+from tests.architecture.sources import ROOT, name_of, nodes_of, parsed, python_files
 from tests.fakes.inside import gateway_inside, raw_inside
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.fakes.recorded_events import RecordedEvents
@@ -441,7 +441,7 @@ def test_every_method_of_the_source_protocols_is_known() -> None:
 def test_every_method_of_a_source_with_a_context_is_known() -> None:
     found: set[str] = set()
     for path in python_files("gateway"):
-        for node in ast.walk(parsed(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef) and node.name.endswith("Source") and path.name in SOURCE_MODULES:
                 methods = [item for item in node.body if isinstance(item, ast.AsyncFunctionDef)]
                 found |= {f"{node.name}.{method.name}" for method in methods if _takes_context(method)}

@@ -19,7 +19,7 @@ from gateway.server.calls import CallHandler
 from gateway.server.sdk_path.call_methods import CallMethods
 from gateway.server.sdk_path.read_methods import ReadMethods
 from tests.architecture.imports import module_of
-from tests.architecture.sources import parsed, python_files
+from tests.architecture.sources import nodes_of, parsed, python_files
 from tests.gate.places import METHODS
 
 GATE = frozenset({"GuardedTool", "Catalog"})
@@ -32,7 +32,7 @@ def implementations() -> list[Found]:
     """Every class of the package that defines one of the methods, except protocols and the gate."""
     found: list[Found] = []
     for path in python_files("gateway"):
-        for node in ast.walk(parsed(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef) and node.name not in GATE and "Protocol" not in {ast.unparse(base) for base in node.bases}:
                 names = [item.name for item in node.body if isinstance(item, ast.AsyncFunctionDef | ast.FunctionDef) and _is_way(item)]
                 if names:
