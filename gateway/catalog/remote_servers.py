@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import anyio
 
 from gateway.catalog.source_host import Changes, HostedSource, HostedTable, SourceHost
+from gateway.chat.model_access import Models
 from gateway.config.load import LoadedConfig
 from gateway.config.models import ServerEntry, StdioServer
 from gateway.config.policies import SourcePolicy
@@ -41,23 +43,22 @@ class Servers(HostedTable[Server]):
         state: StateFolder,
         services: InputRequestServices,
         children: ChildProcesses,
+        models: Models,
         *,
         own_id: str,
         client: JsonObject,
     ) -> None:
         """Store the arguments.
 
-        `hosts` starts and stops the sources. `state` is the folder with credentials and accepted definitions. `own_id` is the gateway's id,
+        `hosts` starts and stops the sources. `state` is the folder with credentials and accepted definitions. `services`
+        handle the servers' requests for input; `models` gives them the models that answer sampling requests. `own_id` is the gateway's id,
         by which it detects that it is connected to itself through other gateways. `client` is the MCP `clientInfo` that servers receive.
         """
         super().__init__(hosts)
-        self.services = services
-        """Services that handle the servers' requests for input (elicitation, sampling, roots), passed to the sources that `plan` builds.
-
-        May be replaced between two calls of `plan`.
-        """
+        self._services = services
         self._state = state
         self._children = children
+        self._models = models
         self._own_id = own_id
         self._client = client
         self._accepted: FileWatch | None = None
@@ -74,6 +75,7 @@ class Servers(HostedTable[Server]):
 
         `pins` are the accepted tool definitions. No source is started or stopped.
         """
+        self._services = dataclasses.replace(self._services, models=self._models.for_sampling(loaded.config))
         table: dict[str, Server] = {}
         # The file watch starts before the records of accepted definitions are read, so that no later acceptance is missed.
         if self._accepted is None:
@@ -97,7 +99,7 @@ class Servers(HostedTable[Server]):
             name,
             entry,
             policy,
-            self.services,
+            self._services,
             own_id=self._own_id,
             client=self._client,
             credentials=build_credentials(name, entry, policy, self._state),
@@ -109,6 +111,11 @@ class Servers(HostedTable[Server]):
         if former is not None:
             source.succeed(former)
         return source
+
+    def pin(self, pins: Pins) -> None:
+        """Let each current server serve only the tools whose definitions match the accepted definitions `pins`."""
+        for source in self.sources:
+            source.lists.pin(pins.of(source.id))
 
     async def follow_acceptance(self) -> None:
         """Until cancelled, read the accepted tool definitions again each time a person accepts some, so that they are served at once.
