@@ -20,14 +20,14 @@ from gateway import __version__
 from gateway.app.local_builder import LocalBuilder
 from gateway.auth.api_keys import KeyStore
 from gateway.catalog import Catalog
-from gateway.catalog.configuration_changes import ConfigurationChanges
-from gateway.catalog.configured_sources import ConfiguredSources
+from gateway.catalog.configured_sources import ConfigurationChanges, ConfiguredSources
 from gateway.catalog.disclosure import Disclosure
 from gateway.catalog.gateway_source import GatewaySource
 from gateway.catalog.inspection import Inspection
 from gateway.catalog.local_sources import LocalSources
 from gateway.catalog.names import NAME_BUDGET
 from gateway.catalog.remote_servers import Servers
+from gateway.catalog.rule_findings import log_own_faults
 from gateway.catalog.source_host import SourceHost
 from gateway.catalog.status import GatewayStatus
 from gateway.chat.model_access import Models
@@ -51,7 +51,7 @@ from gateway.storage.state_folder import StateFolder, state_dir
 from gateway.tasks.task_tools import TaskTools
 from gateway.telemetry.gateway_events import EventStream
 from gateway.telemetry.logging import SecretMask
-from gateway.tools.base import ReadOutcome, SourceStatus, Tool
+from gateway.tools.base import ReadOutcome, Tool
 from gateway.tools.context import CallContext
 from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.child_processes import ChildProcesses
@@ -81,7 +81,6 @@ class Gateway:
         self.inspection: Inspection
         """Reports the state of the running gateway and its problems, for operators."""
         self._server: GatewayServer
-        self._models: Models
         self._sources: ConfiguredSources
         self._changes: ConfigurationChanges
         self._tasks: TaskGroup
@@ -131,8 +130,8 @@ class Gateway:
         own_id = await anyio.to_thread.run_sync(hop_id, state, loaded, self._endpoint)
         state_key = await anyio.to_thread.run_sync(state.key, "request-state")
         self.keys = KeyStore(state.path / "keys.json")
-        self._models = Models(config.defaults.model)
-        self._stack.push_async_callback(self._models.aclose)
+        models = Models(config.defaults.model)
+        self._stack.push_async_callback(models.aclose)
         hosts = SourceHost()
         kept = config.storage
         records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=configuration_of(own_id))
@@ -147,26 +146,26 @@ class Gateway:
         )
         mask = SecretMask()
         gates = GateServices(events=self.events, approvals=approvals, store=store, mask=mask.mask)
-        builder = LocalBuilder(self, self._models.resolver, records, state.path, self.events, self._acceptance)
+        builder = LocalBuilder(self, models.resolver, records, state.path, self.events, self._acceptance)
         local = LocalSources(hosts, builder.build)
         self._gates = OwnToolGates(FunctionRules(lambda source: self.loaded.config.policies.get(source), local.names_of), gates)
         children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes, own_id))
         children.bodies = LargeBodies(config.server.large_result_bytes, used=Heap().used)
         client: JsonObject = {"name": config.server.name, "version": __version__}
         await self._stack.enter_async_context(hosts)
-        services = InputRequestServices(self.events, records, approvals)
-        servers = Servers(hosts, state, services, children, self._models, own_id=own_id, client=client)
-        status = GatewayStatus(self.sources, self.problems) if config.server.status_tool else None
+        services = InputRequestServices(self.events, records, approvals, models.resolver)
+        servers = Servers(hosts, state, services, children, own_id=own_id, client=client)
+        status = GatewayStatus(lambda: self.inspection.sources(), lambda: self.inspection.problems()) if config.server.status_tool else None
         task_tools, disclosure = TaskTools(), Disclosure()
-        own = GatewaySource(store, status, records, disclosure, task_tools.tools, standing_days=standing_days)
+        own = GatewaySource(store, status, records, disclosure.tools, task_tools.tools, standing_days=standing_days)
         sources = self._sources = ConfiguredSources(loaded, self._acceptance, local, servers, own, mask)
-        sources.take(await sources.plan(loaded))
+        sources.take(loaded, *await sources.plan(loaded))
         sources.offer_own()
         budget = NAME_BUDGET - len(config.server.client_prefix)
         self.catalog = Catalog(sources.entries(), gates, name_budget=budget, settled=self._wait_for_lists, disclosure=disclosure)
         self.catalog.may_review = approvers.may_review
         await self.catalog.refresh()
-        self.inspection = Inspection(sources, self.catalog, self._models.resolver)
+        self.inspection = Inspection(sources, self.catalog, models.resolver)
         self._server = GatewayServer(
             self.catalog,
             name=config.server.name,
@@ -186,20 +185,18 @@ class Gateway:
         await anyio.to_thread.run_sync(self._acceptance.settle)
         self._acceptance.emit_events(self.events)
         self._readiness = Readiness(config.server.startup_timeout_seconds)
-        changes = self._changes = ConfigurationChanges(
-            sources, self.inspection, self.catalog, self._readiness, self.events, tasks, self._server.describe
-        )
+        changes = self._changes = ConfigurationChanges(sources, self.catalog, self._readiness, self.events, tasks, self._server.describe)
         tasks.start_soon(changes.shared.run)
         await servers.start(list(servers.table.values()))
         tasks.start_soon(servers.follow_acceptance)
         tasks.start_soon(local.files.follow, lambda: self.loaded, changes.apply_files)
-        tasks.start_soon(self.inspection.note_own_rules)
+        tasks.start_soon(log_own_faults, loaded, local.sources)
         tasks.start_soon(self._readiness.watch, servers.sources, changes.note_ready)
         await self._stack.enter_async_context(self._server)
 
     @property
     def loaded(self) -> LoadedConfig:
-        """The configuration in use. The gateway must have been entered."""
+        """The configuration in use. The gateway must be entered before."""
         return self._sources.loaded
 
     def follow(self, read: Callable[[], LoadedConfig], watch: FileWatch | None) -> None:
@@ -258,14 +255,6 @@ class Gateway:
         skills = self._sources.local.skills
         return skills.index if skills is not None else None
 
-    def sources(self) -> list[SourceStatus]:
-        """Return the status of every source of tools, in the order of the catalog, with disabled servers last. Secrets are masked."""
-        return self.inspection.sources()
-
-    def problems(self) -> list[str]:
-        """Return one text per problem because of which the configuration or the lock file is not used as written. Secrets are masked."""
-        return self.inspection.problems()
-
     # -- serving -----------------------------------------------------------------------------------------------
 
     async def serve_stdio(self, first: StartupAnswers | None = None) -> None:
@@ -313,7 +302,8 @@ class Gateway:
         def routes() -> list[BaseRoute]:
             from gateway.console.routes import build_routes
 
-            pages = build_routes(server.name, endpoint.url, self.sources, self.problems, self.inspection.facts, viewer_of)
+            state = self.inspection
+            pages = build_routes(server.name, endpoint.url, state.sources, state.problems, state.facts, viewer_of)
             return [*pages, *([self._server.agui_route(self._sources.local, server.http.max_request_bytes)] if server.http.agui else [])]
 
         identity = await anyio.to_thread.run_sync(Identity.of, self.loaded)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.catalog.disclosure import Disclosure
 from gateway.catalog.review import ReviewApprovals
 from gateway.catalog.session_tools import SESSION_SCHEME, read_session, session_template, session_tools
 from gateway.catalog.status import STATUS_URI, GatewayStatus, status_resource
@@ -39,7 +38,7 @@ class GatewaySource:
         store: ResultStore,
         status: GatewayStatus | None,
         records: Records,
-        disclosure: Disclosure,
+        finders: Sequence[Tool],
         task_tools: Sequence[Tool] = (),
         *,
         standing_days: float = 0.0,
@@ -48,7 +47,7 @@ class GatewaySource:
 
         `store` has the stored results, which were too large to return whole. `status` is the tool `gateway_status`, or `None` if
         `server.statusTool` is off. `records` is the database with agent sessions and with the calls that wait for a person's approval.
-        `disclosure` has the tools that find and load on-demand tools. `task_tools` read and cancel tasks; the catalog lists them only while
+        `finders` are the tools that find and load on-demand tools. `task_tools` read and cancel tasks; the catalog lists them only while
         some tool can run as a task. `standing_days` is how many days an approval lasts that a person gave for all later calls too.
         """
         self._review = ReviewApprovals(records, standing_days)
@@ -57,7 +56,7 @@ class GatewaySource:
         self._records = records
         self._tools: list[Tool] = [ReadResult(store), *([status] if status is not None else []), *task_tools]
         self._session_tools = session_tools(records)
-        self._disclosure = disclosure
+        self._finders = finders
         self._with_sessions = False
         self._more: Sequence[Tool] = ()
         self._on_change: OnChange = lambda _: None
@@ -69,8 +68,8 @@ class GatewaySource:
         `with_sessions` adds the tools for sessions of agents. `with_reviews` adds `review_approvals`, for calls that may have to wait for a
         person's approval.
         """
-        reviews, finders = [self._review] if with_reviews else [], self._disclosure.tools if on_demand else []
-        offered = [*(self._session_tools if with_sessions else ()), *reviews, *finders]
+        reviews = [self._review] if with_reviews else []
+        offered = [*(self._session_tools if with_sessions else ()), *reviews, *(self._finders if on_demand else ())]
         if offered == list(self._more):
             return
         self._more = offered

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import anyio
 
 from gateway.catalog.source_host import Changes, HostedSource, HostedTable, SourceHost
-from gateway.chat.model_access import Models
 from gateway.config.load import LoadedConfig
 from gateway.config.models import ServerEntry, StdioServer
 from gateway.config.policies import SourcePolicy
@@ -43,22 +41,20 @@ class Servers(HostedTable[Server]):
         state: StateFolder,
         services: InputRequestServices,
         children: ChildProcesses,
-        models: Models,
         *,
         own_id: str,
         client: JsonObject,
     ) -> None:
         """Store the arguments.
 
-        `hosts` starts and stops the sources. `state` is the folder with credentials and accepted definitions. `services`
-        handle the servers' requests for input; `models` gives them the models that answer sampling requests. `own_id` is the gateway's id,
-        by which it detects that it is connected to itself through other gateways. `client` is the MCP `clientInfo` that servers receive.
+        `hosts` starts and stops the sources. `state` is the folder with credentials and accepted definitions. `services` handle the
+        servers' requests for input (elicitation, sampling, roots). `own_id` is the gateway's id, by which it detects that it is connected
+        to itself through other gateways. `client` is the MCP `clientInfo` that servers receive.
         """
         super().__init__(hosts)
         self._services = services
         self._state = state
         self._children = children
-        self._models = models
         self._own_id = own_id
         self._client = client
         self._accepted: FileWatch | None = None
@@ -75,7 +71,6 @@ class Servers(HostedTable[Server]):
 
         `pins` are the accepted tool definitions. No source is started or stopped.
         """
-        self._services = dataclasses.replace(self._services, models=self._models.for_sampling(loaded.config))
         table: dict[str, Server] = {}
         # The file watch starts before the records of accepted definitions are read, so that no later acceptance is missed.
         if self._accepted is None:

@@ -1,6 +1,6 @@
 """`Reloader`: reads the configuration file again when the file changes or the process receives SIGHUP.
 
-If the file cannot be used, the running configuration stays in use and the status page shows the reason. `catalog.configuration_changes`
+If the file cannot be used, the running configuration stays in use and the status page shows the reason. `catalog.configured_sources`
 applies the new configuration.
 """
 
