@@ -1,4 +1,4 @@
-"""The composition root: builds a running gateway from a configuration, and applies changes of the configuration.
+"""The composition root: builds a running gateway from a configuration.
 
 `gateway` builds and connects the parts of the gateway; `local_builder` builds the sources of skills, functions, agents and workflows. Only
 the command line imports this package. `Gateway` is imported on first use.

@@ -1,4 +1,4 @@
-"""`Gateway`: builds the parts of a running gateway, such as its catalog of tools, and applies a changed configuration while it runs.
+"""`Gateway`: builds the parts of a running gateway, such as its catalog of tools, connects them, and serves clients.
 
 Packages that the configuration does not need are not imported. One exit stack enters all resources in the order of their dependencies, and
 closes them in reverse order.
@@ -6,8 +6,6 @@ closes them in reverse order.
 
 from __future__ import annotations
 
-import dataclasses
-import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -21,34 +19,30 @@ from anyio.abc import TaskGroup
 from gateway import __version__
 from gateway.app.local_builder import LocalBuilder
 from gateway.auth.api_keys import KeyStore
-from gateway.auth.principal import Principal, is_operator
-from gateway.catalog import Catalog, CatalogEntry
+from gateway.catalog import Catalog
+from gateway.catalog.configured_sources import ConfigurationChanges, ConfiguredSources
 from gateway.catalog.disclosure import Disclosure
-from gateway.catalog.gateway_source import SOURCE_ID, UNLIMITED_BYTES, GatewaySource
+from gateway.catalog.gateway_source import GatewaySource
 from gateway.catalog.inspection import Inspection
 from gateway.catalog.local_sources import LocalSources
 from gateway.catalog.names import NAME_BUDGET
 from gateway.catalog.remote_servers import Servers
-from gateway.catalog.shared_skills import SharedSkills
+from gateway.catalog.rule_findings import log_own_faults
 from gateway.catalog.source_host import SourceHost
-from gateway.catalog.source_statuses import local_status, server_status, switched_off_status, unused_status
 from gateway.catalog.status import GatewayStatus
 from gateway.chat.model_access import Models
 from gateway.config.load import LoadedConfig
-from gateway.config.policies import ApprovalBy
-from gateway.config.reload import Reloader, fixed_changes, with_fixed
+from gateway.config.reload import Reloader
 from gateway.config.watch import FileWatch
 from gateway.gate.acceptance import Acceptance
 from gateway.gate.approvals import Approvals
+from gateway.gate.approvers import Approvers
 from gateway.gate.audited_events import audit
-from gateway.gate.concurrency import ActiveCalls
 from gateway.gate.function_rules import FunctionRules
 from gateway.gate.own_tools import OwnToolGates, OwnToolGuard
 from gateway.gate.pipeline import GateServices
 from gateway.json_types import JsonObject
-from gateway.policy.approval_policy import approvers_of, may_need_approval, with_script_approval
 from gateway.server.gateway_server import GatewayServer
-from gateway.server.instructions import build_instructions
 from gateway.server.startup_answers import StartupAnswers
 from gateway.server.startup_snapshot import keep_answers
 from gateway.storage.records import Records
@@ -57,7 +51,7 @@ from gateway.storage.state_folder import StateFolder, state_dir
 from gateway.tasks.task_tools import TaskTools
 from gateway.telemetry.gateway_events import EventStream
 from gateway.telemetry.logging import SecretMask
-from gateway.tools.base import ReadOutcome, Source, SourceStatus, Tool, ToolSource
+from gateway.tools.base import ReadOutcome, Tool
 from gateway.tools.context import CallContext
 from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.child_processes import ChildProcesses
@@ -65,43 +59,31 @@ from gateway.upstream.gateway_chain import configuration_of
 from gateway.upstream.hop_id import hop_id
 from gateway.upstream.input_guard import InputRequestServices
 from gateway.upstream.large_bodies import LargeBodies
-from gateway.upstream.lock_file import LockFile
-from gateway.upstream.pins import Pins
 from gateway.upstream.readiness import Readiness
-from gateway.upstream.source import UpstreamSource
 from gateway.wire.heap import Heap
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
-    from gateway.catalog.remote_skills import RemoteSkills
     from gateway.skills.index import SkillIndex
-
-logger = logging.getLogger(__name__)
 
 
 class Gateway:
     """A gateway for one configuration. Create it with `from_config`, enter it with `async with`, and call `serve_stdio` or `serve_http`."""
 
     def __init__(self, loaded: LoadedConfig, events: EventStream, acceptance: Acceptance | None, endpoint: str | None) -> None:
-        self.loaded = loaded
+        self._written = loaded
         self._endpoint = endpoint
         self._acceptance = acceptance or Acceptance()
         self.events = events
         self.catalog: Catalog
         self.keys: KeyStore
+        self.inspection: Inspection
+        """Reports the state of the running gateway and its problems, for operators."""
         self._server: GatewayServer
-        self._servers: Servers
-        self._own: GatewaySource
-        self._disclosure = Disclosure()
-        self._shared: SharedSkills
-        self._arranging = anyio.Lock()
-        self._lock = LockFile(self._pin_again)
-        self._mask = SecretMask()
-        self._models: Models
-        self._reloader: Reloader | None = None
+        self._sources: ConfiguredSources
+        self._changes: ConfigurationChanges
         self._tasks: TaskGroup
-        self._local: LocalSources
         self._gates: OwnToolGates
         self._stack = AsyncExitStack()
         self._readiness: Readiness
@@ -142,219 +124,97 @@ class Gateway:
         await self._stack.aclose()
 
     async def _enter(self) -> None:
-        self.loaded = await anyio.to_thread.run_sync(self._acceptance.admit, self.loaded, None)
-        config = self.loaded.config
+        loaded = await anyio.to_thread.run_sync(self._acceptance.admit, self._written, None)
+        config = loaded.config
         state = StateFolder(state_dir(config.storage.dir))
-        own_id = await anyio.to_thread.run_sync(hop_id, state, self.loaded, self._endpoint)
+        own_id = await anyio.to_thread.run_sync(hop_id, state, loaded, self._endpoint)
         state_key = await anyio.to_thread.run_sync(state.key, "request-state")
         self.keys = KeyStore(state.path / "keys.json")
-        self._models = Models(config.defaults.model)
-        self._stack.push_async_callback(self._models.aclose)
+        models = Models(config.defaults.model)
+        self._stack.push_async_callback(models.aclose)
         hosts = SourceHost()
         kept = config.storage
         records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=configuration_of(own_id))
         self._stack.push_async_callback(records.aclose)
-        services = self._asking(records)
+        # Until the gateway exits, audit events are stored in the gateway's database.
+        self._stack.callback(audit(self.events, records))
+        standing_days = config.server.standing_approval_days
+        approvers = Approvers(lambda: self.loaded.config, self.keys)
+        approvals = Approvals(records, self.events, standing_days=standing_days, default_by=approvers.default, chosen_by=approvers.chosen)
         store = ResultStore(
             state.path / "results", ttl_seconds=kept.result_ttl_seconds, max_bytes_per_owner=kept.max_result_bytes_per_caller
         )
-        gates = GateServices(events=self.events, approvals=services.approvals, store=store, mask=self._mask.mask)
-        rules = FunctionRules(lambda source: self.loaded.config.policies.get(source), lambda objects: self._local.names_of(objects))
-        self._gates = OwnToolGates(rules, gates)
-        builder = LocalBuilder(self, self._models.resolver, records, state.path, self.events, self._acceptance)
-        self._local = LocalSources(hosts, builder.build)
+        mask = SecretMask()
+        gates = GateServices(events=self.events, approvals=approvals, store=store, mask=mask.mask)
+        builder = LocalBuilder(self, models.resolver, records, state.path, self.events, self._acceptance)
+        local = LocalSources(hosts, builder.build)
+        self._gates = OwnToolGates(FunctionRules(lambda source: self.loaded.config.policies.get(source), local.names_of), gates)
         children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes, own_id))
         children.bodies = LargeBodies(config.server.large_result_bytes, used=Heap().used)
         client: JsonObject = {"name": config.server.name, "version": __version__}
         await self._stack.enter_async_context(hosts)
-        own_changes = await self._local.prepare(self.loaded)
-        self._local.take(own_changes)
-        self._servers = Servers(hosts, state, services, children, own_id=own_id, client=client)
-        changes = await self._servers.plan(self.loaded, await self._lock.read(self.loaded))
-        self._servers.take(changes)
-        self._register_secrets()
-        status = GatewayStatus(self.sources, self.problems) if config.server.status_tool else None
-        task_tools = TaskTools()
-        self._own = GatewaySource(store, status, records, task_tools.tools, standing_days=config.server.standing_approval_days)
-        self._offer_own()
+        services = InputRequestServices(self.events, records, approvals, models.resolver)
+        servers = Servers(hosts, state, services, children, own_id=own_id, client=client)
+        status = GatewayStatus(lambda: self.inspection.sources(), lambda: self.inspection.problems()) if config.server.status_tool else None
+        task_tools, disclosure = TaskTools(), Disclosure()
+        own = GatewaySource(store, status, records, disclosure.tools, task_tools.tools, standing_days=standing_days)
+        sources = self._sources = ConfiguredSources(loaded, self._acceptance, local, servers, own, mask)
+        sources.take(loaded, *await sources.plan(loaded))
+        sources.offer_own()
         budget = NAME_BUDGET - len(config.server.client_prefix)
-        self.catalog = Catalog(
-            self._entries(),
-            gates,
-            name_budget=budget,
-            settled=self._wait_for_lists,
-            disclosure=self._disclosure,
-        )
-        self.catalog.may_review = self._may_review
+        self.catalog = Catalog(sources.entries(), gates, name_budget=budget, settled=self._wait_for_lists, disclosure=disclosure)
+        self.catalog.may_review = approvers.may_review
         await self.catalog.refresh()
-        self._shared = SharedSkills(self.catalog, self._serve_remote)
+        self.inspection = Inspection(sources, self.catalog, models.resolver)
         self._server = GatewayServer(
             self.catalog,
             name=config.server.name,
             version=__version__,
             own_id=own_id,
             page_size=config.server.page_size,
-            instructions=self._instructions,
+            instructions=self.inspection.instructions,
             ask_timeout_seconds=config.server.ask_timeout_seconds,
             state_key=state_key,
         )
         self._server.judge_callers_by(self.keys.current)
-        self._server.keep_tasks_in(services.records, config.tasks, task_tools)
-        tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        self._server.keep_tasks_in(records, config.tasks, task_tools)
+        tasks = self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
-        for run in (self.catalog.run, self._shared.run, store.sweep_forever, self._lock.run, services.records.run):
+        for run in (self.catalog.run, store.sweep_forever, sources.lock.run, records.run):
             tasks.start_soon(run)
-        self._tasks = tasks
         await anyio.to_thread.run_sync(self._acceptance.settle)
-        self._emit_acceptance_events()
+        self._acceptance.emit_events(self.events)
         self._readiness = Readiness(config.server.startup_timeout_seconds)
-        await self._servers.start(changes.joining)
-        tasks.start_soon(self._servers.follow_acceptance)
-        tasks.start_soon(self._local.files.follow, lambda: self.loaded, self._apply_files)
-        tasks.start_soon(self.inspection.note_own_rules)
-        tasks.start_soon(self._readiness.watch, self._servers.sources, self._note_ready)
+        changes = self._changes = ConfigurationChanges(sources, self.catalog, self._readiness, self.events, tasks, self._server.describe)
+        tasks.start_soon(changes.shared.run)
+        await servers.start(list(servers.table.values()))
+        tasks.start_soon(servers.follow_acceptance)
+        tasks.start_soon(local.files.follow, lambda: self.loaded, changes.apply_files)
+        tasks.start_soon(log_own_faults, loaded, local.sources)
+        tasks.start_soon(self._readiness.watch, servers.sources, changes.note_ready)
         await self._stack.enter_async_context(self._server)
 
-    def _asking(self, records: Records) -> InputRequestServices:
-        """Build the services that decide on requests of remote servers to a client (elicitation, sampling) and on calls that need approval.
-
-        This also begins the audit log: until the gateway exits, audit events are stored with `records`, in the gateway's database.
-        """
-        config = self.loaded.config
-        self._stack.callback(audit(self.events, records))
-        days = config.server.standing_approval_days
-        approvals = Approvals(
-            records,
-            self.events,
-            standing_days=days,
-            default_by=self.approval_by,
-            chosen_by=lambda: self.loaded.config.server.approval_by,
-        )
-        return InputRequestServices(self.events, records, approvals, self._models.for_sampling(config))
-
-    def approval_by(self) -> ApprovalBy:
-        """Return who must approve a call (the caller or an operator) if the policy of the tool's source does not set `approval.by`."""
-        return self.loaded.config.server.approval_by or ("operator" if self.keys.are_required() else "caller")
-
-    def _may_review(self, principal: Principal) -> bool:
-        """Whether a principal may approve calls: an operator always, another principal if some policy does not require an operator."""
-        return is_operator(principal) or bool(approvers_of(self.loaded.config, self.approval_by()) - {"operator"})
-
-    def _entries(self) -> list[CatalogEntry]:
-        """Return one catalog entry per source of tools: built-in tools, local sources, then servers in the order of the configuration."""
-        unlimited = {"max_result_bytes": UNLIMITED_BYTES, "max_kept_bytes": UNLIMITED_BYTES}
-        own = self.loaded.config.policy(SOURCE_ID).model_copy(update=unlimited)
-        entries = [CatalogEntry(self._own, own, "", self._own, is_local=True)]
-        entries += [self._entry(local.source, local.active, is_local=True) for local in self._local.table.values()]
-        entries += [self._entry(server.source, server.active, is_local=False) for server in self._servers.table.values()]
-        return entries
-
-    def _entry(self, source: ToolSource, active: ActiveCalls, *, is_local: bool) -> CatalogEntry:
-        policy = self.loaded.config.policy(source.id)
-        if source.id == "skill":
-            policy = with_script_approval(policy, self.loaded.config.skills.scripts)
-        full: Source | None = source if hasattr(source, "read") else None  # pyright: ignore[reportAssignmentType]  # `read` makes it a `Source`
-        return CatalogEntry(source, policy, self.loaded.config.prefix_of(source.id), full, is_local=is_local, active=active)
-
-    def _offer_own(self) -> None:
-        config = self.loaded.config
-        is_on_demand = any(config.policy(name).disclosure == "on-demand" for name in (*config.mcp_servers, *self._local.table))
-        tools = self._disclosure.tools if is_on_demand else ()
-        self._own.offer(tools, with_sessions=self._local.has_sessions, with_reviews=may_need_approval(config))
-
-    def _register_secrets(self) -> None:
-        for secret in (*self.loaded.secrets, *self._local.secrets()):
-            self._mask.register_secret(secret)
-
-    # -- another configuration ---------------------------------------------------------------------------------
+    @property
+    def loaded(self) -> LoadedConfig:
+        """The configuration in use. The gateway must be entered before."""
+        return self._sources.loaded
 
     def follow(self, read: Callable[[], LoadedConfig], watch: FileWatch | None) -> None:
         """Until the gateway exits, read and apply its configuration again at each SIGHUP and when the file that `watch` watches changes.
 
         `read` reads the configuration. It runs in a worker thread, so it may block. If it raises `ConfigError`, the gateway is not changed.
         """
-        self._reloader = Reloader(read, self.reload, watch, follows=self.loaded.config.server.reload)
-        self._tasks.start_soon(self._reloader.run)
-        self._tasks.start_soon(self._acceptance.follow, self._reloader.read_again)
+        reloader = self._sources.reloader = Reloader(read, self.reload, watch, follows=self.loaded.config.server.reload)
+        self._tasks.start_soon(reloader.run)
+        self._tasks.start_soon(self._acceptance.follow, reloader.read_again)
 
     async def reload(self, written: LoadedConfig) -> bool:
-        """Apply `written`, a new version of the configuration, to the running gateway.
-
-        Servers whose entry and policy did not change keep their connection. Removed and changed servers finish their in-flight calls.
-        Returns the setting `server.reload` of `written`: whether the gateway reacts to further changes of the configuration file.
+        """Apply `written`, a new version of the configuration, to the running gateway. See `ConfigurationChanges.apply`.
 
         Raises:
             ConfigError: The configuration cannot be used; nothing was changed.
         """
-        async with self._arranging:
-            return await self._apply(written)
-
-    async def _apply(self, written: LoadedConfig) -> bool:
-        for path in fixed_changes(self.loaded.config, written.config):
-            logger.warning("setting changed, restart the gateway to apply it path=%s", path)
-        loaded = await anyio.to_thread.run_sync(self._acceptance.admit, with_fixed(self.loaded, written), self.loaded)
-        pins = await self._lock.read(loaded)
-        self._servers.services = dataclasses.replace(self._servers.services, models=self._models.for_sampling(loaded.config))
-        changes = await self._servers.plan(loaded, pins)
-        local = await self._local.prepare(loaded, self._shared.remote)
-        self._emit_acceptance_events()
-        self.loaded = loaded
-        self._local.take(local)
-        self._register_secrets()
-        self._servers.take(changes)
-        self._pin(pins)
-        await self._servers.start(changes.joining)
-        self._offer_own()
-        await self.catalog.arrange(self._entries())
-        self._servers.release(changes.leaving)
-        self._local.release(local.leaving)
-        self._shared.wake()
-        self._server.describe()
-        self._tasks.start_soon(self.inspection.note_own_rules)
-        for server in changes.joining:
-            self._tasks.start_soon(self._note_ready, server.source)
-        for note in (*loaded.problems, *loaded.notes):
-            logger.info("configuration note text=%s", note)
-        joining, leaving = [*local.joining, *changes.joining], [*local.leaving, *changes.leaving]
-        came, went = (",".join(s.source.id for s in sources) or "none" for sources in (joining, leaving))
-        logger.info("configuration reloaded started=%s stopped=%s", came, went)
-        return loaded.config.server.reload
-
-    async def _apply_files(self) -> None:
-        """Reload the agents, workflows and Python functions whose files have changed, and update the catalog of tools."""
-        async with self._arranging:
-            local = await self._local.prepare(self.loaded, self._shared.remote)
-            self._emit_acceptance_events()
-            self._local.take(local)
-            self._register_secrets()
-            self._offer_own()
-            await self.catalog.arrange(self._entries())
-            self._local.release(local.leaving)
-        self._server.describe()
-        self._tasks.start_soon(self.inspection.note_own_rules)
-        logger.info("changed files loaded sources=%s", ",".join(joined.source.id for joined in local.joining))
-
-    def _emit_acceptance_events(self) -> None:
-        for kind, entry in self._acceptance.take_events():
-            self.events.emit(kind, name=entry.key, fields={"place": entry.place})
-
-    def _pin(self, pins: Pins) -> None:
-        for upstream in self._servers.sources:
-            upstream.lists.pin(pins.of(upstream.id))
-
-    def _pin_again(self, pins: Pins) -> None:
-        self._pin(pins)
-        if self._reloader is not None:
-            self._reloader.try_again()
-
-    def problems(self) -> list[str]:
-        """Return one text per problem because of which the configuration or the lock file is not used as written. Secrets are masked."""
-        problems = (self._reloader.problem if self._reloader is not None else None, self._lock.problem, self._local.problem)
-        # A server whose command waits for acceptance is left out, because the server's status shows this.
-        waiting = [entry for key, entry in self._acceptance.held.items() if key not in self.loaded.config.mcp_servers]
-        waiting = [entry for entry in waiting if not any(entry.key == server.name for server in self.loaded.disabled)]
-        held = [f"{e.place} is new or changed and waits: `moongate lock --accept {e.key}` shows it and accepts it." for e in waiting]
-        return [self._mask.mask(problem) for problem in (*problems, *held) if problem]
+        return await self._changes.apply(written)
 
     # -- state -------------------------------------------------------------------------------------------------
 
@@ -385,57 +245,15 @@ class Gateway:
             await self._readiness.settled()
         await self.catalog.catch_up()
 
-    async def _serve_remote(self, remote: RemoteSkills) -> None:
-        """Publish changed skills of remote servers in the source `skill`, which contains all skills, local and remote.
-
-        Without local skills this source exists only while a remote server has skills. If it is added or removed, the catalog is updated.
-        """
-        async with self._arranging:
-            changes = await self._local.share(self.loaded, remote)
-            if changes is not None:
-                await self.catalog.arrange(self._entries())
-                self._local.release(changes.leaving)
-        self._server.describe()
-
-    async def _note_ready(self, upstream: UpstreamSource) -> None:
-        await upstream.settled()
-        await self._shared.read_server(upstream)
-        self.inspection.note_rules_of(upstream)
-        self._server.describe()
-        self._readiness.skip(upstream.id)
-
-    @property
-    def inspection(self) -> Inspection:
-        """An object whose methods return facts about the running gateway for operators. They read the current state at each call."""
-        return Inspection(self.loaded, self._local, self._servers, self.catalog, self.sources, self._models.resolver)
-
     async def _wait_for_lists(self) -> None:
-        servers = self._servers
-        await self._readiness.listable(lambda: not self._shared.is_reading and all(s.lists.is_known for s in servers.sources))
+        shared, servers = self._changes.shared, self._sources.servers
+        await self._readiness.listable(lambda: not shared.is_reading and all(s.lists.is_known for s in servers.sources))
 
     @property
     def skill_index(self) -> SkillIndex | None:
         """The search index of all skills that this gateway serves; `None` if it serves no skills."""
-        return self._local.skills.index if self._local.skills is not None else None
-
-    def sources(self) -> list[SourceStatus]:
-        """Return the status of every source of tools, in the order of the catalog, with disabled servers last. Secrets are masked."""
-        count = self.catalog.count
-        statuses = [local_status(name, local.source, count(name)) for name, local in self._local.table.items()]
-        for upstream in self._servers.sources:
-            withheld, kept = len(self.catalog.withheld(upstream.id)), self._acceptance.kept.get(upstream.id)
-            statuses.append(server_status(upstream.status(), tools=count(upstream.id), withheld=withheld, waits_for=kept))
-        servers = self.loaded.config.mcp_servers
-        statuses += [switched_off_status(name, entry) for name, entry in servers.items() if entry.disabled]
-        statuses += [unused_status(server) for server in self.loaded.disabled]
-        mask = self._mask.mask
-        return [dataclasses.replace(status, error=mask(status.error)) if status.error else status for status in statuses]
-
-    def _instructions(self, caller: Principal) -> str:
-        notes = {u.id: text for u in self._servers.sources if (text := u.instructions)}
-        skills = self._local.skills
-        count = len(skills.index.for_models) if skills is not None else 0
-        return build_instructions(self.loaded.config.server.instructions, self.sources(), notes, count, caller.scopes)
+        skills = self._sources.local.skills
+        return skills.index if skills is not None else None
 
     # -- serving -----------------------------------------------------------------------------------------------
 
@@ -455,7 +273,7 @@ class Gateway:
         """
         if first is not None:
             await self.ready(math.inf)
-            await keep_answers(self.loaded, self._server, self._local.files.modules, first)
+            await keep_answers(self.loaded, self._server, self._sources.local.files.modules, first)
 
     async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None], listener: socket | None = None) -> None:
         """Serve clients over HTTP until SIGINT or SIGTERM arrives, or the calling task is cancelled.
@@ -484,8 +302,9 @@ class Gateway:
         def routes() -> list[BaseRoute]:
             from gateway.console.routes import build_routes
 
-            pages = build_routes(server.name, endpoint.url, self.sources, self.problems, lambda: self.inspection.facts(), viewer_of)
-            return [*pages, *([self._server.agui_route(self._local, server.http.max_request_bytes)] if server.http.agui else [])]
+            state = self.inspection
+            pages = build_routes(server.name, endpoint.url, state.sources, state.problems, state.facts, viewer_of)
+            return [*pages, *([self._server.agui_route(self._sources.local, server.http.max_request_bytes)] if server.http.agui else [])]
 
         identity = await anyio.to_thread.run_sync(Identity.of, self.loaded)
         app = build_http_app(

@@ -38,6 +38,7 @@ class GatewaySource:
         store: ResultStore,
         status: GatewayStatus | None,
         records: Records,
+        finders: Sequence[Tool],
         task_tools: Sequence[Tool] = (),
         *,
         standing_days: float = 0.0,
@@ -46,8 +47,8 @@ class GatewaySource:
 
         `store` has the stored results, which were too large to return whole. `status` is the tool `gateway_status`, or `None` if
         `server.statusTool` is off. `records` is the database with agent sessions and with the calls that wait for a person's approval.
-        `task_tools` read and cancel tasks; the catalog lists them only while some tool can run as a task. `standing_days` is how many days
-        an approval lasts that a person gave for all later calls too.
+        `finders` are the tools that find and load on-demand tools. `task_tools` read and cancel tasks; the catalog lists them only while
+        some tool can run as a task. `standing_days` is how many days an approval lasts that a person gave for all later calls too.
         """
         self._review = ReviewApprovals(records, standing_days)
         self._store = store
@@ -55,19 +56,20 @@ class GatewaySource:
         self._records = records
         self._tools: list[Tool] = [ReadResult(store), *([status] if status is not None else []), *task_tools]
         self._session_tools = session_tools(records)
+        self._finders = finders
         self._with_sessions = False
         self._more: Sequence[Tool] = ()
         self._on_change: OnChange = lambda _: None
 
-    def offer(self, more: Sequence[Tool], *, with_sessions: bool, with_reviews: bool = False) -> None:
+    def offer(self, *, on_demand: bool, with_sessions: bool, with_reviews: bool) -> None:
         """Set which optional tools this source has from now on, and report the change to the catalog.
 
-        `more` are the tools by which a model finds and loads on-demand tools (tools that clients see only after they are loaded).
+        `on_demand` adds the tools by which a model finds and loads on-demand tools (tools that clients see only after they are loaded).
         `with_sessions` adds the tools for sessions of agents. `with_reviews` adds `review_approvals`, for calls that may have to wait for a
         person's approval.
         """
         reviews = [self._review] if with_reviews else []
-        offered = [*(self._session_tools if with_sessions else ()), *reviews, *more]
+        offered = [*(self._session_tools if with_sessions else ()), *reviews, *(self._finders if on_demand else ())]
         if offered == list(self._more):
             return
         self._more = offered

@@ -1,62 +1,76 @@
-"""`Inspection`: finds the problems of a running gateway for its operator: files that did not load, faulty policies, missing tools.
+"""`Inspection`: reports the state of a running gateway, and its problems: files that did not load, faulty policies, missing tools.
 
-The commands `doctor`, `lock`, `policy` and `list`, the status page and warnings in the log use it. It reads the local sources, the servers
-and the catalog of one gateway; the modules `needs` and `rule_findings` and the package `policy` decide what is a problem.
+The commands `doctor`, `lock`, `policy` and `list`, the tool `gateway_status`, the status page, warnings in the log and the instructions for
+clients use it. It reads the sources and the catalog of one gateway; the modules `needs` and `rule_findings` and the package `policy` decide
+what is a problem.
 """
 
 from __future__ import annotations
 
-import logging
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
-from gateway.catalog.local_sources import LocalSources
+from gateway.catalog.configured_sources import ConfiguredSources
+from gateway.catalog.instructions import build_instructions
 from gateway.catalog.needs import UnmetNeed, models_used, unmet_needs, unreachable_agents
-from gateway.catalog.remote_servers import Servers
-from gateway.catalog.rule_findings import own_findings, remarks_of, server_findings
-from gateway.config.load import LoadedConfig
+from gateway.catalog.rule_findings import own_findings, remarks_of, server_findings, server_remarks
+from gateway.catalog.source_statuses import local_status, server_status, switched_off_status, unused_status
 from gateway.json_types import JsonObject
 from gateway.policy.lint import Finding
 from gateway.policy.shadowing import Named, shadowing_remarks
 from gateway.tools.base import SourceStatus
-from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
     from gateway.chat.model_resolver import ModelCheck, ModelResolver
     from gateway.skills.model import SkillReport
     from gateway.tools.functions_source import SourceProblem
 
-logger = logging.getLogger(__name__)
-
 
 class Inspection:
-    """Reports problems of one gateway: files that did not load, faulty policies, missing tools. Each method reads the current state.
+    """Reports the state and the problems of one gateway. Each method reads the current state.
 
     It owns no resources.
     """
 
-    def __init__(
-        self,
-        loaded: LoadedConfig,
-        local: LocalSources,
-        servers: Servers,
-        catalog: Catalog,
-        statuses: Callable[[], Sequence[SourceStatus]],
-        models: Callable[[], ModelResolver],
-    ) -> None:
-        """Store the parts of the gateway that are inspected.
-
-        `local` has the sources that run in the gateway (skills, functions, agents, workflows), `servers` the remote MCP servers. `statuses`
-        returns the current status of every source; `models` returns the resolver that turns model specs into chat clients.
-        """
-        self._loaded = loaded
-        self._local = local
-        self._servers = servers
+    def __init__(self, sources: ConfiguredSources, catalog: Catalog, models: Callable[[], ModelResolver]) -> None:
+        """Store the parts of the gateway that are inspected. `models` returns the resolver that turns model specs into chat clients."""
+        self._sources = sources
+        self._local = sources.local
+        self._servers = sources.servers
         self._catalog = catalog
-        self._statuses = statuses
         self._models = models
+
+    def sources(self) -> list[SourceStatus]:
+        """Return the status of every source of tools, in the order of the catalog, with disabled servers last. Secrets are masked."""
+        count, loaded = self._catalog.count, self._sources.loaded
+        statuses = [local_status(name, local.source, count(name)) for name, local in self._local.table.items()]
+        for upstream in self._servers.sources:
+            withheld, kept = len(self._catalog.withheld(upstream.id)), self._sources.acceptance.kept.get(upstream.id)
+            statuses.append(server_status(upstream.status(), tools=count(upstream.id), withheld=withheld, waits_for=kept))
+        statuses += [switched_off_status(name, entry) for name, entry in loaded.config.mcp_servers.items() if entry.disabled]
+        statuses += [unused_status(server) for server in loaded.disabled]
+        mask = self._sources.mask.mask
+        return [dataclasses.replace(status, error=mask(status.error)) if status.error else status for status in statuses]
+
+    def problems(self) -> list[str]:
+        """Return one text per problem because of which the configuration or the lock file is not used as written. Secrets are masked."""
+        sources, loaded = self._sources, self._sources.loaded
+        problems = (sources.reloader.problem if sources.reloader is not None else None, sources.lock.problem, self._local.problem)
+        # A server whose command waits for acceptance is left out, because the server's status shows this.
+        waiting = [entry for key, entry in sources.acceptance.held.items() if key not in loaded.config.mcp_servers]
+        waiting = [entry for entry in waiting if not any(entry.key == server.name for server in loaded.disabled)]
+        held = [f"{e.place} is new or changed and waits: `moongate lock --accept {e.key}` shows it and accepts it." for e in waiting]
+        return [sources.mask.mask(problem) for problem in (*problems, *held) if problem]
+
+    def instructions(self, caller: Principal) -> str:
+        """Return the MCP instructions for a caller, which describe only the sources that the caller may use."""
+        notes = {u.id: text for u in self._servers.sources if (text := u.instructions)}
+        count = len(self._local.skills.index.for_models) if self._local.skills is not None else 0
+        return build_instructions(self._sources.loaded.config.server.instructions, self.sources(), notes, count, caller.scopes)
 
     def local_problems(self) -> list[tuple[str, SourceProblem]]:
         """Return the problems of files that define functions, agents and workflows and did not load, each with the id of its source."""
@@ -76,9 +90,9 @@ class Inspection:
     def facts(self) -> JsonObject:
         """Return the facts about the gateway for its status page: configuration, process id, name prefixes, files that did not load."""
         return {
-            "configuration": str(self._loaded.path) if self._loaded.path is not None else None,
+            "configuration": str(self._sources.loaded.path) if self._sources.loaded.path is not None else None,
             "pid": os.getpid(),
-            "prefixes": {name: policy.prefix for name, policy in self._loaded.config.policies.items() if policy.prefix is not None},
+            "prefixes": {name: policy.prefix for name, policy in self._sources.loaded.config.policies.items() if policy.prefix is not None},
             "notLoaded": self.not_loaded(),
         }
 
@@ -107,8 +121,8 @@ class Inspection:
 
         Policies of servers that are not connected are left out, because their tools are unknown.
         """
-        found = remarks_of(await own_findings(self._loaded, self._local.sources))
-        found += [remark for upstream in self._servers.sources for remark in self._remarks_on(upstream)]
+        found = remarks_of(await own_findings(self._sources.loaded, self._local.sources))
+        found += [remark for upstream in self._servers.sources for remark in server_remarks(self._sources.loaded, upstream)]
         patterns = [f"{upstream.id}/*" for upstream in self._servers.sources]
         tools = await self._catalog.tools(patterns) if patterns else ()
         named = [Named(t.source, t.definition.name, t.exposed_name, t.definition.description or "") for t in tools]
@@ -119,15 +133,15 @@ class Inspection:
 
         These are findings on policies of connected servers and of the gateway's own sources, and on policies whose key names no source.
         """
-        return await own_findings(self._loaded, self._local.sources) | server_findings(self._loaded, self.definitions())
+        return await own_findings(self._sources.loaded, self._local.sources) | server_findings(self._sources.loaded, self.definitions())
 
     async def unmet_needs(self) -> list[UnmetNeed]:
         """Return the tools, agents and skills that files of agents and workflows name although no source serves them."""
-        return await unmet_needs(self._local.sources, self._catalog, self._statuses(), idle=self._loaded.idle)
+        return await unmet_needs(self._local.sources, self._catalog, self.sources(), idle=self._sources.loaded.idle)
 
     def models_used(self) -> dict[str, list[str]]:
         """Return each model spec (such as `openai:NAME`) in use, with the names of the agents and policies that use it."""
-        return models_used(self._local.sources, self._loaded.config)
+        return models_used(self._local.sources, self._sources.loaded.config)
 
     async def unreachable_agents(self) -> dict[str, str]:
         """Send a request to every remote agent, and return the files of the agents that did not respond, each with the reason."""
@@ -136,18 +150,3 @@ class Inspection:
     async def check_model(self, spec: str) -> ModelCheck | None:
         """Check a model spec (such as `openai:NAME`) by requesting the list of models from its endpoint. Raises `ModelError`."""
         return await self._models().check(spec)
-
-    async def note_own_rules(self) -> None:
-        """Log a warning for each fault in the policies of local sources (skills, functions, agents, workflows)."""
-        for remark in remarks_of(await own_findings(self._loaded, self._local.sources)):
-            logger.warning("policy needs repair finding=%s", remark)
-
-    def note_rules_of(self, upstream: UpstreamSource) -> None:
-        """Log a warning for each fault in the policy of one server, if the server is connected."""
-        for remark in self._remarks_on(upstream):
-            logger.warning("policy needs repair finding=%s", remark)
-
-    def _remarks_on(self, upstream: UpstreamSource) -> list[str]:
-        if upstream.status().state != "ready":
-            return []
-        return remarks_of(server_findings(self._loaded, {upstream.id: upstream.lists.entries["tools"]})) + upstream.lists.pins.remarks()

@@ -47,15 +47,12 @@ class Servers(HostedTable[Server]):
     ) -> None:
         """Store the arguments.
 
-        `hosts` starts and stops the sources. `state` is the folder with credentials and accepted definitions. `own_id` is the gateway's id,
-        by which it detects that it is connected to itself through other gateways. `client` is the MCP `clientInfo` that servers receive.
+        `hosts` starts and stops the sources. `state` is the folder with credentials and accepted definitions. `services` handle the
+        servers' requests for input (elicitation, sampling, roots). `own_id` is the gateway's id, by which it detects that it is connected
+        to itself through other gateways. `client` is the MCP `clientInfo` that servers receive.
         """
         super().__init__(hosts)
-        self.services = services
-        """Services that handle the servers' requests for input (elicitation, sampling, roots), passed to the sources that `plan` builds.
-
-        May be replaced between two calls of `plan`.
-        """
+        self._services = services
         self._state = state
         self._children = children
         self._own_id = own_id
@@ -97,7 +94,7 @@ class Servers(HostedTable[Server]):
             name,
             entry,
             policy,
-            self.services,
+            self._services,
             own_id=self._own_id,
             client=self._client,
             credentials=build_credentials(name, entry, policy, self._state),
@@ -109,6 +106,11 @@ class Servers(HostedTable[Server]):
         if former is not None:
             source.succeed(former)
         return source
+
+    def pin(self, pins: Pins) -> None:
+        """Let each current server serve only the tools whose definitions match the accepted definitions `pins`."""
+        for source in self.sources:
+            source.lists.pin(pins.of(source.id))
 
     async def follow_acceptance(self) -> None:
         """Until cancelled, read the accepted tool definitions again each time a person accepts some, so that they are served at once.

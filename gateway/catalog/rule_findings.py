@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -11,9 +12,12 @@ from gateway.json_types import JsonObject
 from gateway.policy.lint import Finding, lint_names, lint_policy, lint_unlisted
 from gateway.policy.own_sources import is_own_source
 from gateway.tools.base import ToolSource
+from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
     from gateway.agents.source import AgentSource
+
+logger = logging.getLogger(__name__)
 
 Findings = Mapping[str, Sequence[Finding]]
 """Key under `policies` in the configuration → findings (mistakes and notes) on that policy."""
@@ -55,3 +59,22 @@ def remarks_of(findings: Findings) -> list[str]:
         for finding in of_name
         if finding.kind != "note" and (finding.path or "/" in name)
     ]
+
+
+def server_remarks(loaded: LoadedConfig, upstream: UpstreamSource) -> list[str]:
+    """Return one line for each fault in the policy of a server, and for each accepted definition that is not used; empty if the server is
+    not connected."""
+    if upstream.status().state != "ready":
+        return []
+    return remarks_of(server_findings(loaded, {upstream.id: upstream.lists.entries["tools"]})) + upstream.lists.pins.remarks()
+
+
+async def log_own_faults(loaded: LoadedConfig, local: Mapping[str, ToolSource]) -> None:
+    """Log a warning for each fault in the policies of local sources (skills, functions, agents, workflows)."""
+    log_faults(remarks_of(await own_findings(loaded, local)))
+
+
+def log_faults(remarks: Sequence[str]) -> None:
+    """Log a warning for each fault in a policy. `remarks` are the texts of the faults."""
+    for remark in remarks:
+        logger.warning("policy needs repair finding=%s", remark)

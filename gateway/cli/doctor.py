@@ -59,11 +59,11 @@ async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> li
 
     try:
         async with open_own(loaded) as own:
-            checks = [_source_check(status) for status in own.gateway.sources() if status.state != "disabled"]
-            checks += [check for status in own.gateway.sources() for check in _definition_remarks(status)]
+            checks = [_source_check(status) for status in own.gateway.inspection.sources() if status.state != "disabled"]
+            checks += [check for status in own.gateway.inspection.sources() for check in _definition_remarks(status)]
             checks += await _name_checks(own, loaded)
             checks += [Check("warn", "rule", remark, "") for remark in await own.gateway.inspection.remarks()]
-            checks += [Check("fail", "gateway", problem, "") for problem in own.gateway.problems()]
+            checks += [Check("fail", "gateway", problem, "") for problem in own.gateway.inspection.problems()]
             withheld = own.gateway.catalog.withheld().items()
             checks += [Check("warn", f"withheld {what}", f"Refused by {why.rule}: {why.reason}", "") for what, why in withheld]
             checks += await _database_checks(loaded)

@@ -164,7 +164,7 @@ class OwnHub:
 
     async def sources(self) -> list[JsonObject]:
         """Return the status of each of the gateway's sources as JSON."""
-        return [status.to_json() for status in self.gateway.sources()]
+        return [status.to_json() for status in self.gateway.inspection.sources()]
 
     async def not_loaded(self) -> list[JsonObject]:
         """Return a JSON object for each file of an agent, workflow, function or skill that the gateway could not load.
@@ -175,7 +175,7 @@ class OwnHub:
 
     async def problems(self) -> list[str]:
         """Return the problems of the gateway as a whole, one text for each."""
-        return self.gateway.problems()
+        return self.gateway.inspection.problems()
 
     async def tools(self) -> list[HubTool]:
         """Return the tools in the gateway's catalog."""

@@ -182,7 +182,7 @@ async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[
     config = chosen.config.model_copy(update={"expose": Expose(agents=[], skills=[], functions=[])})
     async with open_own(replace(chosen, config=config, disabled=[])) as own:
         definitions = own.gateway.inspection.definitions()
-        for status in own.gateway.sources():
+        for status in own.gateway.inspection.sources():
             if status.name in names and status.name not in definitions:
                 text = f"Server {status.name!r} cannot be read: {status.error or status.state}. Nothing was written."
                 raise NotSent(f"{text} Name the servers to pin, to leave this one out.", server=status.name)

@@ -68,7 +68,7 @@ async def _explain(tool: str, pairs: Sequence[str], args_json: str | None, loade
 
     async with open_own(with_servers(loaded, _concerned(tool, loaded))) as own:
         catalog = own.gateway.catalog
-        sources = [status.name for status in own.gateway.sources()]
+        sources = [status.name for status in own.gateway.inspection.sources()]
         named = named_tool(to_hub_tools(await catalog.tools([f"{source}/*" for source in sources])), tool)
         listed = {found.exposed_name for found in await catalog.tools()}
         if named is None:
@@ -116,12 +116,12 @@ def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
             exposed = expose_name(loaded.config.prefix_of(source), native)
             if name not in (native, exposed, f"{source}/{native}"):
                 continue
-            quarantined = next((s.quarantined.get(native) for s in own.gateway.sources() if s.name == source), None)
+            quarantined = next((s.quarantined.get(native) for s in own.gateway.inspection.sources() if s.name == source), None)
             missing = Reject("overrides", "The tool does not exist for anybody.")
             verdict = withheld.get(f"{source}/{native}") or (Reject(PINS_RULE, quarantined) if quarantined else missing)
             rule, reason = hidden_by(native, rules) or verdict.rule, verdict.reason
             return _report(exposed, source, native, Explanation(False, rule, reason), loaded) | {"listed": False, "approval": False}
-    for status in own.gateway.sources():
+    for status in own.gateway.inspection.sources():
         if status.state in ("down", "starting") and status.name in loaded.config.mcp_servers:
             text = f"{name!r} is unknown, and server {status.name!r} does not respond: {status.error}"
             raise NotSent(text, server=status.name)
@@ -133,7 +133,7 @@ def _suggestion(name: str, loaded: LoadedConfig, own: OwnHub) -> str:
     from gateway.catalog.names import expose_name
 
     source, slash, _ = name.partition("/")
-    sources = [status.name for status in own.gateway.sources()]
+    sources = [status.name for status in own.gateway.inspection.sources()]
     if slash and source not in (known := {*sources, *loaded.config.mcp_servers}):
         hint = did_you_mean(source, known)
         return f"Unknown source {source!r}. {hint or '`moongate list` shows the sources.'}"
@@ -208,10 +208,10 @@ async def _lint(loaded: LoadedConfig) -> JsonObject:
         found = await own.gateway.inspection.findings()
         unchecked: list[JsonObject] = [
             {"source": status.name, "reason": status.error or status.state}
-            for status in own.gateway.sources()
+            for status in own.gateway.inspection.sources()
             if status.name in loaded.config.mcp_servers and status.name not in found and status.state != "disabled"
         ]
-        known = {status.name for status in own.gateway.sources()}
+        known = {status.name for status in own.gateway.inspection.sources()}
     order = list(_ABOUT)
     findings = [
         {"source": source, "path": f"policies.{source}.{finding.path}".rstrip("."), "kind": finding.kind, "text": finding.text}

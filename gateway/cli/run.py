@@ -262,7 +262,7 @@ class _Announcer:
         from gateway.server.origins import bind_note
 
         await gateway.ready(ANNOUNCE_TIMEOUT_SECONDS)
-        sources = [camel_keys(asdict(source)) for source in gateway.sources()]
+        sources = [camel_keys(asdict(source)) for source in gateway.inspection.sources()]
         has_keys = url is not None and bool(await anyio.to_thread.run_sync(gateway.keys.list))
         snippet = paste_snippet(self._loaded, url, has_keys=has_keys)
         notes = [*self._loaded.problems, *self._loaded.notes]

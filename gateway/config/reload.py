@@ -1,7 +1,7 @@
 """`Reloader`: reads the configuration file again when the file changes or the process receives SIGHUP.
 
-If the file cannot be used, the running configuration stays in use and the status page shows the reason. `app.gateway.Gateway` applies the
-new configuration.
+If the file cannot be used, the running configuration stays in use and the status page shows the reason. `catalog.configured_sources`
+applies the new configuration.
 """
 
 from __future__ import annotations

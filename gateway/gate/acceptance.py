@@ -31,6 +31,7 @@ from gateway.errors import StorageError, StorageUnusable
 from gateway.policy.acceptance_rule import Recorded, may_run
 from gateway.storage.acceptance_record import AcceptanceRecord, Acceptances
 from gateway.storage.state_folder import default_state_dir, state_dir
+from gateway.telemetry.gateway_events import EventStream
 
 logger = logging.getLogger(__name__)
 
@@ -250,13 +251,11 @@ class Acceptance:
         """
         return {key: place for _, content in self._records for key, place in content.held.items()}
 
-    def take_events(self) -> list[tuple[str, RunEntry]]:
-        """Return `(event kind, entry)` for each configuration entry that began to wait for a person's acceptance, or was accepted.
-
-        Only changes since the last call of this method are returned, for the caller to emit as gateway events.
-        """
-        events, self._new_events = self._new_events, []
-        return events
+    def emit_events(self, events: EventStream) -> None:
+        """Emit an event for each configuration entry that began to wait for a person's acceptance, or was accepted, since the last call."""
+        new, self._new_events = self._new_events, []
+        for kind, entry in new:
+            events.emit(kind, name=entry.key, fields={"place": entry.place})
 
     def _homes(self) -> list[str]:
         return sorted(str(record.folder) for record, _ in self._records)

@@ -8,6 +8,8 @@ approval. `input_rounds` handles the `input_required` results.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -31,6 +33,8 @@ from gateway.tools.ports import ClientProfile, capability_of
 
 if TYPE_CHECKING:
     from gateway.chat.chat_context import SupportsChatGetResponse
+
+logger = logging.getLogger(__name__)
 
 BUDGET_WINDOW_SECONDS = 3600.0
 """Rolling window in which the sampling requests of a caller count towards the quota `sampling.maxRequests`."""
@@ -60,8 +64,8 @@ class InputRequestServices:
     events: EventStream
     records: Records
     approvals: Approvals
-    models: Models | None = None
-    """Provides the models that answer sampling requests; `None` if no policy lets a configured model answer."""
+    models: Callable[[], Models] | None = None
+    """Returns the models that answer sampling requests; called for servers whose policy lets a model answer. `None`: no model answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +90,12 @@ class InputGuard:
         self._policy = policy
         self._services = services
         self._model = policy.sampling.model or "auto"
-        models = services.models if policy.sampling.mode in ("ask", "answer") else None
+        models = services.models() if services.models is not None and policy.sampling.mode in ("ask", "answer") else None
+        self._models = models
         self.answers_itself = models is not None and models.can_answer(self._model)
         """Whether a model of the gateway, not the client's model, answers sampling requests of this server."""
+        if policy.sampling.mode == "answer" and not self.answers_itself:
+            logger.warning("sampling not offered, because no model is configured setting=policies.%s.sampling", server)
         self.approving: list[tuple[CallContext, str]] = []
         """The calls whose request for input waits for an approval: the context of each call, and its approvers."""
 
@@ -206,7 +213,7 @@ class InputGuard:
 
     async def _ask_model(self, request: JsonObject, ctx: CallContext) -> JsonObject:
         """Return the configured model's answer to a sampling request. The model gets the server's request, and no data of the gateway."""
-        models = cast("Models", self._services.models)
+        models = cast("Models", self._models)
         try:
             with anyio.fail_after(self._policy.timeout_seconds):
                 from gateway.chat.sampling_requests import answer_sampling  # imported here, because few gateways need it

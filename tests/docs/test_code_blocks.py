@@ -17,9 +17,9 @@ import keyring
 import pytest
 
 from gateway.agents.definition import read_agent
+from gateway.catalog.instructions import build_instructions
 from gateway.config.load import load_text
 from gateway.policy.framing import frame
-from gateway.server.instructions import build_instructions
 from gateway.skills.parser import parse_skill
 from gateway.storage.record_types import TaskRow
 from gateway.tasks.task import Task
