@@ -331,7 +331,7 @@ class _RunLoop(Generic[PartT]):
         return None
 
     def _follow_conversation(self, answer: ChatResponse) -> None:
-        """If the answer has a conversation id, the model's provider stores the conversation: send only new messages from now on."""
+        """Send only new messages from now on if the answer has a conversation id: the model's provider then stores the conversation."""
         if answer.continuation_token is None:
             self._options.pop("continuation_token", None)
         if answer.conversation_id is None:
@@ -349,7 +349,7 @@ class _RunLoop(Generic[PartT]):
 
 
 def _calls_of(messages: Sequence[Message]) -> list[Content]:
-    """Return the tool calls in a model's answer that have no result in the same answer; of calls with the same id, only the first.
+    """Return the tool calls in a model's answer that have no result in the same answer. Of several calls with one id, return the first.
 
     Only this answer is searched, because some servers reuse call ids in every answer.
     """

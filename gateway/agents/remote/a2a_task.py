@@ -1,4 +1,4 @@
-"""`RemoteTask`: the state of one exchange with a remote A2A agent, from the message that is sent to the end of the remote task.
+"""`RemoteTask`: the state of one exchange with a remote A2A agent, from the sending of a message to the end of the remote task.
 
 It converts A2A events to updates, so that each part of an answer appears once. It stores the ids with which the exchange continues after a
 lost stream, after a question of the agent, or in another process (`ContinuationToken`).
@@ -124,7 +124,10 @@ class RemoteTask:
         self.context_id = context_id or self.context_id
 
     def _artifact(self, artifact: Artifact, *, is_more: bool) -> list[AgentResponseUpdate]:
-        """Return an update with the new parts of an artifact. `artifact` has its next parts if `is_more`, otherwise all of its parts."""
+        """Return an update with the new parts of an artifact.
+
+        With `is_more`, `artifact` contains only its next parts, otherwise all parts.
+        """
         given = self._given.setdefault(artifact.artifact_id, [])
         parts = list(artifact.parts)
         new = parts if is_more else beyond(given, parts)
