@@ -115,7 +115,7 @@ class Collision(GatewayError):
 
 
 class AskUnavailable(GatewayError):
-    """The caller cannot be sent a request for input or sampling. `capability` is the missing client capability, for example `sampling`."""
+    """The caller cannot receive a request for input or sampling. `capability` is the missing client capability, for example `sampling`."""
 
     def __init__(self, message: str, *, capability: str) -> None:
         super().__init__(message)
@@ -236,7 +236,7 @@ class AdditionItemMismatch(ContentError):
 
 
 class MiddlewareException(GatewayError):
-    """Middleware is unusable. Its two subclasses are raised by middleware on purpose, to end a call or a run."""
+    """Middleware is unusable. Middleware raises the two subclasses on purpose, to end a call or a run."""
 
 
 class MiddlewareTermination(MiddlewareException):
@@ -255,7 +255,7 @@ class MiddlewareFailure(MiddlewareException):
 
 
 class ModelError(GatewayError):
-    """A call of a chat model failed. `status` is the HTTP status, or `None` without a response; `retryable` is whether a retry may help."""
+    """A call of a chat model failed. `status` is the HTTP status, or `None` without a response; `retryable` is true if a retry may help."""
 
     retry_after_seconds: float | None = None
     """Seconds after which the model's endpoint accepts requests again; `None` if it sent no such time."""
@@ -302,7 +302,7 @@ class AgentInvalidRequestException(AgentError):
 
 
 class UnknownTool(AgentError, KeyError):
-    """The model called tool `name`, which does not exist, and the option `terminate_on_unknown_calls` makes that end the run."""
+    """The model called tool `name`, which does not exist, and the option `terminate_on_unknown_calls` ends the run in this case."""
 
     def __init__(self, name: str | None) -> None:
         super().__init__(f'Error: Requested function "{name}" not found: the model called a tool that this run does not have.')
@@ -386,7 +386,7 @@ def text_for_caller(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the class name and message of an exception of code that the operator supplied, such as a Python tool.
+    """Return the class name and message of an exception that the operator's own code, such as a Python tool, has raised.
 
     The caller of this function masks secrets.
     """

@@ -34,7 +34,7 @@ from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse
 
 MAX_DEPTH = 5
-"""Maximum number of nested agent runs (an agent that calls an agent, and so on); it ends circular calls."""
+"""Maximum number of nested agent runs (an agent that calls an agent, and so on); the limit ends circular calls."""
 
 SKILL_TOOLS = ("skill/search_skills", "skill/load_skill", "skill/read_skill_resource", "skill/run_skill_script")
 

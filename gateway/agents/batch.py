@@ -226,7 +226,7 @@ class ToolBatch:
     def _guarded(self, function: Tool) -> Tool:
         """Return `function` wrapped so that the gate (authorization, approvals, limits) checks its calls.
 
-        It is wrapped for each call, because middleware may have replaced the tool that the model called.
+        The tool is wrapped for each call, because middleware may have replaced the tool that the model called.
 
         Raises:
             PolicyDenied: Policy hides the tool.

@@ -193,7 +193,7 @@ class AgentFile(_Part):
     """The frontmatter of an agent file; the body below it contains the agent's instructions."""
 
     name: str
-    """Name of the agent: letters, digits, `_` and `-`, at most 50. Default: the file's name."""
+    """Name of the agent: at most 50 letters, digits, `_` and `-`. Default: the file's name."""
     description: str
     """What the agent does and when to use it; clients select agents by this text."""
     model: str = "auto"
@@ -204,7 +204,7 @@ class AgentFile(_Part):
     tools: list[str] = Field(default_factory=list)
     """Tools that the agent may call, as `<source>/<glob>`: `docs/read_*`, `agent/editor`, `function/now`. Default: none."""
     skills: list[str] = Field(default_factory=list)
-    """Names of skills that the instructions describe; the agent loads them with the skill tools."""
+    """Names of skills. The gateway describes the skills in the agent's instructions, and the agent loads them with the skill tools."""
     narrow_to_skills: bool = Field(default=False, alias="narrow-to-skills")
     """Remove tools that no skill in `skills` lists in `allowed-tools`; a skill without that field allows all tools."""
     max_turns: int = Field(default=12, ge=1, le=200, alias="max-turns")

@@ -1,6 +1,6 @@
 """`RecordModelCalls`: records an agent's model calls in a durable task (a call that continues after a restart of the gateway).
 
-A completed model call is not made, and paid for, a second time.
+After the restart, completed model calls are not repeated, so they are paid for only once.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A run that needs approvals ends with the requests; the answers arrive as content
 need an approval become requests. The other calls of the same model answer are stored in the session and executed with the approved calls.
 An answer counts only if its session recorded the request.
 
-Every request and every answer is logged, without arguments, because a conversation that a model provider stores does not contain them.
+Every request and every answer is logged, without arguments, because a conversation that a model provider stores contains neither requests
+nor answers.
 """
 
 from __future__ import annotations

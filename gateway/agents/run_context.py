@@ -58,7 +58,7 @@ class AgentContext:
     stream_result_hooks: list[Callable[[AgentResponse], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     stream_cleanup_hooks: list[Callable[[], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     terminate: bool = False
-    """Set by middleware to skip all middleware inside it and the agent, as in early versions of agent-framework.
+    """Middleware sets this field to skip the inner middleware and the agent, as in early versions of agent-framework.
 
     New middleware raises `MiddlewareTermination` instead.
     """

@@ -117,7 +117,7 @@ def answer_stream(plan: RunPlan) -> AsyncGenerator[ChatResponseUpdate, None]:
 
 
 class _RunLoop(Generic[PartT]):
-    """Executes one run of the loop of model and tool calls, and stores its state."""
+    """Executes one run of the loop of model and tool calls, and stores the state of the run."""
 
     def __init__(self, plan: RunPlan, parts: Updates[PartT]) -> None:
         self._plan = plan
@@ -188,7 +188,7 @@ class _RunLoop(Generic[PartT]):
     def _additional_tools(self) -> list[Tool]:
         """Return the tools of the option `additional_tools`, which may be called although the model does not receive their definitions.
 
-        They are wrapped so that the gate (authorization, approvals, limits) checks their calls.
+        The tools are wrapped, so that the gate (authorization, approvals, limits) checks their calls.
         """
         tools = normalize_tools(self._plan.loop.additional_tools)
         guard = guard_in(self._plan.ctx)
@@ -295,7 +295,7 @@ class _RunLoop(Generic[PartT]):
         return self._updates.own(said, "assistant", message_id, {LIMIT_KEY: limit})
 
     def _limit(self) -> str | None:
-        """Return the limit on tool calls that the run has reached, as text; `None` if it has reached none."""
+        """Return, as text, the limit on tool calls that the run has reached; `None` if the run is within the limits."""
         loop = self._plan.loop
         if loop.max_function_calls is not None and self._executed >= loop.max_function_calls:
             return f"at most {loop.max_function_calls} tool calls"

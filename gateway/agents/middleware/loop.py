@@ -1,7 +1,7 @@
 """`AgentLoopMiddleware`: runs an agent repeatedly until its task is done. The API is agent-framework's.
 
-A predicate decides whether to run again: a function, a judge model (`with_judge`), a todo list or background tasks. Each run adds an entry
-to a progress log, which the next run receives.
+A predicate decides whether the agent runs again. It can be any function, or depend on a judge model (`with_judge`), a todo list or
+background tasks. Each run adds an entry to a progress log, which the next run receives.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ class MemoryFileStore(MemoryStore):
         line_length: int,
         index_entries: Sequence[MemoryIndexEntry] | None = None,
     ) -> str:
-        """Return the index of memory topics as text for the model, after updating its file. Without `index_entries`, rebuild it first."""
+        """Update the index file, and return the index of memory topics as text for the model. Without `index_entries`, rebuild it first."""
         if index_entries is None:
             index_entries = self.rebuild_index(session, source_id=source_id, line_limit=line_limit, line_length=line_length)
         return self._write_index(session, source_id, index_entries[:line_limit], line_length).strip()

@@ -56,7 +56,7 @@ class RemoteTask:
     """
 
     def __init__(self, agent: str, task_id: str = "", context_id: str = "") -> None:
-        """Create the state of a new exchange, or of one that continues a known task. `agent` is the remote agent's name in error texts."""
+        """Create the state of an exchange, which is new or continues a known task. `agent` is the remote agent's name in error texts."""
         self._agent = agent
         self.id = task_id
         self.context_id = context_id
@@ -106,7 +106,7 @@ class RemoteTask:
                 return []
 
     def take_task(self, task: Task) -> list[AgentResponseUpdate]:
-        """Record the state of a remote task, and return updates for the parts of it that were not received before.
+        """Record the state of a remote task, and return updates for the parts of the task that were not received before.
 
         Raises:
             AgentError: The task failed, was cancelled or rejected, or needs a sign-in.

@@ -120,7 +120,7 @@ class FoundryAgentProvider:
     ) -> Agent:
         """Find an agent of the Foundry project, and return it as an `Agent`.
 
-        `own` are arguments of the returned `Agent`; its `tools` must contain the functions with which the agent was created.
+        `own` are arguments of the returned `Agent`; the argument `tools` must contain the functions with which the agent was created.
 
         Raises:
             ModelError: The project has no such agent.
