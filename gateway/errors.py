@@ -115,7 +115,7 @@ class Collision(GatewayError):
 
 
 class AskUnavailable(GatewayError):
-    """The caller cannot be sent a request for input or sampling. `capability` is the missing client capability, for example `sampling`."""
+    """The caller cannot receive a request for input or sampling. `capability` is the missing client capability, for example `sampling`."""
 
     def __init__(self, message: str, *, capability: str) -> None:
         super().__init__(message)
@@ -130,7 +130,7 @@ class AskExpired(AskUnavailable):
 
 
 class AskWithdrawn(AskExpired):
-    """The gateway withdrew a request for input before the timeout: the client disconnected, or other callers waited for the same server."""
+    """The gateway withdrew a request for input before the timeout: the client disconnected, or calls of other clients needed the server."""
 
 
 class UpstreamError(GatewayError):
@@ -209,13 +209,17 @@ class ToolFailed(GatewayError):
 
 
 class AnswerRefused(ToolFailed):
-    """A client's answer does not fit the question of a background task. The question stays open; the text names it and the problem."""
+    """A client's answer does not fit the question of a background task.
+
+    The question stays open. The exception's text names the question and the problem.
+    """
 
 
 class UserInputRequired(ToolFailed):
     """Raised by a tool that needs a person's answer before it can work. `contents` are the requests to the person.
 
-    If an agent called the tool, the agent's run ends, and its response contains these requests, so that its caller can have them answered.
+    If an agent called the tool, the agent's run ends. The response of the run contains these requests, so that the agent's caller can send
+    them to a person.
     """
 
     def __init__(self, contents: Sequence[object], message: str = "This tool needs a person's answer first.") -> None:
@@ -232,11 +236,14 @@ class AdditionItemMismatch(ContentError):
 
 
 class MiddlewareException(GatewayError):
-    """Middleware is unusable. Its two subclasses are raised by middleware on purpose, to end a call or a run."""
+    """Middleware is unusable. Middleware raises the two subclasses on purpose, to end a call or a run."""
 
 
 class MiddlewareTermination(MiddlewareException):
-    """Raised by middleware to end the call at once. The call's outcome is `context.result` if it was set, else `result`."""
+    """Raised by middleware to end the call at once.
+
+    The result of the call is `context.result` if middleware has set it, otherwise the exception's `result`.
+    """
 
     def __init__(self, message: str = "Middleware ended this.", *, result: object = None) -> None:
         super().__init__(message)
@@ -248,7 +255,7 @@ class MiddlewareFailure(MiddlewareException):
 
 
 class ModelError(GatewayError):
-    """A call of a chat model failed. `status` is the HTTP status, or `None` without a response; `retryable` is whether a retry may help."""
+    """A call of a chat model failed. `status` is the HTTP status, or `None` without a response; `retryable` is true if a retry may help."""
 
     retry_after_seconds: float | None = None
     """Seconds after which the model's endpoint accepts requests again; `None` if it sent no such time."""
@@ -295,7 +302,7 @@ class AgentInvalidRequestException(AgentError):
 
 
 class UnknownTool(AgentError, KeyError):
-    """The model called tool `name`, which does not exist, and the option `terminate_on_unknown_calls` makes that end the run."""
+    """The model called tool `name`, which does not exist, and the option `terminate_on_unknown_calls` ends the run in this case."""
 
     def __init__(self, name: str | None) -> None:
         super().__init__(f'Error: Requested function "{name}" not found: the model called a tool that this run does not have.')
@@ -349,9 +356,9 @@ class StorageError(GatewayError):
 
 
 class StorageUnusable(StorageError):
-    """The gateway's database or folder does not work. The message names it and the problem, for the operator.
+    """The gateway's database or folder does not work. The message names the database or folder, and the problem, for the operator.
 
-    Callers see `STORAGE_TEXT` instead. `passes` says whether a retry may succeed later, for example when a full disk has space again.
+    Callers see `STORAGE_TEXT` instead. `passes` is true if a retry may succeed later, for example when a full disk has space again.
     """
 
     def __init__(self, message: str, *, passes: bool = True) -> None:
@@ -379,7 +386,7 @@ def text_for_caller(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the class name and message of an exception of code that the operator supplied, such as a Python tool.
+    """Return the class name and message of an exception that the operator's own code, such as a Python tool, has raised.
 
     The caller of this function masks secrets.
     """
@@ -395,9 +402,9 @@ whole process. Ctrl-C still works: the gateway's signal handlers receive it in t
 
 
 def without_exit(error: BaseException, wrap: Callable[[str], GatewayError]) -> Exception:
-    """Return `error` if it is an `Exception`; for another exception, such as `SystemExit`, return `wrap(text)`, where `text` describes it.
+    """Return `error` if it is an `Exception`; otherwise (such as `SystemExit`) return `wrap(text)`; `text` describes `error`.
 
-    A `BaseExceptionGroup` with a single exception inside is replaced by this exception first.
+    If `error` is a `BaseExceptionGroup` with a single exception inside, this rule is applied to the inner exception.
     """
     cause = error if isinstance(error, Exception) else only_cause(error)
     return cause if isinstance(cause, Exception) else wrap(describe_error(cause))

@@ -1,6 +1,7 @@
-"""Names of agent-framework that are different or missing in Moongate. The use of such a name raises an error with a hint.
+"""Names of agent-framework that are different or missing in Moongate. Using one of these names raises an error with a hint.
 
-Used by the module `gateway` for its missing names, and by classes with renamed methods.
+The package `gateway` uses these tables if a program imports a missing name. Classes with renamed methods use them if a program calls an old
+method.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class _Window:
     ) -> CompactionProvider | None:
         """Return a context provider that shortens the conversation before a run (`before`) and the stored messages after it (`after`).
 
-        If both token limits are set, missing strategies have defaults. Return `None` without any strategy.
+        If both token limits are set, strategies that are not given have defaults. Return `None` without any strategy.
         """
         if self._window_tokens is not None and self._output_tokens is not None:
             before = before or ContextWindowCompactionStrategy(

@@ -16,8 +16,8 @@ from types import ModuleType
 def lazy_names(module: str, *, hints: Mapping[str, str] | None = None) -> Callable[[str], object]:
     """Return a `__getattr__` for `module` that imports each name of the module's stub file on first use.
 
-    `__all__` and `dir(module)` list the names of the stub. `hints` maps a name that only agent-framework has to a text, such as the name to
-    use instead, for the error that importing the name raises.
+    `__all__` and `dir(module)` list the names of the stub. `hints` maps names that only agent-framework has to texts, such as the name to
+    use instead. The error for the import of a name contains its text.
     """
     namespace = vars(sys.modules[module])
     origins: dict[str, tuple[str, str]] = {}

@@ -99,8 +99,8 @@ async def through(
 ) -> AsyncGenerator[UpdateT, None]:
     """Run the streaming call `send` inside `middleware` and yield its updates. At the end, `context.result` is the complete response.
 
-    Two functions join updates to a response of the class `whole`: `said` those that `send` yields, and `fold` those that middleware set as
-    the result. Without `said`, `fold` joins both.
+    Two functions join updates to a response of the class `whole`: `said` joins the updates that `send` yields, and `fold` joins updates
+    that middleware set as the result. Without `said`, `fold` joins both.
 
     Raises:
         MiddlewareException: Middleware set a result that is not a response.

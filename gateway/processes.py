@@ -34,7 +34,7 @@ def seal_descriptors() -> None:
 
 
 def _close_range() -> bool:
-    """Mark all file descriptors above 2 close-on-exec with one system call. Return whether that worked; it needs Linux 5.11."""
+    """Mark all file descriptors above 2 close-on-exec with one system call (Linux 5.11 or later). Return whether the call succeeded."""
     try:
         function = ctypes.CDLL(None).close_range
     except AttributeError:

@@ -14,7 +14,10 @@ import threading
 import anyio.to_thread
 
 _LOADING = threading.Lock()
-"""Lock that a thread holds while it imports, because two threads that import modules which import each other would see them incomplete."""
+"""Lock that a thread holds while it imports modules.
+
+Without the lock, two threads could import modules that depend on each other, and each thread would see an incomplete module.
+"""
 
 
 async def load(*modules: str) -> None:

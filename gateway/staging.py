@@ -22,9 +22,9 @@ FeatureStageName = Literal["experimental", "release_candidate"]
 class ExperimentalFeature(StrEnum):
     """Ids of experimental features, which may change in any release.
 
-    `@experimental(feature_id=ID)` marks the classes and functions of a feature; warnings about their use contain the id. An id with a
-    description marks such a feature of Moongate. The others are ids of agent-framework: in Moongate, these features are stable, and their
-    use does not warn.
+    `@experimental(feature_id=ID)` marks the classes and functions of a feature; warnings about their use contain the id. The ids that have
+    a description are experimental features of Moongate. The other ids are agent-framework's: in Moongate, these features are stable, and
+    using them issues no warning.
     """
 
     AGENT_HOOKS = "AGENT_HOOKS"
@@ -67,11 +67,14 @@ _EXPERIMENTAL_NOTE = "\n\nExperimental: may change or be removed in any release.
 _CANDIDATE_NOTE = "\n\nRelease candidate: expect only small corrections."
 
 _warned: set[tuple[type[Warning], str]] = set()
-"""Category and feature id of the warnings issued so far. At module level, because each warning is issued once per process."""
+"""Category and feature id of the warnings issued so far. The set is global, because each warning is issued once per process."""
 
 
 def experimental(*, feature_id: ExperimentalFeature | str) -> Callable[[StagedT], StagedT]:
-    """Return a decorator that marks a class or function as experimental: its first use warns, except for a `typing.Protocol` class."""
+    """Return a decorator that marks a class or function as experimental.
+
+    The first use of the class or function issues a warning. A `typing.Protocol` class issues no warning.
+    """
     return _stage("experimental", feature_id, _EXPERIMENTAL_NOTE, ExperimentalWarning)
 
 

@@ -87,14 +87,13 @@ class Agent(BaseAgent, Generic[OptionsT]):
         """Configure the agent; nothing runs yet.
 
         Context providers run in list order before a run and in reverse order after it. `middleware` mixes agent, chat and function
-        middleware; the first item is the outermost. `tools` takes plain functions and tool sources such as `MCPTool`; a source
-        contributes the tools that it has when a run starts. The caller closes its sources, unless it enters the agent with
-        `async with`. Options of a run override `default_options`; loop limits in those options override
-        `function_invocation_configuration`.
+        middleware; the first item is the outermost. `tools` takes plain functions and tool sources such as `MCPTool`; a source contributes
+        the tools that it has when a run starts. The caller closes the tool sources, unless it enters the agent with `async with`. Options
+        of a run override `default_options`; loop limits in the options override `function_invocation_configuration`.
 
-        With `require_per_service_call_history_persistence`, the agent's history providers load before and store after each model
-        call instead of once per run, so a run that fails keeps its completed calls. A conversation that the model's provider stores
-        is then rejected, unless `store` is set.
+        With `require_per_service_call_history_persistence`, the agent's history providers load before and store after each model call
+        instead of once per run, so a run that fails keeps its completed calls. In this mode, a run fails if the model's provider stores the
+        conversation and the option `store` is not set.
 
         Raises:
             TypeError: `client` is not a chat client.
@@ -439,8 +438,8 @@ class _AgentRun:
     def _providers(self) -> list[ContextProvider]:
         """Return the agent's context providers.
 
-        If the agent has none, an in-memory history provider is added at its first run with a session, so that the session's conversation
-        is stored, unless the model's provider stores it.
+        If an agent without context providers runs with a session, add an in-memory history provider to the agent, so that the session's
+        conversation is stored. Add none if the model's provider stores the conversation.
         """
         agent, context = self._agent, self._context
         if not agent.context_providers and context.session is not None and not self._is_kept_elsewhere(context.session):
@@ -460,7 +459,7 @@ class _AgentRun:
     def _kept_by_provider(self) -> tuple[JsonMapping, bool]:
         """Return the agent's options overridden by the run's options, and whether the model's provider stores the conversation.
 
-        The option `store` decides that, or without the option the chat client's default.
+        The option `store` decides whether the provider stores the conversation. Without the option, the chat client's default applies.
         """
         options = {**self._agent.default_options, **{key: value for key, value in self._context.options.items() if value is not None}}
         stores = options.get("store")

@@ -34,7 +34,7 @@ from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse
 
 MAX_DEPTH = 5
-"""Maximum number of nested agent runs (an agent that calls an agent, and so on); it ends circular calls."""
+"""Maximum number of nested agent runs (an agent that calls an agent, and so on); the limit ends circular calls."""
 
 SKILL_TOOLS = ("skill/search_skills", "skill/load_skill", "skill/read_skill_resource", "skill/run_skill_script")
 
@@ -90,7 +90,7 @@ class AgentRuns:
         return self._to_complete(model_of(agent), await _reported(run, ctx, progress), ctx)
 
     def _inside(self, ctx: CallContext) -> tuple[RunProgress, CallContext]:
-        """Return two objects for the run that serves the call `ctx`: one that reports its progress, and the context of its tool calls.
+        """Return two objects for the run that serves the call `ctx`: the reporter of progress, and the context of the run's tool calls.
 
         Raises:
             AgentError: Agents call each other too deeply.
@@ -158,11 +158,12 @@ class AgentRuns:
         )
 
     async def _tools(self, scopes: Sequence[str] | None, guard: ToolGuard | None) -> Sequence[Tool]:
-        """Return the tools that the agent file names, and the skill tools if it has the key `skills`.
+        """Return the tools that the agent file names. If the file has the key `skills`, add the skill tools.
 
-        With the file's key `narrow-to-skills`, tools that no skill of the file allows are left out. If `guard` is given, it wraps the
-        skill tools that the key `skills` adds, so that policy checks their calls. The description of the tool `load_skill` lists the
-        file's skills, or if the file names no skills, the skills that the caller's `scopes` allow (globs over sources and tools).
+        With the file's key `narrow-to-skills`, tools that no skill of the file allows are left out. If `guard` is given, it wraps the skill
+        tools that the key `skills` adds, so that policy checks their calls. The description of the tool `load_skill` lists the skills that
+        the file names. If the file names no skills, the description lists the skills that the caller's `scopes` (globs over sources and
+        tools) allow.
         """
         file = self._agent.file
         patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]

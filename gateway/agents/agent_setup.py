@@ -1,4 +1,4 @@
-"""`AgentSetup`: configuration and services with which the agent of an agent file runs. `AgentServices`: services that all agents share.
+"""`AgentSetup`: the configuration and services of one agent that an agent file defines. `AgentServices`: services that all agents share.
 
 Used by `tool` and `agent_runs`.
 """
@@ -32,7 +32,7 @@ class SkillTexts(Protocol):
         ...
 
     def allowed_tools(self, names: Sequence[str]) -> Sequence[JsonValue]:
-        """Return, for each skill, the value of the field `allowed-tools` in its file, by which an agent's tools can be restricted."""
+        """Return the value of the field `allowed-tools` of each skill's file. An agent can be restricted to these tools."""
         ...
 
 
@@ -55,7 +55,7 @@ class AgentServices:
     roots: RootJudge | None = None
     """Decides which folders a model may access; `None` allows every folder."""
     guards: ToolGuards | None = None
-    """Wraps tools that agents add themselves, so that policy checks the calls; `None` outside a gateway."""
+    """Provides the policy checks for calls of tools that agents define themselves; `None` outside a gateway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class AgentSetup:
 
 
 def files_of(agent: AgentDefinition, shared: AgentServices) -> tuple[FileAccess, Path] | None:
-    """Return an agent's settings for file access and the folder to which their `root` is relative; `None` if it has no access to files.
+    """Return an agent's file access settings and the folder to which the path `root` is relative; `None` if the agent has no file access.
 
-    The settings are the key `files` of the agent file, or by default of the settings for all agents.
+    The agent file's key `files` contains the settings. Without this key, the settings for all agents apply.
     """
     if agent.file.files is not None:
         return agent.file.files, agent.path.parent

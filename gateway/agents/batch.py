@@ -163,8 +163,9 @@ class ToolBatch:
     def _read(self, tool: Tool, call: Content) -> tuple[JsonObject, ValueError | None, ArgumentsRefused | None]:
         """Return three values: the call's arguments, the error if they cannot be parsed, and the error if they do not fit the parameters.
 
-        Arguments of a Python function are converted to the types of its parameters, for function middleware and for functions that take
-        the call's context. Other arguments are returned as the model wrote them; the gate receives them in this form.
+        Arguments of a Python function are converted to the types of its parameters if the run has function middleware, or if the function
+        takes the call's context. Other arguments are returned as the model wrote them; the gate (authorization, approvals, limits) receives
+        them in this form.
         """
         try:
             arguments = read_arguments(call.arguments)
@@ -225,7 +226,7 @@ class ToolBatch:
     def _guarded(self, function: Tool) -> Tool:
         """Return `function` wrapped so that the gate (authorization, approvals, limits) checks its calls.
 
-        It is wrapped for each call, because middleware may have replaced the tool that the model called.
+        The tool is wrapped for each call, because middleware may have replaced the tool that the model called.
 
         Raises:
             PolicyDenied: Policy hides the tool.
@@ -238,7 +239,7 @@ class ToolBatch:
         return behind[0]
 
     def _failure(self, tool: Tool, call_id: str, error: BaseException) -> Content:
-        """Return the tool result for a failed call: a text for the model, and the exception's text in a field that is not sent to it."""
+        """Return the tool result for a failed call: a text for the model, and the exception's text in a field hidden from the model."""
         detailed = self.options.include_detailed_errors
         cause = cause_of(error)
         if isinstance(error, ArgumentsRefused):

@@ -1,8 +1,9 @@
-"""`CallHistory`: history providers that load and store around each model call instead of once per run. Created by `Agent`.
+"""`CallHistory`: lets history providers load and store messages around each model call instead of once per run. Created by `Agent`.
 
-The first model call receives the messages that the providers loaded before the run. Before each later call the history providers load
-again, so the model receives the stored conversation. After the first call, its input (the user's messages) and its answer are stored; after
-a later call, the tool results and its answer. Tool results since the last model call are stored even if the run fails or is cancelled.
+The first model call receives the messages that the providers loaded before the run. Before each later call the history providers load the
+messages again, so the model receives the stored conversation. After the first call, the user's messages and the answer are stored; after
+each later call, the tool results and the answer are stored. Tool results since the last model call are stored even if the run fails or is
+cancelled.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ CLEANUP_SECONDS = 5.0
 class CallHistory:
     """Loads and stores the messages of one run around each model call.
 
-    The run loop calls `recall` and `answered`; `Agent` adds each update and closes the history at the end.
+    The run loop calls `recall` before each model call, and `answered` after it. `Agent` adds each update, and closes the history at the
+    end.
     """
 
     def __init__(self, agent: BaseAgent, session: AgentSession, around: SessionContext, *, is_kept_elsewhere: bool) -> None:

@@ -92,7 +92,10 @@ class FunctionInvocationLayer(Generic[OptionsT]):
 
 @dataclass(frozen=True, slots=True)
 class _NextClient:
-    """Chat client that the run loop calls for each model call; `get_response` is that of the class that `FunctionInvocationLayer` wraps."""
+    """Chat client that the run loop calls for each model call.
+
+    `get_response` is the method of the class that `FunctionInvocationLayer` wraps.
+    """
 
     get_response: Callable[..., Any]
     model: str

@@ -43,7 +43,7 @@ SUMMARY_KEY = "summary"
 TURN_KEY = "turn"
 """Key in a session's state: the id of the step of a durable task (which survives restarts) that stored the session's last turn, if any.
 
-After a restart, the repeated step finds its own id there if its turn is already stored.
+After a restart, the repeated step finds its own id under this key if its turn is already stored.
 """
 
 _KEPT_ID = "session"
@@ -174,7 +174,8 @@ class Conversations:
     ) -> AsyncGenerator[Conversation]:
         """Lock a session between a caller and an agent until the `async with` block ends. With `session_id` `new`, create a session.
 
-        In a durable task (`durable`) that was killed and restarted, `new` is the session that the task created before.
+        If a durable task (`durable`, a call that continues after a restart) was killed and restarted, `new` selects the session that the
+        task created before.
 
         Raises:
             NotFound: The session does not exist, has expired, or belongs to another caller.

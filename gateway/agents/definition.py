@@ -78,9 +78,9 @@ class KeepingCompaction(_Part):
     """Send only the newest part of a long conversation to the model."""
 
     strategy: Literal["sliding-window", "tool-results", "tool-calls"]
-    """`sliding-window` drops older turns, `tool-calls` drops older tool calls, `tool-results` summarizes older tool results in a line."""
+    """`sliding-window` drops older turns, `tool-calls` drops older tool calls, `tool-results` replaces each older tool call by a line."""
     keep: int = Field(default=20, ge=1)
-    """Number of the newest groups to send; a group is a message, or a tool call with its results."""
+    """Number of newest groups that stay. A group is a message, or a tool call with its results; only `sliding-window` counts messages."""
 
 
 class SummaryCompaction(_Part):
@@ -105,7 +105,7 @@ class RemoteAgent(_Part):
     ag_ui: str | None = Field(default=None, alias="ag-ui")
     """URL of an AG-UI endpoint."""
     headers: dict[str, str] = Field(default_factory=dict)
-    """HTTP headers of every request; `${VAR}`, `${file:PATH}` and `${keyring:SERVICE/USER}` are replaced, and their values are secrets."""
+    """HTTP headers of every request; `${VAR}`, `${file:PATH}` and `${keyring:SERVICE/USER}` are replaced by the secrets that they name."""
 
     @model_validator(mode="after")
     def _check(self) -> RemoteAgent:
@@ -145,7 +145,7 @@ class Security(FlowSecurity):
 
 
 class MemoryKey(_Part):
-    """Memory beyond a session: messages of callers are stored, and those that match a later task are put before it."""
+    """Memory beyond a session: messages of callers are stored, and stored messages that match a later task are put before the task."""
 
     embedding: str = "openai:text-embedding-3-small"
     """Embedding model, as `openai:NAME`; it is called at the endpoint of the agents' models."""
@@ -172,7 +172,7 @@ class LoopLimits(_Part):
     """Send the texts of unexpected exceptions in tools to the model."""
 
     def to_limits(self, *, by_alias: bool = False) -> JsonObject:
-        """Return the limits that the file sets, by their names in `LoopOptions`, or with `by_alias` by their keys in the file."""
+        """Return the limits that the agent file sets, named as in `LoopOptions`; with `by_alias`, named as in the file."""
         values = self.model_dump(exclude_none=True, by_alias=by_alias)
         if not by_alias and "max_consecutive_errors" in values:
             values["max_consecutive_errors_per_request"] = values.pop("max_consecutive_errors")
@@ -193,23 +193,24 @@ class AgentFile(_Part):
     """The frontmatter of an agent file; the body below it contains the agent's instructions."""
 
     name: str
-    """Name of the agent: letters, digits, `_` and `-`, at most 50. Default: the file's name."""
+    """Name of the agent: at most 50 letters, digits, `_` and `-`. Default: the file's name."""
     description: str
     """What the agent does and when to use it; clients select agents by this text."""
     model: str = "auto"
     """Model of the agent: `openai:NAME` (Responses API), `openai-chat:NAME` (Chat Completions API) or `auto`.
 
-    `auto` uses the endpoint that `OPENAI_API_KEY` or `OPENAI_BASE_URL` configures, and without one the model of the connected client."""
+    `auto` uses the endpoint that `OPENAI_API_KEY` or `OPENAI_BASE_URL` configures. If neither variable is set, `auto` uses the model of the
+    connected client."""
     tools: list[str] = Field(default_factory=list)
     """Tools that the agent may call, as `<source>/<glob>`: `docs/read_*`, `agent/editor`, `function/now`. Default: none."""
     skills: list[str] = Field(default_factory=list)
-    """Names of skills that the instructions describe; the agent loads them with the skill tools."""
+    """Names of skills. The gateway describes the skills in the agent's instructions, and the agent loads them with the skill tools."""
     narrow_to_skills: bool = Field(default=False, alias="narrow-to-skills")
     """Remove tools that no skill in `skills` lists in `allowed-tools`; a skill without that field allows all tools."""
     max_turns: int = Field(default=12, ge=1, le=200, alias="max-turns")
     """Maximum number of model calls in one run; the last call is made without tools."""
     remote: RemoteAgent | None = None
-    """Address of an agent that runs elsewhere. It has its own model and tools, and an A2A agent its own instructions."""
+    """Address of an agent that runs elsewhere. The remote agent has its own model and tools; an A2A agent also has its own instructions."""
     loop: LoopLimits = Field(default_factory=LoopLimits)
     """Limits of a run's loop of model and tool calls, besides `max-turns`."""
     middleware: MiddlewareEntries = Field(default_factory=list[MiddlewareEntry])
@@ -221,15 +222,15 @@ class AgentFile(_Part):
     attachments: bool = True
     """Whether callers may attach images, audio, files and links to a task."""
     output: JsonObject | None = None
-    """JSON Schema of the agent's answer, which must then be a JSON object; the agent's tool returns it as structured content."""
+    """JSON Schema of the agent's answer. With a schema, the answer must be a JSON object; the tool returns it as structured content."""
     history: Literal["database", "none"] = "database"
-    """Whether callers may have sessions with the agent, which the gateway's database stores."""
+    """Whether callers may have sessions (conversations of several calls) with the agent. The gateway's database stores the sessions."""
     session_ttl: float | None = Field(default=None, gt=0, alias="session-ttl")
     """Seconds after the last turn until a session is deleted. Default: `sessions.ttlSeconds` of the configuration."""
     compaction: Compaction | None = None
     """How a long conversation is shortened for the model. Default: not at all."""
     memory: MemoryKey | None = None
-    """Memory beyond a session: stores messages of callers, and adds those that match a later task."""
+    """Memory beyond a session: stores messages of callers, and puts stored messages that match a later task before the task."""
     context_providers: list[str] = Field(default_factory=list, alias="context-providers")
     """Custom context providers, as `module:name` of an object or a factory; they run in this order."""
     task: TaskSupport = "optional"
@@ -294,7 +295,7 @@ class AgentDefinition:
 
     @property
     def run_entry(self) -> RunEntry | None:
-        """The entry that a person must accept (`moongate lock --accept`) before the file's Python code is imported; `None` without code."""
+        """The entry for `moongate lock --accept`, with which a person accepts the import of the file's Python code; `None` without code."""
         names = self.file.python_references
         content: JsonObject = {"file": self.file.model_dump(mode="json", exclude_defaults=True), "instructions": self.instructions}
         return file_entry(f"agent/{self.file.name}", self.path, content, names) if names else None
@@ -345,7 +346,7 @@ def _own_keys(header: JsonObject, path: Path, notes: list[str]) -> JsonObject:
 
 
 def _plain(name: str, value: JsonValue) -> JsonValue:
-    """Convert a map `{name: enabled}` under the key `tools`, as other programs write it, to the list of enabled tools."""
+    """Convert a map `{name: enabled}`, the form in which other programs write the key `tools`, to the list of enabled tools."""
     if name == "tools" and isinstance(value, dict):
         return [key for key, on in cast("JsonObject", value).items() if on]
     return value

@@ -69,7 +69,7 @@ async def root_refusal(root: Path, access: Access, roots: RootJudge | None) -> s
 
 
 def security_provider(security: FlowSecurity) -> ContextProvider:
-    """Return the context provider that restricts tool calls after a run has read untrusted content, by the key `security` of an agent.
+    """Return the context provider that restricts tool calls after a run has read untrusted content. `security` is the agent file's key.
 
     If no person can approve a restricted call during the run, the call is refused, because a run in the gateway cannot end with an
     approval request and continue later.
@@ -115,7 +115,7 @@ def memory_provider(memory: MemoryKey, agent: str, models: ModelResolver, conver
 def loop_middleware(until: LoopUntil, judge: SupportsChatGetResponse, report: Callable[[str], Awaitable[None]]) -> AgentMiddleware:
     """Return the middleware for the key `loop-until`, which repeats a run until a judge model finds the task done.
 
-    The middleware sends a progress message about each repetition with `report`.
+    Before each repetition, the middleware passes a progress message to `report`.
     """
     from gateway.agents.middleware.judge import next_message_after_verdict
     from gateway.agents.middleware.loop import AgentLoopMiddleware

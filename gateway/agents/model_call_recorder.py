@@ -1,6 +1,6 @@
 """`RecordModelCalls`: records an agent's model calls in a durable task (a call that continues after a restart of the gateway).
 
-A completed model call is not made, and paid for, a second time.
+After the restart, completed model calls are not repeated, so they are paid for only once.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class RecordModelCalls(ChatMiddleware):
     """
 
     def __init__(self, ctx: CallContext, durable: DurablePort, *, is_remote_agent: bool = False) -> None:
-        """`ctx` is the call that the run serves; `durable` is the step log of that call's durable task.
+        """Store the call that the run serves (`ctx`), and the step log (stored steps) of the durable task of the call (`durable`).
 
-        With `is_remote_agent`, the chat client calls a remote agent instead of a model. The agent's runs may have effects, so a person
-        decides whether an interrupted call is repeated.
+        With `is_remote_agent`, the chat client calls a remote agent instead of a model. Runs of the remote agent may have effects, so a
+        person decides whether an interrupted call is repeated.
         """
         self._ctx = ctx
         self._durable = durable

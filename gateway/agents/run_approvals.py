@@ -4,7 +4,8 @@ A run that needs approvals ends with the requests; the answers arrive as content
 need an approval become requests. The other calls of the same model answer are stored in the session and executed with the approved calls.
 An answer counts only if its session recorded the request.
 
-Every request and every answer is logged, without arguments, because a conversation that a model provider stores does not contain them.
+Every request and every answer is logged, without arguments, because a conversation that a model provider stores contains neither requests
+nor answers.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ def needs_approval(tool: Tool | None) -> bool:
 def request_approvals(
     calls: Sequence[Content], tools: Sequence[Tool], caller_tools: frozenset[str], session: SessionData | None
 ) -> list[Content]:
-    """Return the approval requests for the tool calls of one model answer, of which at least one needs an approval.
+    """Return the approval requests for the tool calls of one model answer; at least one of the calls must need an approval.
 
-    The calls that need none are stored in the session, and executed once a person has answered a request of this answer. Without a
-    session, they become requests, too. Calls of `caller_tools`, which the caller executes, always become requests.
+    Calls that need no approval are stored in the session, and executed once a person has answered one of the requests. Without a session,
+    these calls become requests, too. Calls of `caller_tools`, which the caller executes, always become requests.
     """
     by_name = {tool.definition.name: tool for tool in tools}
     shown: list[Content] = []
@@ -162,7 +163,7 @@ def restore_calls(messages: list[Message]) -> None:
 
 
 def close_open_calls(messages: list[Message]) -> None:
-    """Add an error result for every tool call without a result, because model providers reject a conversation with such a call."""
+    """Add an error result for every tool call without a result, because model providers reject conversations with unanswered calls."""
     done = {c.call_id for m in messages for c in m.contents if c.type == "function_result"}
     for index in range(len(messages) - 1, -1, -1):
         missing = [c for c in messages[index].contents if c.type == "function_call" and c.call_id not in done]
@@ -172,10 +173,10 @@ def close_open_calls(messages: list[Message]) -> None:
 
 
 def _has_call(messages: Sequence[Message], index: int, call_id: str | None) -> bool:
-    """Return whether the conversation contains the tool call `call_id`, whose approval the message at `index` requests.
+    """Return whether the conversation contains the tool call `call_id`, for which the message at `index` requests approval.
 
-    It is searched backwards from that message, then forwards. Each search stops at a result with this call id, because some models reuse
-    call ids, so that a call beyond it is another call.
+    The search goes backwards from the message at `index`, then forwards. In each direction, the search stops at a result with the id
+    `call_id`: some models reuse call ids, and a call beyond the result is a different call.
     """
     for part in (messages[: index + 1][::-1], messages[index + 1 :]):
         for message in part:

@@ -29,8 +29,9 @@ AgentStream = ResponseStream[AgentResponseUpdate, AgentResponse]
 class AgentContext:
     """One run of an agent, passed to agent middleware.
 
-    Middleware may assign every field except `agent` and `stream` before it awaits `call_next`, and `result` afterwards. `result` is an
-    `AgentResponse`, or with `stream` a `ResponseStream` that has not been read yet, which the `stream_*_hooks` can change.
+    Before middleware awaits `call_next`, it may assign every field except `agent` and `stream`; afterwards, it may assign `result`.
+    `result` is an `AgentResponse`. If `stream` is true, `result` is a `ResponseStream` that has not been read yet, and the `stream_*_hooks`
+    can change what the stream yields.
     """
 
     agent: BaseAgent
@@ -52,12 +53,12 @@ class AgentContext:
     stream_transform_hooks: list[Callable[[AgentResponseUpdate], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     """Functions that are applied to each update of a streamed `result`, in order.
 
-    `stream_result_hooks` are applied to its final response, and `stream_cleanup_hooks` are called at the end of the stream.
+    `stream_result_hooks` are applied to the stream's final response, and `stream_cleanup_hooks` are called at the end of the stream.
     """
     stream_result_hooks: list[Callable[[AgentResponse], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     stream_cleanup_hooks: list[Callable[[], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     terminate: bool = False
-    """Set by middleware to skip all middleware inside it and the agent, as in early versions of agent-framework.
+    """Middleware sets this field to skip the inner middleware and the agent, as in early versions of agent-framework.
 
     New middleware raises `MiddlewareTermination` instead.
     """
@@ -66,7 +67,7 @@ class AgentContext:
     loader: Callable[[], Awaitable[dict[str, list[Message]]]] | None = field(default=None, init=False, repr=False)
 
     async def load_history(self) -> dict[str, list[Message]]:
-        """Load the session's earlier messages before the run, and return them by history provider id, in the agent's provider order.
+        """Load the session's earlier messages before the run. Return them by history provider id, in the order of the agent's providers.
 
         The run then uses the messages in `loaded` and does not load them again. A history provider that overrides `before_run` is not
         included, because it loads its messages during the run.
@@ -90,7 +91,7 @@ AgentMiddlewareTypes = AgentMiddleware | Callable[[AgentContext, CallNext], Awai
 """Agent middleware, which wraps the runs of an agent: an object or an async function."""
 
 MiddlewareTypes = AgentMiddlewareTypes | ChatAndFunctionMiddlewareTypes
-"""Agent, chat or function middleware: the types of the items of the argument `middleware` of an agent."""
+"""Type of one item in an agent's argument `middleware`: agent, chat or function middleware."""
 
 
 def agent_middleware(func: FunctionT) -> FunctionT:

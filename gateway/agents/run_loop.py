@@ -117,7 +117,7 @@ def answer_stream(plan: RunPlan) -> AsyncGenerator[ChatResponseUpdate, None]:
 
 
 class _RunLoop(Generic[PartT]):
-    """Executes one run of the loop of model and tool calls, and stores its state."""
+    """Executes one run of the loop of model and tool calls, and stores the state of the run."""
 
     def __init__(self, plan: RunPlan, parts: Updates[PartT]) -> None:
         self._plan = plan
@@ -188,7 +188,7 @@ class _RunLoop(Generic[PartT]):
     def _additional_tools(self) -> list[Tool]:
         """Return the tools of the option `additional_tools`, which may be called although the model does not receive their definitions.
 
-        They are wrapped so that the gate (authorization, approvals, limits) checks their calls.
+        The tools are wrapped, so that the gate (authorization, approvals, limits) checks their calls.
         """
         tools = normalize_tools(self._plan.loop.additional_tools)
         guard = guard_in(self._plan.ctx)
@@ -295,7 +295,7 @@ class _RunLoop(Generic[PartT]):
         return self._updates.own(said, "assistant", message_id, {LIMIT_KEY: limit})
 
     def _limit(self) -> str | None:
-        """Return the limit on tool calls that the run has reached, as text; `None` if it has reached none."""
+        """Return, as text, the limit on tool calls that the run has reached; `None` if the run is within the limits."""
         loop = self._plan.loop
         if loop.max_function_calls is not None and self._executed >= loop.max_function_calls:
             return f"at most {loop.max_function_calls} tool calls"
@@ -331,7 +331,7 @@ class _RunLoop(Generic[PartT]):
         return None
 
     def _follow_conversation(self, answer: ChatResponse) -> None:
-        """If the answer has a conversation id, the model's provider stores the conversation: send only new messages from now on."""
+        """Send only new messages from now on if the answer has a conversation id: the model's provider then stores the conversation."""
         if answer.continuation_token is None:
             self._options.pop("continuation_token", None)
         if answer.conversation_id is None:
@@ -349,7 +349,7 @@ class _RunLoop(Generic[PartT]):
 
 
 def _calls_of(messages: Sequence[Message]) -> list[Content]:
-    """Return the tool calls in a model's answer that have no result in the same answer; of calls with the same id, only the first.
+    """Return the tool calls in a model's answer that have no result in the same answer. Of several calls with one id, return the first.
 
     Only this answer is searched, because some servers reuse call ids in every answer.
     """

@@ -13,7 +13,8 @@ from gateway.types.responses import AgentResponseUpdate
 class RunProgress(PassingCaller):
     """Reports the progress of an agent's run to the client of the call that started the run.
 
-    The run's tools use this object as their caller, so their progress gets new numbers that strictly increase, as MCP requires.
+    The run's tools report progress to this object instead of the client. The object renumbers the reports, because MCP requires that the
+    numbers of a call's progress notifications strictly increase.
     """
 
     def __init__(self, ctx: CallContext) -> None:

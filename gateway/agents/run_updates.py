@@ -42,15 +42,15 @@ class ReplacedAnswer:
 
     start: int
     end: int
-    """`answer` replaces the run's updates from index `start` up to, but not including, `end`."""
+    """Index after the last of the run's updates that `answer` replaces; the first has the index `start`."""
     message_id: str
     answer: ChatResponse
 
 
 def with_replaced(updates: Sequence[PartT], replaced: Sequence[ReplacedAnswer], factory: Updates[PartT]) -> list[PartT]:
-    """Return the updates of a run with the answers that middleware changed after they had been streamed (`replaced`).
+    """Return the updates of a run, with the answers in `replaced` (changed by middleware after streaming) in place of the streamed answers.
 
-    The updates of each such answer are replaced by updates that `factory` creates from the changed answer.
+    `factory` creates the updates of the changed answers.
     """
     result = list(updates)
     for one in reversed(replaced):

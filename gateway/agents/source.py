@@ -1,8 +1,8 @@
 """`AgentSource`: provides the agents of agent files as MCP tools, and their cards (JSON descriptions) as resources.
 
-Entering the source reads the files. A file that cannot be used is listed in `problems`; the other files load. When files change, `app`
-creates a new source with `go_on_from(previous)`: it reuses the agents of unchanged files, and the last usable version of a file that no
-longer loads.
+Entering the source (`async with`) reads the files. A file that cannot be used is listed in `problems`; the other files load. When files
+change, the gateway creates a new source and calls `go_on_from(previous)`. The new source then reuses the agents of unchanged files, and the
+last usable version of a file that no longer loads.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LoadedAgent:
     """Middleware that the configuration adds to all agents (`agents.middleware`)."""
     signature: Signature
     generation: int
-    """How often the Python modules that agent files import had been reloaded when this agent was loaded (`OwnModules.generation`)."""
+    """Number of reloads of the Python modules that agent files import, up to the time this agent was loaded (`OwnModules.generation`)."""
 
     @property
     def name(self) -> str:
@@ -103,11 +103,11 @@ class AgentSource:
         base_dir: Path | None = None,
         settings: AgentSettings | None = None,
     ) -> None:
-        """Configure the source; entering it reads the files. The caller closes `models`.
+        """Configure the source. Entering the source (`async with`) reads the files. The caller closes `models`.
 
-        `environ` resolves secrets of remote agents. Python modules are imported from `base_dir` first. `settings` apply to every
-        agent. `toolbox` contains the tools that agents may name. If it is also a `ResourceBox`, attachments may link resources; if it is
-        a `ToolGuards`, policy checks the calls of tools that agents add themselves. Without `conversations` no agent has sessions.
+        `environ` resolves secrets of remote agents. Python modules are imported from `base_dir` first. `settings` apply to every agent.
+        `toolbox` finds the tools that agent files name. If `toolbox` is also a `ResourceBox`, attachments may link resources. If it is a
+        `ToolGuards`, policy checks the calls of tools that agents define themselves. Without `conversations` no agent has sessions.
         """
         self._paths = list(paths)
         self._base_dir = base_dir or Path.cwd()
@@ -152,7 +152,7 @@ class AgentSource:
         self._shared = dataclasses.replace(self._shared, roots=roots)
 
     def judge_files(self, refusal: Callable[[RunEntry], str | None]) -> None:
-        """Do not import the code of files for which `refusal`, which may block, returns a reason. Call this before entering the source."""
+        """Do not import the code of a file if `refusal` returns a reason; `refusal` may block. Call this before entering the source."""
         self._refusal = refusal
 
     def judge_code(self, rules: FunctionRules) -> None:
@@ -165,7 +165,7 @@ class AgentSource:
         return "agent"
 
     def go_on_from(self, previous: AgentSource) -> None:
-        """Reuse agents that `previous`, a source with this configuration, loaded, if their file is unchanged or does not load any more."""
+        """Reuse an agent of the source `previous`, which has the same configuration, if its file is unchanged or no longer loads."""
         self._previous = previous
 
     async def __aenter__(self) -> AgentSource:
@@ -218,7 +218,7 @@ class AgentSource:
             return None
 
     async def _around(self, before: Mapping[Path, LoadedAgent]) -> list[MiddlewareTypes]:
-        """Return the middleware that `agents.middleware` names; if unchanged, that of the previous source. Raises `AgentError`."""
+        """Return the middleware that `agents.middleware` names; reuse the previous source's if it is unchanged. Raises `AgentError`."""
         written, known = self._shared.settings.middleware, self._previous
         if known is not None and known.generation == self.generation and known.around is not None:
             self.around = known.around
@@ -267,7 +267,7 @@ class AgentSource:
             raise AgentError(f"{where}: {refusal}")
 
     async def _check_roots(self, definition: AgentDefinition, providers: Sequence[ContextProvider]) -> None:
-        """Check every folder on disk that the agent's model can access, and add remarks about a folder that it can only read.
+        """Check every folder on disk that the agent's model can access, and add warnings about folders without write access to `remarks`.
 
         Raises:
             AgentError: A folder is refused.
@@ -292,14 +292,14 @@ class AgentSource:
             raise AgentError(f"{where}: {refusal}")
 
     def _note(self, path: Path, error: AgentError, *, stays: bool = False) -> None:
-        """Log each line of the error's text and add it to `problems`. With `stays`, add that the file's last version is still served."""
+        """Log each line of the error's text and add it to `problems`. With `stays`, append that the file's last version is still served."""
         for line in str(error).splitlines():
             text = still_served(line) if stays else line
             self.problems.append(SourceProblem(str(path), text.removeprefix(f"{path}: ")))
             logger.warning("agent not loaded reason=%s", text)
 
     def file_schemas(self) -> dict[str, dict[str, JsonValue]]:
-        """Return the input schemas of the agents' file tools, for checks of policies, by policy key (`agent/<name>`) and tool name."""
+        """Return the input schemas of the agents' file tools, by policy key (`agent/<name>`) and tool name, to check policies."""
         found: dict[str, dict[str, JsonValue]] = {}
         for definition in self.definitions:
             if (files := files_of(definition, self._shared)) is not None:
@@ -381,7 +381,7 @@ class AgentSource:
         return made
 
     def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
-        """Return a tool that runs agent `name` on a conversation with `tools` that the caller executes; `None` for an unknown agent."""
+        """Return a tool that runs agent `name` on the conversation `messages`; the caller executes `tools`. `None` for an unknown agent."""
         agent = self._tools.get(name)
         return ConversationTool(agent, messages, tools) if agent is not None else None
 

@@ -48,7 +48,7 @@ class AgentTool:
     """A tool that runs the agent of one agent file."""
 
     records_steps = True
-    """Tells a durable task (which continues after a restart) that the agent and its tools record their own steps in the task."""
+    """Always true: the agent and its tools record their own steps in a durable task (a call that continues after a restart)."""
 
     def __init__(self, setup: AgentSetup) -> None:
         """Create the tool of the agent that `setup` describes. The tool does not close the connection `setup.remote`."""
@@ -78,7 +78,7 @@ class AgentTool:
 
     @property
     def definition(self) -> ToolDefinition:
-        """Return the tool's definition. Its arguments are `task` and, as the file allows, `session_id`, `attachments` and model options."""
+        """Return the tool's definition. Arguments: `task` and, if the file allows them, `session_id`, `attachments` and model options."""
         return self._definition
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:

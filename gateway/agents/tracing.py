@@ -58,7 +58,7 @@ def begin_run(agent: Any, messages: Sequence[Message], session: AgentSession | N
 
 
 def finish_run(operation: Operation, response: AgentResponse) -> None:
-    """End the span of an agent's run and update the metrics. `response` is the whole response, or its part before the run failed."""
+    """End the span of an agent's run and update the metrics. If the run failed, `response` contains the part before the failure."""
     operation.add(answered(response.response_id, None, response.finish_reason, response.usage_details))
     if OBSERVABILITY_SETTINGS.enable_sensitive_data:
         operation.add({"gen_ai.output.messages": shown(response.messages, response.finish_reason)})

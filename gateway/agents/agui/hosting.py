@@ -41,7 +41,7 @@ AgentFactory = Callable[[RunAgentInput], SupportsAgentRun | Awaitable[SupportsAg
 
 
 class WebApplication(Protocol):
-    """Interface of a Starlette or FastAPI application, as far as it is needed to serve an agent at a path."""
+    """Interface of a Starlette or FastAPI application: the method with which an agent is served at a path."""
 
     def add_route(self, path: str, route: Any, methods: list[str] | None = None) -> None:
         """Register the request handler `route` for a path."""

@@ -1,6 +1,6 @@
 """`RunEvents`: converts one agent run to AG-UI 1.0 events in the required order (https://docs.ag-ui.com).
 
-It sends nothing itself. At most one text, reasoning passage or tool call is open at a time; starting the next one closes it.
+The caller sends the events. At most one text, reasoning passage or tool call is open at a time; starting the next one closes it.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def keyword_check(*keywords: str, case_sensitive: bool = False) -> EvalCheck:
 
 
 def tool_called_check(*tool_names: str, mode: Literal["all", "any"] = "all") -> EvalCheck:
-    """Return a check that passes if the agent called all of these tools, or with `mode="any"` at least one of them."""
+    """Return a check that passes if the agent called all tools in `tool_names`, or with `mode="any"` at least one of them."""
 
     def check(item: EvalItem) -> CheckResult:
         called = {name for name, _ in _calls_of(item)}

@@ -1,4 +1,4 @@
-"""`EvalResults`: the results of one evaluator, which judged conversations of an agent, item by item; with assertions for tests."""
+"""`EvalResults`: one evaluator's results for each judged item (a conversation of an agent), and assertions about the results for tests."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ class EvalResults:
 
     @property
     def all_passed(self) -> bool:
-        """Whether the evaluation completed, judged at least one item, and no item failed or could not be judged.
+        """Whether the evaluation completed, at least one item was judged, all items could be judged, and no item failed.
 
-        The same must be true for all `sub_results`. A result that has only `sub_results` needs no items of its own.
+        All `sub_results` must meet the same conditions. Results that consist of `sub_results` need no items of their own.
         """
         clean = self.failed == 0 and self._count("errored") == 0 and self.total > 0
         if self.sub_results:

@@ -103,8 +103,8 @@ async def evaluate_agent(
 ) -> list[EvalResults]:
     """Ask an agent the `queries` and judge its responses. Return one result per evaluator.
 
-    If `responses` are given, the agent is not run; they must be its responses to `queries`. `expected_output` and `expected_tool_calls`
-    have one entry per query. With `num_repetitions` each query is asked several times, in new conversations.
+    If `responses` are given, the agent is not run; `responses` must be the agent's responses to `queries`. `expected_output` and
+    `expected_tool_calls` have one entry per query. Each query is asked `num_repetitions` times, in new conversations.
 
     Raises:
         ValueError: The lists differ in length, or there is nothing to judge.

@@ -1,6 +1,7 @@
-"""`EvalItem`: data class with a conversation of an agent to judge, and expectations for it.
+"""`EvalItem`: one conversation of an agent, to be judged by checks and evaluators, with expectations for the answer.
 
-A splitter divides the conversation into query and response: after the last user message, after the first, or by a custom function.
+A splitter (a function) divides the conversation into query and response. Predefined splitters split after the last or after the first user
+message; a custom splitter can split anywhere.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ The `file_access_*` tools read and write files in a folder that is kept between 
 
 
 class FileAccessProvider(ContextProvider):
-    """Context provider that adds up to six tools for the files of a store to an agent's runs.
+    """Context provider that gives an agent up to six tools for the files of a store.
 
     Errors such as bad paths and missing files are returned as text for the model.
     """
@@ -56,7 +56,7 @@ class FileAccessProvider(ContextProvider):
     def written_folders(self) -> Sequence[Path]:
         """The folders on disk to which the model can write: the store's folder, if the store is on disk and `access` permits saving.
 
-        A gateway rejects a folder that contains its own code.
+        A gateway rejects a folder that contains code or configuration that the gateway runs.
         """
         return () if self.store.folder is None or self.access == "read" else (self.store.folder,)
 

@@ -17,7 +17,7 @@ SNIPPET_RADIUS = 50
 """Number of characters before and after a file's first match that its snippet contains."""
 
 MAX_MEMORY_BYTES = 1_073_741_824
-"""Maximum address space of the search process, on platforms that support such a limit."""
+"""Maximum address space of the search process, in bytes, on platforms that support the limit `RLIMIT_AS`."""
 
 
 def scan(pattern: str, files: list[list[str]], max_bytes: int) -> list[dict[str, Any]]:

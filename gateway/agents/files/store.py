@@ -12,14 +12,14 @@ from gateway.agents.files.text_search import SEARCH_SECONDS, FileSearchResult, c
 from gateway.storage.contained_folder import split_path
 
 MAX_FILE_BYTES = 8_388_608
-"""Maximum size of a file that agents may write, read or search; texts for a model are far smaller."""
+"""Maximum size of a file that agents may write, read or search, in bytes (in memory: characters); texts for a model are far smaller."""
 
 MAX_STORE_BYTES = 67_108_864
 """Maximum total size of the files of an `InMemoryAgentFileStore`, in characters."""
 
 
 class AgentFileStore(ABC):
-    """Interface of stores: a folder of text files for agents.
+    """Interface of stores. A store is one folder of text files for agents.
 
     Every method raises `ValueError` for a path that is absolute or leads out of the folder.
     """

@@ -1,4 +1,4 @@
-"""Searches the texts of files for a regular expression, with a time limit that any expression obeys. Also has the result types."""
+"""Searches the texts of files for a regular expression, with a time limit that holds for any expression. Also defines the result types."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SEARCH_SECONDS = 10.0
 """Default time limit of a search, in seconds."""
 
 MAX_SEARCHED_BYTES = 67_108_864
-"""Maximum total size of the texts that one search reads; a search over more files must be narrowed with a file pattern."""
+"""Maximum total size, in characters, of the texts that one search reads. A file pattern narrows a search over more text."""
 
 MAX_FOUND_BYTES = 4_194_304
-"""Maximum total length of the matching lines of one search."""
+"""Maximum total length of the matching lines of one search, in characters; each line counts 40 characters more than its text."""
 
 _SCANNER = Path(__file__).with_name("scan.py")
 

@@ -41,7 +41,9 @@ class ToolApprovalMiddleware(AgentMiddleware):
         source_id: str = DEFAULT_TOOL_APPROVAL_SOURCE_ID,
         auto_approval_rules: Sequence[ToolApprovalRuleCallback] | None = None,
     ) -> None:
-        """Create the middleware. A call that no rule of the session approves is approved if one of `auto_approval_rules` returns true.
+        """Create the middleware.
+
+        If no rule of the session approves a call, the call is approved if a function in `auto_approval_rules` returns true.
 
         `source_id` is the key of the approval state in the session's state.
         """
@@ -125,10 +127,10 @@ class ToolApprovalMiddleware(AgentMiddleware):
             context.messages, context.result = [], None
 
     def _hand_over(self, context: AgentContext, session: AgentSession, state: ToolApprovalState) -> None:
-        """Before a run that calls the model, put the input that was stored for it before the run's messages.
+        """Insert the stored input before the messages of a run that will call the model.
 
-        The stored input is, as one user message, the answers of rules or a person to approval requests; and after it the messages of
-        earlier runs that only showed a queued approval request and did not call the model.
+        The stored input starts with one user message that contains the answers (of rules or a person) to approval requests. After it come
+        the messages of earlier runs that only showed a queued approval request and did not call the model.
         """
         if not state.collected_approval_responses and not state.held_messages:
             return

@@ -57,7 +57,7 @@ class ToolApprovalRule:
 
     @classmethod
     def for_call(cls, call: Content, *, with_arguments: bool) -> ToolApprovalRule:
-        """Return a rule that approves every call of the tool that `call` names, or with `with_arguments` only calls with its arguments."""
+        """Return a rule that approves every call of the tool in `call`, or with `with_arguments` only calls with the same arguments."""
         return cls(call.name or "", canonical_arguments(call) if with_arguments else None, server_label=server_label(call))
 
     def fits(self, call: Content) -> bool:
@@ -138,8 +138,8 @@ class ToolApprovalState:
     def take_answer(self, response: Content) -> bool:
         """Collect the answer to an approval request that a person has seen, and add the rule that the answer creates, if any.
 
-        Return false, and drop the answer, if it matches no such request. The call that is approved is the call in the recorded request, not
-        the call in the answer.
+        Return false, and drop the answer, if it matches no request that a person has seen. The answer applies to the call in the recorded
+        request, not to the call in the answer.
         """
         asked = next((request for request in self.pending_approval_requests if _answers(response, request)), None)
         call = None if asked is None else call_of(asked)

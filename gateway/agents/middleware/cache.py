@@ -97,7 +97,10 @@ class ModelCacheMiddleware(ChatMiddleware):
         self._cache: _Cache[ChatResponse] = _Cache(ttl_seconds, max_entries)
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Set the cached response as the call's result, or call the model and cache its response, a stream after it was read completely."""
+        """Set the cached response as the call's result, or call the model and cache its response.
+
+        The response of a streamed call is cached after the stream was read completely.
+        """
         key = _request_key(context)
         found = self._cache.get(key)
         if found is not None:

@@ -39,7 +39,8 @@ class _Backoff:
 class ModelRetryMiddleware(ChatMiddleware):
     """Chat middleware that retries model calls that failed temporarily (`ModelError.retryable`).
 
-    A streamed call is retried only before its first update was yielded. A chat client that retries by itself does so within each attempt.
+    A streamed call is retried only if it fails before its first update. If the chat client retries, too, its retries are part of one
+    attempt.
     """
 
     def __init__(self, *, attempts: int = 3, base_seconds: float = 0.5, max_seconds: float = 20.0) -> None:
@@ -99,9 +100,9 @@ _FINAL = (PolicyDenied, ArgumentsRefused, UserInputRequired, MiddlewareException
 class ToolRetryMiddleware(FunctionMiddleware):
     """Function middleware that retries tool calls that raised an exception, if the tool may be called more than once.
 
-    A tool may be called again if its name matches one of the globs `tools`, or with `trust_annotations` if it has a `readOnlyHint` or
-    `idempotentHint`. Exceptions that would recur, such as refusals by policy, are not retried. Neither are error results, because
-    the model reacts to them.
+    A tool may be called again if its name matches one of the globs `tools`. With `trust_annotations`, tools with a `readOnlyHint` or
+    `idempotentHint` may be called again, too. Exceptions that would recur, such as refusals by policy, are not retried. Error results are
+    not retried, because the model reacts to them.
     """
 
     def __init__(

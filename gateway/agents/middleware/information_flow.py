@@ -1,8 +1,8 @@
 """Information-flow control: labels tool results, and allows or refuses later calls by the labels. `SecureAgentConfig` adds it to an agent.
 
 A label states whether content is trusted and who may see it. The label of a conversation combines the labels of all its tool results, and
-is stored in the session. `policy.labels` judges the calls. The API is agent-framework's, except for its variables, which hide untrusted
-content from the model and are not supported.
+is stored in the session. `policy.labels` judges the calls. The API is agent-framework's. Agent-framework's variables, which hide untrusted
+content from the model, are not supported.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CONTEXT_LABEL_KEY = "context_label"
 """Key in the metadata of a tool call: the security label of the conversation before the call."""
 
 MAX_AUDIT_ENTRIES = 1000
-"""Maximum number of violations that `get_audit_log` returns, the newest; the log contains all."""
+"""Maximum number of violations that `get_audit_log` returns; older ones are dropped. The Python logger records every violation."""
 
 
 class LabelTrackingFunctionMiddleware(FunctionMiddleware):
@@ -72,7 +72,7 @@ class LabelTrackingFunctionMiddleware(FunctionMiddleware):
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
         """Execute a tool call, and combine the label of its result with the conversation's label.
 
-        A failed call counts, because the text of its error is content, too. A call that policy refused does not count.
+        The result of a failed call is labelled, too, because the text of its error is content. A call that policy refused changes no label.
         """
         before = self.label_of(context)
         context.metadata[CONTEXT_LABEL_KEY] = before
@@ -123,8 +123,8 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
     ) -> None:
         """Create the middleware. With `approval_on_violation`, a person is asked to approve a call that violates the rules.
 
-        Without `approval_on_violation`, such a call is refused, or if `block_on_violation` is false, only logged. If no person can be asked
-        during the run, the run ends with the approval request, or if `may_end_run` is false, the call is refused.
+        Without `approval_on_violation`, the call is refused, or only logged if `block_on_violation` is false. If no person can be asked
+        during the run, the run ends with the approval request; if `may_end_run` is false, the call is refused instead.
         """
         given = rules or FlowRules()
         allowed = (*given.accepts_untrusted, *(allow_untrusted_tools or ()))
@@ -193,7 +193,7 @@ class SecureAgentConfig(ContextProvider):
     ) -> None:
         """Create two middleware: one labels tool results by `rules`, the other allows or refuses later calls by the labels and `rules`.
 
-        The other arguments say what happens to a call that violates the rules (see `PolicyEnforcementFunctionMiddleware`).
+        The other arguments decide what happens to a call that violates the rules (see `PolicyEnforcementFunctionMiddleware`).
         """
         super().__init__(source_id or self.DEFAULT_SOURCE_ID)
         self.label_tracker = LabelTrackingFunctionMiddleware(rules=rules)

@@ -65,7 +65,7 @@ def judge_predicate(client: object, instructions: str) -> Callable[..., Awaitabl
 
 
 def read_verdict(text: str) -> JudgeVerdict:
-    """Parse the answer of a judge model as JSON, or else by the text `VERDICT: …` in it. Any other answer means "not answered"."""
+    """Parse the answer of a judge model as JSON, or else search the answer for `VERDICT: …`. Any other answer means "not answered"."""
     try:
         found: JsonObject = json.loads(text)
         return JudgeVerdict.model_validate(found)

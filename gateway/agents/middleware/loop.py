@@ -1,7 +1,7 @@
 """`AgentLoopMiddleware`: runs an agent repeatedly until its task is done. The API is agent-framework's.
 
-A predicate decides whether to run again: a function, a judge model (`with_judge`), a todo list or background tasks. Each run adds an entry
-to a progress log, which the next run receives.
+A predicate decides whether the agent runs again. It can be any function, or depend on a judge model (`with_judge`), a todo list or
+background tasks. Each run adds an entry to a progress log, which the next run receives.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _LoopState:
 
     original: list[Message]
     snapshot: JsonObject | None
-    """With `fresh_context`: JSON form of the session before the loop, from which each run starts. Otherwise `None`."""
+    """JSON form of the session before the loop, to which each run resets the session; `None` without `fresh_context`."""
     iteration: int = 0
     progress: list[str] = field(default_factory=lambda: list[str]())
     feedback: str | None = None
@@ -59,25 +59,27 @@ class _LoopState:
 
 @dataclass(eq=False, repr=False)
 class AgentLoopMiddleware(AgentMiddleware):
-    """Agent middleware that repeats the agent's run while `should_continue` returns true. A request for input to a person ends the loop.
+    """Agent middleware that repeats the agent's run while `should_continue` returns true.
 
-    After each run it checks `max_iterations`, then `should_continue`, then logs progress. The constructor raises `ValueError` if
-    `max_iterations` is less than 1.
+    The loop also ends if a run requests input from a person.
+
+    After each run, the middleware checks `max_iterations`, then `should_continue`, then adds an entry to the progress log. The constructor
+    raises `ValueError` if `max_iterations` is less than 1.
     """
 
     should_continue: LoopCallable
-    """Returns a bool, or a bool and a text, which `next_message` and `record_feedback` receive as `feedback`."""
+    """Predicate: returns a bool, or a bool and a text. `next_message` and `record_feedback` receive the text as `feedback`."""
     _: KW_ONLY
     max_iterations: int | None = DEFAULT_MAX_ITERATIONS
     """Maximum number of runs; `None` for no limit."""
     next_message: LoopCallable | None = None
     """Function that returns the input of the next run. If it returns `None`, the next run gets the same messages as the last one."""
     record_feedback: LoopCallable | None = None
-    """Returns the run's entry for the progress log; by default the entry is the response's text."""
+    """Function that returns the run's entry for the progress log. By default, the entry is the response's text."""
     inject_progress: bool = True
-    """Whether the log is put before the next input, as a user message. With a session, this is only the log's last entry."""
+    """Whether the progress log is put before the next input, as a user message. With a session, only its last entry is put there."""
     fresh_context: bool = False
-    """Whether each run starts from the original messages and the session as it was before the loop, with the whole log."""
+    """Whether each run starts from the original messages, the session's state before the loop, and the whole progress log."""
     return_final_only: bool = False
     """Whether earlier runs are omitted from the response. A stream contains all runs; its final response is that of the last run."""
     additional_instructions: str | None = None
@@ -98,10 +100,10 @@ class AgentLoopMiddleware(AgentMiddleware):
         next_message: LoopCallable | None = None,
         fresh_context: bool = False,
     ) -> Self:
-        """Return a loop that repeats an agent's run until a judge, a second chat client, finds that the user's request was answered.
+        """Return middleware that repeats an agent's run until a judge (a second chat client) finds that the user's request was answered.
 
-        The agent receives `criteria`, and so does the judge if its `instructions` contain `{{criteria}}`. The input of the
-        next run is the judge's reasons, or if `next_message` is given, what this function returns.
+        The agent receives `criteria`. The judge receives them, too, if `instructions` contain `{{criteria}}`. The input of the next run is
+        the judge's reasons, or if `next_message` is given, the return value of `next_message`.
         """
         told = (instructions or DEFAULT_JUDGE_INSTRUCTIONS).replace(CRITERIA_PLACEHOLDER, criteria_for_judge(criteria))
         return cls(
@@ -174,8 +176,8 @@ class AgentLoopMiddleware(AgentMiddleware):
     async def _goes_on(self, context: AgentContext, at: _LoopState, result: AgentResponse) -> bool:
         """Return whether to run the agent again, and add an entry for the last run to the progress log.
 
-        Return false if the limit of runs is reached, if the predicate returns false, or if the run requested input from a person. Only in
-        the last case, no entry is added.
+        Return false if the maximum number of runs is reached, or if the predicate returns false. If the run requested input from a person,
+        return false and add no entry.
         """
         at.iteration += 1
         at.feedback = None
@@ -215,7 +217,10 @@ class AgentLoopMiddleware(AgentMiddleware):
 
 
 def todos_remaining(provider: Any) -> LoopCallable:
-    """Return a predicate for `AgentLoopMiddleware` that is true while the session's todo list of this `TodoProvider` has open items."""
+    """Return a predicate for `AgentLoopMiddleware` that is true while the session's todo list in `provider` has open items.
+
+    `provider` is a `TodoProvider`.
+    """
 
     async def goes_on(*, session: AgentSession | None = None) -> bool:
         if session is None:
@@ -227,9 +232,9 @@ def todos_remaining(provider: Any) -> LoopCallable:
 
 
 def background_tasks_running(provider: Any) -> LoopCallable:
-    """Return a predicate for `AgentLoopMiddleware` that is true while the session has running tasks of this `BackgroundAgentsProvider`.
+    """Return a predicate for `AgentLoopMiddleware` that is true while the session has running tasks of `provider`.
 
-    Set `max_iterations`, too, because the agent runs again as long as a task runs.
+    `provider` is a `BackgroundAgentsProvider`. Set `max_iterations`, too, because the agent runs again as long as a task runs.
     """
 
     def goes_on(*, session: AgentSession | None = None) -> bool:

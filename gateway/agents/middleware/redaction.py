@@ -1,7 +1,8 @@
 """`RedactionMiddleware`: replaces personal data in model requests by placeholders, and restores it in the answers.
 
-A detector function finds personal data. The default uses the package `datafog-core` (extra `pii`): compiled patterns and check digits,
-linear time, no network access. To find names and addresses, pass a detector that uses a language model.
+A detector function finds personal data. The default detector uses the package `datafog-core` (extra `pii`), which compares text with
+compiled patterns and verifies check digits, in linear time and without network access. To find names and addresses, pass a detector that
+uses a language model.
 """
 
 from __future__ import annotations
@@ -172,8 +173,8 @@ def _in_json_text(text: str, change: Callable[[str], str]) -> str:
 async def _restored(inner: ChatStream, values: _Values) -> AsyncGenerator[ChatResponseUpdate, None]:
     """Yield the updates of a model's stream with placeholders replaced by the original values.
 
-    The end of a text that may be the start of a placeholder is withheld until the next update. Tool calls, whose arguments are streamed in
-    pieces, are yielded complete at the end.
+    If the end of a text may be the start of a placeholder, it is withheld until the next update. Tool calls, whose arguments are streamed
+    in pieces, are yielded complete at the end of the stream.
     """
     held = ""
     calls: list[ChatResponseUpdate] = []

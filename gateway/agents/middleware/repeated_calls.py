@@ -14,8 +14,8 @@ from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddlewa
 class RepeatedCallMiddleware(FunctionMiddleware):
     """Function middleware that refuses a tool call after `max_repeats` calls with the same arguments in one run of an agent.
 
-    The model receives the refusal as text. Call number `end_after` ends the run. Calls are counted whatever their results. Tools
-    in `except_tools` are not counted, such as tools that are called repeatedly to poll a state.
+    The model receives the refusal as text. Call number `end_after` ends the run. Failed calls are counted, too. Tools in `except_tools` are
+    not counted, such as tools that are called repeatedly to poll a state.
     """
 
     def __init__(self, max_repeats: int = 3, *, end_after: int | None = 6, except_tools: tuple[str, ...] = ()) -> None:

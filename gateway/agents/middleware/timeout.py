@@ -21,7 +21,9 @@ class ModelTimeoutMiddleware(ChatMiddleware):
     """Chat middleware that fails a model call that takes too long, with a retryable `ModelError`."""
 
     def __init__(self, seconds: float) -> None:
-        """Limit each model call to `seconds`. For a stream, this is the time to its end, without pauses in which the caller does not read.
+        """Limit each model call to `seconds`.
+
+        For a stream, the limit applies to the total time in which the caller waits for updates, up to the end of the stream.
 
         Raises:
             ValueError: `seconds` is not positive.
@@ -65,7 +67,7 @@ class ModelTimeoutMiddleware(ChatMiddleware):
 class ToolTimeoutMiddleware(FunctionMiddleware):
     """Function middleware that fails a tool call that takes too long. The model receives the error as the call's result.
 
-    Time for which the call waits for a person does not count.
+    The time in which the call waits for a person's answer does not count.
     """
 
     def __init__(self, seconds: float, *, tools: Mapping[str, float] | None = None) -> None:

@@ -1,6 +1,6 @@
 """`AzureAISearchContextProvider`: adds documents of an Azure AI Search index to an agent's run, over the REST API.
 
-It needs no Azure package, unless a `credential` of `azure-identity` (extra `foundry`) is used.
+The provider needs no Azure package, unless the program passes a `credential` of `azure-identity` (extra `foundry`).
 """
 
 from __future__ import annotations

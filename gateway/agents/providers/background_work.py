@@ -1,7 +1,7 @@
 """`BackgroundWork`: agent runs in the background, which continue after the tool call that started them has returned.
 
-They are asyncio tasks, because a task group would end only after its runs have ended. `BackgroundAgentsProvider` owns the runs; closing the
-provider cancels the runs that have not ended.
+The runs are asyncio tasks outside of any task group, because a task group would wait until its runs have ended. `BackgroundAgentsProvider`
+owns the runs; closing the provider cancels the runs that have not ended.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class FoundryMemoryProvider(RecallingProvider):
     async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:
         """Return the owner's memories: general memories, and those that match the run's input.
 
-        General memories do not depend on the input, so the service is asked for them once per session.
+        General memories do not depend on the input, so they are requested from the service once per session.
         """
         stores, whose = self.project_client.beta.memory_stores, {"name": self.memory_store_name, "scope": self._scope_of(context)}
         if "general" not in state:

@@ -1,4 +1,4 @@
-"""`Mem0ContextProvider`: memories of an agent in mem0, as a hosted service or as a library. The extra `mem0` installs the client."""
+"""`Mem0ContextProvider`: stores and finds memories in mem0 (hosted service or library). The extra `mem0` installs the client."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Model calls for an agent's memory: extracting facts from a conversation, and shortening the facts of a topic.
 
-If a call fails or the answer has another format, the memory does not change, and the failure is logged.
+If a call fails or the answer does not have the requested format, the memory does not change, and the failure is logged.
 """
 
 from __future__ import annotations

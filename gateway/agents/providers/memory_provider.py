@@ -1,9 +1,9 @@
 """`MemoryContextProvider`: a memory of an agent that stores facts by topic, shared by all sessions of an owner (by default, a caller).
 
-Before a run it adds an index of the topics, and the topics that share words with the input. After a run a model extracts facts to remember,
-and at intervals it consolidates topics (merges and shortens their facts); if that fails, memories are lost, but not the agent's answer.
-Whole conversations are stored, too, and their last `recent_turns` turns are loaded. `SemanticMemoryProvider` finds memories by meaning
-instead and calls no chat model. The API and the tools are agent-framework's.
+Before a run the provider adds an index of the topics, and the topics that share words with the input. After a run a model extracts facts to
+remember, and at intervals the model consolidates topics (merges and shortens their facts). If these calls fail, memories are lost, but not
+the agent's answer. Whole conversations are stored, too, and their last `recent_turns` turns are loaded. `SemanticMemoryProvider` finds
+memories by meaning instead and calls no chat model. The API and the tools are agent-framework's.
 """
 
 from __future__ import annotations
@@ -138,7 +138,10 @@ class MemoryContextProvider(HistoryProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The folder to which the store writes; empty if it is not on disk. A gateway rejects a folder that contains its own code."""
+        """The folder to which the store writes; empty if the store is not on disk.
+
+        A gateway rejects a folder that contains code or configuration that the gateway runs.
+        """
         return () if self.store.folder is None else (self.store.folder,)
 
     # -- the conversation --------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """`MemoryStore`: interface for storing an agent's memories and conversations. `MemoryFileStore`: an implementation with files.
 
 Methods block, as in agent-framework; `MemoryContextProvider` calls them in worker threads. The file store follows no symbolic links and
-replaces files atomically. The API and the folders are agent-framework's.
+replaces files atomically. The API and the names of files and folders are agent-framework's.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MemoryStore(ABC):
     def bind(self, session: AgentSession, principal: str) -> None:  # noqa: B027  # only stores with owners override it
         """Store the caller that the agent serves (`principal`) in the session, if callers are the owners of memories.
 
-        This is called before each run.
+        `MemoryContextProvider` calls this method before each run.
         """
 
     def export_provider_state(self, session: AgentSession) -> JsonObject:
@@ -249,7 +249,7 @@ class MemoryFileStore(MemoryStore):
         line_length: int,
         index_entries: Sequence[MemoryIndexEntry] | None = None,
     ) -> str:
-        """Return the index of memory topics as text for the model, after updating its file. Without `index_entries`, rebuild it first."""
+        """Update the index file, and return the index of memory topics as text for the model. Without `index_entries`, rebuild it first."""
         if index_entries is None:
             index_entries = self.rebuild_index(session, source_id=source_id, line_limit=line_limit, line_length=line_length)
         return self._write_index(session, source_id, index_entries[:line_limit], line_length).strip()

@@ -23,7 +23,7 @@ REMEMBERED_ROLES = frozenset({"user", "assistant", "system"})
 
 
 class RecallingProvider(ContextProvider):
-    """Context provider that adds texts that match a run's input before the run, and may store the run's messages afterwards.
+    """Context provider that, before a run, adds texts that match the run's input. After the run it may store the run's messages.
 
     A subclass implements `search`, and `store` if it stores messages.
     """

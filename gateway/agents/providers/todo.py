@@ -57,7 +57,10 @@ class TodoProvider(ContextProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The folder to which the store writes; empty if it is not on disk. A gateway rejects a folder that contains its own code."""
+        """The folder to which the store writes; empty if the store is not on disk.
+
+        A gateway rejects a folder that contains code or configuration that the gateway runs.
+        """
         return () if self.store.folder is None else (self.store.folder,)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:

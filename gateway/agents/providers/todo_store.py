@@ -162,7 +162,7 @@ class TodoSessionStore(TodoStore):
 class TodoFileStore(TodoStore):
     """Stores agents' todo lists in JSON files, one file per session and `source_id` (the id of a `TodoProvider`).
 
-    File names are agent-framework's.
+    The files have the same names as in agent-framework.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class TodoFileStore(TodoStore):
         owner_state_key: str | None = None,
         state_filename: str = "todos.json",
     ) -> None:
-        """Use the folder `base_path`. With `owner_state_key`, each owner, `session.state[owner_state_key]`, has a separate folder in it."""
+        """Use the folder `base_path`. With `owner_state_key`, the folder has a subfolder per owner (`session.state[owner_state_key]`)."""
         self.base_path = Path(base_path)
         self.kind = kind
         self.owner_prefix = owner_prefix

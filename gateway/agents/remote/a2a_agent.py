@@ -63,7 +63,7 @@ class RemoteRunArguments(TypedDict, total=False):
 
 
 class A2AAgent(BaseAgent):
-    """An agent that runs elsewhere and is called with the A2A protocol; given by its URL, its agent card, or a client of `a2a-sdk`."""
+    """A remote agent that is called with the A2A protocol. The program passes the agent's URL, the agent card, or a client of `a2a-sdk`."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class A2AAgent(BaseAgent):
         return ResponseStream(updates, self._finish)
 
     async def poll_task(self, continuation_token: ContinuationToken) -> AgentResponse:
-        """Fetch the state of a remote task once. Return its answer, or while it is running a response with the continuation token.
+        """Fetch the state of a remote task once. Return the task's answer, or while the task runs, a response with the continuation token.
 
         Raises:
             AgentError: The remote agent cannot be reached, or its task failed.

@@ -1,4 +1,4 @@
-"""`RemoteTask`: the state of one exchange with a remote A2A agent, from the message that is sent to the end of the remote task.
+"""`RemoteTask`: the state of one exchange with a remote A2A agent, from the sending of a message to the end of the remote task.
 
 It converts A2A events to updates, so that each part of an answer appears once. It stores the ids with which the exchange continues after a
 lost stream, after a question of the agent, or in another process (`ContinuationToken`).
@@ -56,7 +56,7 @@ class RemoteTask:
     """
 
     def __init__(self, agent: str, task_id: str = "", context_id: str = "") -> None:
-        """Create the state of a new exchange, or of one that continues a known task. `agent` is the remote agent's name in error texts."""
+        """Create the state of an exchange, which is new or continues a known task. `agent` is the remote agent's name in error texts."""
         self._agent = agent
         self.id = task_id
         self.context_id = context_id
@@ -106,7 +106,7 @@ class RemoteTask:
                 return []
 
     def take_task(self, task: Task) -> list[AgentResponseUpdate]:
-        """Record the state of a remote task, and return updates for the parts of it that were not received before.
+        """Record the state of a remote task, and return updates for the parts of the task that were not received before.
 
         Raises:
             AgentError: The task failed, was cancelled or rejected, or needs a sign-in.
@@ -124,7 +124,10 @@ class RemoteTask:
         self.context_id = context_id or self.context_id
 
     def _artifact(self, artifact: Artifact, *, is_more: bool) -> list[AgentResponseUpdate]:
-        """Return an update with the new parts of an artifact. `artifact` has its next parts if `is_more`, otherwise all of its parts."""
+        """Return an update with the new parts of an artifact.
+
+        With `is_more`, `artifact` contains only its next parts, otherwise all parts.
+        """
         given = self._given.setdefault(artifact.artifact_id, [])
         parts = list(artifact.parts)
         new = parts if is_more else beyond(given, parts)

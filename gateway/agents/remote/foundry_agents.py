@@ -1,7 +1,8 @@
 """`FoundryAgentProvider`: creates and finds agents that a Microsoft Foundry project stores, and returns them as `Agent` objects.
 
-The project stores an agent's model, instructions and tool definitions; a run sends the agent's name and the messages. Functions are
-executed in this process: the program passes the functions with which the agent was created. All agents of a provider share its connections.
+The project stores an agent's model, instructions and tool definitions; a run sends the agent's name and the messages. Function tools are
+executed in this process, so the program must pass the functions with which the agent was created. All agents of a provider share the
+provider's connections.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _KEPT_THERE = ("model", "instructions", "tools", "tool_choice", "parallel_tool_c
 
 @dataclass(frozen=True, slots=True)
 class AgentReference:
-    """Identifies an agent of a Foundry project by name and version; without a version, the newest."""
+    """Identifies an agent of a Foundry project by name and version. Without a version, the newest version is used."""
 
     name: str
     version: str | None = None
@@ -119,7 +120,7 @@ class FoundryAgentProvider:
     ) -> Agent:
         """Find an agent of the Foundry project, and return it as an `Agent`.
 
-        `own` are arguments of the returned `Agent`; its `tools` must contain the functions with which the agent was created.
+        `own` are arguments of the returned `Agent`; the argument `tools` must contain the functions with which the agent was created.
 
         Raises:
             ModelError: The project has no such agent.

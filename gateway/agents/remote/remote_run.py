@@ -1,7 +1,8 @@
 """`run_remote`: runs a remote A2A agent for a call, and sends the agent's questions to the caller's client as requests for input.
 
-In a durable task, which continues after a restart, each message to the agent is a recorded step. A message whose response was not recorded
-before the process died is not resent: its remote task is continued, or if the agent had not opened a task, a person decides.
+In a durable task, which continues after a restart, each message to the agent is a recorded step. If the process dies before the response of
+a message is recorded, the gateway does not resend the message, but continues the remote task that the agent opened for it. If the agent had
+not opened a task, a person decides whether the message is sent again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Remote:
 
     agent: A2AAgent | None = None
     client: AGUIChatClient | None = None
-    """A remote AG-UI agent, which is used as a chat client."""
+    """Chat client that calls the remote AG-UI agent."""
 
 
 async def run_remote(
