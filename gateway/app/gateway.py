@@ -115,11 +115,11 @@ class Gateway:
         acceptance: Acceptance | None = None,
         endpoint: str | None = None,
     ) -> Gateway:
-        """Return a gateway for the configuration `loaded`. It has no side effects before it is entered.
+        """Return a gateway for the configuration `loaded`. The gateway has no side effects before it is entered.
 
-        `acceptance` decides which commands of the configuration may run, and whether it records those that run at the start as accepted by
-        a person. By default, it records nothing. At the start every command may run, except one that a running gateway of this
-        configuration refused as new or changed: it waits until a person accepts it (`moongate lock --accept`). `endpoint`, the port or
+        `acceptance` decides which commands of the configuration may run, and whether it records commands that run at the start as accepted
+        by a person; by default it does not. At the start every command may run, except commands that a running gateway of this
+        configuration refused as new or changed: they wait until a person accepts them (`moongate lock --accept`). `endpoint`, the port or
         `STDIO` at which the gateway will be served, is a part of the gateway's id (`hop_id`), by which chained gateways detect loops.
         """
         return cls(loaded, events or EventStream(), acceptance, endpoint)
@@ -216,9 +216,9 @@ class Gateway:
         await self._stack.enter_async_context(self._server)
 
     def _asking(self, records: Records) -> InputRequestServices:
-        """Build the services that decide on requests of remote servers to a client (elicitation, sampling) and on calls that need approval.
+        """Build the services that judge remote servers' requests for input (elicitation, sampling) and calls that need approval.
 
-        This also begins the audit log: until the gateway exits, audit events are stored with `records`, in the gateway's database.
+        Also start the audit log: until the gateway exits, audit events are stored in the gateway's database (`records`).
         """
         config = self.loaded.config
         self._stack.callback(audit(self.events, records))
@@ -237,7 +237,7 @@ class Gateway:
         return self.loaded.config.server.approval_by or ("operator" if self.keys.are_required() else "caller")
 
     def _may_review(self, principal: Principal) -> bool:
-        """Whether a principal may approve calls: an operator always, another principal if some policy does not require an operator."""
+        """Return whether a principal may approve calls: an operator, or any principal if some policy does not require an operator."""
         return is_operator(principal) or bool(approvers_of(self.loaded.config, self.approval_by()) - {"operator"})
 
     def _entries(self) -> list[CatalogEntry]:
@@ -348,7 +348,7 @@ class Gateway:
             self._reloader.try_again()
 
     def problems(self) -> list[str]:
-        """Return one text per problem because of which the configuration or the lock file is not used as written. Secrets are masked."""
+        """Return a text for each problem that keeps the gateway from using its configuration or lock file as written, secrets masked."""
         problems = (self._reloader.problem if self._reloader is not None else None, self._lock.problem, self._local.problem)
         # A server whose command waits for acceptance is left out, because the server's status shows this.
         waiting = [entry for key, entry in self._acceptance.held.items() if key not in self.loaded.config.mcp_servers]
@@ -364,7 +364,7 @@ class Gateway:
         return [RenamedTool(tool, tool.exposed_name) for tool in await self.catalog.tools(patterns)]
 
     async def quarantined(self, patterns: Sequence[str]) -> Sequence[Tool]:
-        """Return the quarantined tools that match the patterns. Implements `ToolBox`."""
+        """Return the quarantined tools (hidden because their definitions changed) that match the patterns. Implements `ToolBox`."""
         return [RenamedTool(tool, tool.exposed_name) for tool in self.catalog.quarantined(patterns)]
 
     def guard_of(self, source: str) -> OwnToolGuard:
@@ -388,7 +388,7 @@ class Gateway:
     async def _serve_remote(self, remote: RemoteSkills) -> None:
         """Publish changed skills of remote servers in the source `skill`, which contains all skills, local and remote.
 
-        Without local skills this source exists only while a remote server has skills. If it is added or removed, the catalog is updated.
+        Without local skills, the source exists only while a remote server has skills. Adding or removing the source updates the catalog.
         """
         async with self._arranging:
             changes = await self._local.share(self.loaded, remote)
@@ -406,7 +406,7 @@ class Gateway:
 
     @property
     def inspection(self) -> Inspection:
-        """An object whose methods return facts about the running gateway for operators. They read the current state at each call."""
+        """An object whose methods return facts about the running gateway for operators. Each call reads the current state."""
         return Inspection(self.loaded, self._local, self._servers, self.catalog, self.sources, self._models.resolver)
 
     async def _wait_for_lists(self) -> None:
@@ -442,7 +442,7 @@ class Gateway:
     async def serve_stdio(self, first: StartupAnswers | None = None) -> None:
         """Serve one client over standard input and output until it closes its end of the pipe, or SIGINT or SIGTERM arrives.
 
-        `first` has sent the client stored answers while the gateway was loading, and hands the connection over; `None` if nothing did so.
+        `first`, if given, has sent stored answers to the client while the gateway was loading, and now hands the connection over.
         """
         from gateway.server.serving import serve_stdio
 
@@ -451,7 +451,7 @@ class Gateway:
     async def keep_answers(self, first: StartupAnswers | None) -> None:
         """Wait until every remote server has connected or failed, then store the results of `initialize` and of listings in a cache file.
 
-        The next gateway over stdio sends them to its client while it loads. `first` names the file; if it is `None`, nothing is stored.
+        The next gateway over stdio sends these results to its client while loading. `first` names the file; if `None`, nothing is stored.
         """
         if first is not None:
             await self.ready(math.inf)

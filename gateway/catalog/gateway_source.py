@@ -27,7 +27,7 @@ TASK_TOOLS = frozenset({"task_status", "task_result", "task_cancel"})
 """Names of the tools that read and cancel background tasks. The catalog lists them only while some tool can run as a task."""
 
 UNLIMITED_BYTES = 2**62
-"""Size limit in bytes for results of this source, which is never reached: stored results are not shortened a second time."""
+"""Size limit in bytes for results of this source. No result reaches it, so that stored results are not shortened a second time."""
 
 
 class GatewaySource:
@@ -46,8 +46,8 @@ class GatewaySource:
 
         `store` has the stored results, which were too large to return whole. `status` is the tool `gateway_status`, or `None` if
         `server.statusTool` is off. `records` is the database with agent sessions and with the calls that wait for a person's approval.
-        `task_tools` read and cancel tasks; the catalog lists them only while some tool can run as a task. `standing_days` is how many days
-        an approval lasts that a person gave for all later calls too.
+        `task_tools` read and cancel tasks; the catalog lists them only while some tool can run as a task. A person can approve all later
+        calls of a tool too; such an approval lasts `standing_days` days.
         """
         self._review = ReviewApprovals(records, standing_days)
         self._store = store

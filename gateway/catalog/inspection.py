@@ -95,7 +95,7 @@ class Inspection:
         return {u.id: u.lists.entries["tools"] for u in self._servers.sources if u.status().state == "ready"}
 
     async def judge_definitions(self) -> None:
-        """Search the tool definitions of every server for text that gives a model instructions, and wait for the verdicts.
+        """Search the tool definitions of every server for text that gives a model instructions, and wait until the search is done.
 
         A gateway that serves clients does this in the background.
         """

@@ -124,9 +124,10 @@ def _names_unknown_server(pattern: str, known: Mapping[str, SourceStatus]) -> bo
 
 
 def _missing(pattern: str, known: Mapping[str, SourceStatus], tools: Collection[str]) -> str:
-    """Return the message why a tool pattern (`<source>/<name>`) matches no tool; empty if the server is not connected.
+    """Return a message that says why a tool pattern (`<source>/<name>`) matches no tool; empty if the server is not connected.
 
-    In that case, the server's status explains why the tools are missing. `tools` are all served tools, as `<source>/<name>`.
+    The status of a server that is not connected already explains why its tools are missing. `tools` are all served tools, as
+    `<source>/<name>`.
     """
     source, _, name = pattern.partition("/")
     if source in _OWN:

@@ -179,8 +179,8 @@ class RemoteSkills(SkillBackend):
     async def fetch(self, skill: Skill, path: str, ctx: CallContext) -> tuple[SkillFile, bytes]:
         """Read a file of a skill from its server; return the file's entry (`SkillFile`) and its bytes.
 
-        `path` is relative to the skill's folder. A file that the skill's entry does not list gets a new entry without a digest; only a
-        skill whose `resources` are `dynamic` may have such files.
+        `path` is relative to the skill's folder. If the skill's `resources` are `dynamic`, the skill's entry may not list the file; the
+        file then gets a new entry without a digest.
 
         Raises:
             NotFound: The skill has no file with this path.

@@ -32,8 +32,8 @@ class SharedSkills:
     def __init__(self, catalog: Catalog, serve: Callable[[RemoteSkills], Awaitable[None]]) -> None:
         """Store the arguments and subscribe to the catalog's changes.
 
-        `serve` adds the skills to the gateway's skill index. It is called after each listing that finds skills, and after one that finds
-        none although the listing before did.
+        `serve` adds the skills to the gateway's skill index. It is called after a listing if servers have skills now, or had skills before
+        this listing.
         """
         self._catalog = catalog
         self._serve = serve
@@ -45,7 +45,7 @@ class SharedSkills:
 
     @property
     def remote(self) -> RemoteSkills | None:
-        """The backend that holds the skills of remote servers; `None` until a server may have skills."""
+        """The backend that holds the skills of remote servers; `None` until a server is found that may have skills."""
         return self._remote
 
     @property

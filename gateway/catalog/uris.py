@@ -118,9 +118,9 @@ class UriTool:
 
     @property
     def keeps_tasks(self) -> bool:
-        """Whether the wrapped tool, when it runs in a durable task of the gateway, stores the id of the server's own task.
+        """Whether the wrapped tool stores the id of the server's own task, so that the gateway can follow that task after a restart.
 
-        The gateway can then follow the server's task after a restart.
+        This applies to calls that run in a durable task of the gateway (a background call that continues after a restart).
         """
         return bool(getattr(self._inner, "keeps_tasks", False))
 

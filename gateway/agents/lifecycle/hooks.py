@@ -42,7 +42,7 @@ class _HasTurnFacts(Sealed):
     facts: TurnFacts = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Reject assignments to fields from now on, except to fields of a context by a running hook."""
+        """Reject all later assignments to fields, except those that a running hook makes to fields of its context."""
         seal(self)
 
     @property
@@ -79,8 +79,8 @@ class MessageTurnContext(HookContext):
     history: list[Message]
     """The conversation before the user's newest message: the messages that history providers load, then the rest of the run's input.
 
-    What a hook changes in this list applies to this run only: stored messages do not change, and added messages are not stored. But a
-    message that a hook adds after the run's own input, or if no messages were loaded, becomes input of the run and is stored with it.
+    A hook's changes of this list apply to this run only: stored messages do not change, and added messages are not stored. There is one
+    exception: if no messages were loaded, or if the added message follows the run's own input, it becomes input and is stored.
     """
     message: Message | None = None
     """The user's newest message with all its contents; hooks must not change it."""
@@ -161,7 +161,7 @@ class FunctionContext(HookContext):
 
 @dataclass(slots=True, kw_only=True)
 class ErrorContext(HookContext):
-    """Context of `on_error`: an exception during a turn (one run of an agent), and the step that it failed (`source`)."""
+    """Context of `on_error`: an exception during a turn (one run of an agent), and the step that failed because of it (`source`)."""
 
     source: ErrorSource
     error: Exception
