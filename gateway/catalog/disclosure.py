@@ -1,9 +1,9 @@
 """Progressive disclosure: a tool of a source whose policy has `disclosure: on-demand` is listed to a client only after its model loaded it.
 
-The tool `list_tools` finds such tools; `load_tools` and `unload_tools` change the `tools/list` response of one client. The set of loaded
-tools is stored in memory, per session for a client of an MCP version with sessions, and per principal for a client of the sessionless
-version 2026-07-28, because its listings must not differ by connection. Disclosure is not a permission: a tool that is not loaded can be
-called by its name, and the gate (the pipeline of policy checks) judges the call.
+The tool `list_tools` finds on-demand tools; `load_tools` and `unload_tools` change the `tools/list` response of one client. The gateway
+stores the set of loaded tools in memory. A client of an MCP version with sessions has one set per session. In the sessionless version
+2026-07-28, listings must not differ by connection, so each principal has one set. Disclosure is not a permission: a tool that is not loaded
+can be called by its name, and the gate (the pipeline of policy checks) judges the call.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class _ListTools:
 
 
 class _LoadTools:
-    """The MCP tool `load_tools(names)`, which adds on-demand tools to the client's list, or, if `load` is false, `unload_tools(names)`."""
+    """Adds on-demand tools to a client's list (MCP tool `load_tools(names)`) or, if `load` is false, removes them (`unload_tools(names)`)."""
 
     def __init__(self, disclosure: Disclosure, *, load: bool) -> None:
         self._disclosure = disclosure

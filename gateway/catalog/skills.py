@@ -175,7 +175,7 @@ class SkillFace:
     async def _shown(self, listing: SourceListing, uri: str, ctx: CallContext) -> JsonObject:
         """Return the current entry of a skill of a server without the skills extension, by reading its `SKILL.md` (`uri`) again.
 
-        Raises `NotFound` if the skill is not listed, or if its file is no longer fit to be listed.
+        Raises `NotFound` if the skill is not listed, or if its file now breaks the extension's rules for listed skills.
         """
         entry = await self.show(listing, uri, ctx) if uri in listing.shown_skills else None
         if entry is None:
@@ -265,8 +265,8 @@ def _shown_files(listing: SourceListing) -> list[str]:
 def _tree(files: Sequence[str], place: str, uri: str) -> JsonObject:
     """Return the direct children of a folder as a result of `resources/directory/read`. Raises `NotFound` for an unknown or empty folder.
 
-    `files` are the URIs of the skill's files, `place` is the folder's URI in the same form, and `uri` the folder's exposed URI, with which
-    the URIs in the result begin.
+    `files` are the URIs of the skill's files, and `place` is the folder's URI in the same form. `uri` is the folder's exposed URI; the URIs
+    in the result begin with it.
     """
     children: dict[str, JsonObject] = {}
     for file in files:

@@ -185,7 +185,7 @@ class OpenAIChatOptions(ChatOptions, total=False):
     top_logprobs: int
     truncation: str
     background: bool
-    """Whether the provider continues the response if the connection ends. Its continuation token serves to read it later."""
+    """Whether the provider continues the response if the connection ends. The response can be read later by its continuation token."""
     continuation_token: JsonMapping
     """Token of a background response. The call then returns the state of this response or streams its rest, instead of sending a new
     request."""
