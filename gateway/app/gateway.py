@@ -364,7 +364,7 @@ class Gateway:
         return [RenamedTool(tool, tool.exposed_name) for tool in await self.catalog.tools(patterns)]
 
     async def quarantined(self, patterns: Sequence[str]) -> Sequence[Tool]:
-        """Return the quarantined tools (hidden because their definitions changed) that match the patterns. Implements `ToolBox`."""
+        """Return the quarantined tools (hidden until a person accepts their definitions) that match the patterns. Implements `ToolBox`."""
         return [RenamedTool(tool, tool.exposed_name) for tool in self.catalog.quarantined(patterns)]
 
     def guard_of(self, source: str) -> OwnToolGuard:

@@ -122,7 +122,7 @@ class Catalog:
             await listing.rebuild_kind(kind)
 
     async def arrange(self, entries: Sequence[CatalogEntry]) -> None:
-        """Replace all sources by those of `entries`, in this order, and notify the listeners of each kind of list that changed.
+        """Replace all sources with those of `entries`, in this order, and notify the listeners of each kind of list that changed.
 
         The lists of a source whose entry is unchanged are not rebuilt. In-flight calls of removed sources continue. Must not be called
         concurrently.
@@ -276,7 +276,7 @@ class Catalog:
         return _matching(known, patterns)
 
     def quarantined(self, patterns: Sequence[str]) -> Sequence[GuardedTool]:
-        """Return the quarantined tools (hidden because their definitions changed) that match a pattern (see `tools`).
+        """Return the quarantined tools (hidden until a person accepts their definitions) that match a pattern (see `tools`).
 
         The gate (the policy checks) refuses and records each call of these tools.
         """
@@ -290,7 +290,7 @@ class Catalog:
     async def seek(self, exposed_name: str) -> GuardedTool:
         """Return the tool that clients call by this name; if it is unknown, first wait for starting sources. Raises `NotFound`.
 
-        If the tool is quarantined (hidden because its definition changed), the gate (the policy checks) refuses and records each call.
+        If the tool is quarantined (hidden until a person accepts its definition), the gate (the policy checks) refuses and records calls.
         """
         tool = self._tools.get(exposed_name)
         if tool is None:

@@ -1,8 +1,9 @@
 """`GatewaySource`: provides the tools and resources about the gateway itself to the catalog, as a source with the id `gateway`.
 
-It has the tool `read_result` with the resources `moongate://results/<id>` for shortened results, and `gateway_status` with
-`moongate://status`. If agents are served, it has `session_list` and `session_delete` with `session://<id>`; if a tool can run as a task,
-`task_status`, `task_result` and `task_cancel`. Its names have no prefix, so no other source can use them. `app` creates the source.
+The source has the tool `read_result` with the resources `moongate://results/<id>` for shortened results, and `gateway_status` with
+`moongate://status`. If agents are served, it also has `session_list` and `session_delete` with `session://<id>`. If a tool can run as a
+task, it also has `task_status`, `task_result` and `task_cancel`. The names of this source have no prefix, so no other source can use them.
+`app` creates the source.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class GatewaySource:
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
         """Return the status resource, or the templates of stored results and sessions; this source has no prompts.
 
-        Stored results are not listed, because each belongs to one principal, whose shortened result links it.
+        Stored results are not listed, because each belongs to one principal. The shortened result that the principal received links to it.
         """
         if kind == "resources" and self._status is not None:
             return [status_resource()]

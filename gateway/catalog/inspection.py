@@ -48,8 +48,8 @@ class Inspection:
     ) -> None:
         """Store the parts of the gateway that are inspected.
 
-        `local` has the sources that run in the gateway (skills, functions, agents, workflows), `servers` the remote MCP servers. `statuses`
-        returns the current status of every source; `models` returns the resolver that turns model specs into chat clients.
+        `local` has the sources that run in the gateway (skills, functions, agents, workflows); `servers` has the remote MCP servers.
+        `statuses` returns the current status of every source; `models` returns the resolver that turns model specs into chat clients.
         """
         self._loaded = loaded
         self._local = local

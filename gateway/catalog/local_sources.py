@@ -223,7 +223,7 @@ class ServedSkills:
 def _wanted(config: GatewayConfig, *, has_remote: bool) -> list[tuple[LocalKind, Settings]]:
     """Return the kinds of local sources that the configuration needs, each with the settings on which the source depends.
 
-    `has_remote` tells whether remote servers have skills. Skills come first, because agents list skills.
+    `has_remote` is whether remote servers have skills. Skills come first, because agents list skills.
     """
     expose, skills = config.expose, config.skills
     wanted: list[tuple[LocalKind, Settings]] = []

@@ -36,10 +36,10 @@ def expose_name(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
 
 
 def with_digest(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
-    """Return the name by which clients see the tool or prompt that its source calls `native`, ending with digits of its digest.
+    """Return the exposed name of the tool or prompt that its source calls `native`, with digits of a digest at the end.
 
-    The name is cut to `budget` characters. Used if the normal name (`expose_name`) is too long, or if another tool of the same source
-    already has it.
+    The name has at most `budget` characters. It is used if the normal name (`expose_name`) is too long, or if another tool of the same
+    source already has the normal name.
     """
     digest = hashlib.sha256(f"{prefix}\0{native}".encode()).hexdigest()[:6]
     stem = f"{prefix}{SEPARATOR}" if prefix else ""

@@ -71,7 +71,7 @@ class RemoteSkills(SkillBackend):
         return min(self._rest.values(), default=MAX_REST_SECONDS)
 
     async def ready(self) -> None:
-        """Wait, with a deadline, for servers that are still starting. A server has started only when its skills have been listed."""
+        """Wait, with a deadline, for servers that are still starting. A server counts as started only when its skills have been listed."""
         await self._catalog.ready()
 
     async def read_servers(self, only: str | None = None) -> None:

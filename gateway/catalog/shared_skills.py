@@ -27,7 +27,10 @@ MAX_REST_SECONDS = 3600.0
 
 
 class SharedSkills:
-    """Keeps the list of remote servers' skills current: `read_server` lists skills of a new server, `run` those of all servers again."""
+    """Keeps the list of remote servers' skills current.
+
+    `read_server` lists the skills of a new server; `run` lists the skills of all servers again.
+    """
 
     def __init__(self, catalog: Catalog, serve: Callable[[RemoteSkills], Awaitable[None]]) -> None:
         """Store the arguments and subscribe to the catalog's changes.

@@ -235,7 +235,7 @@ async def _ask(
 ) -> JsonObject:
     """Send a request of the skills extension to a source, through the gate of the source (its policy checks), and return the result.
 
-    `native` is the native URI that the caller's scopes must include, if the request is about one skill. Hidden characters stay in the
+    If the request is about one skill, `native` is the native URI that the caller's scopes must include. Hidden characters stay in the
     result, because MCP hosts compare entries with files.
     """
     source = cast("SkillServing", listing.entry.source)

@@ -92,7 +92,7 @@ class HostedTable(Generic[EntryT]):
         self._table = changes.table
 
     def release(self, entries: Iterable[EntryT]) -> None:
-        """Signal sources to stop. Each stops when its in-flight calls have ended, at the latest after its `timeout_seconds`."""
+        """Signal sources to stop. Each source stops when its in-flight calls have ended, at the latest after its `timeout_seconds`."""
         for entry in entries:
             entry.stop.set()
 

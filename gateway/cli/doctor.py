@@ -101,7 +101,7 @@ def _source_check(status: SourceStatus) -> Check:
 def _definition_remarks(status: SourceStatus) -> list[Check]:
     """Return one failed check or warning for each problem with the definitions that a server lists.
 
-    Three problems are reported: a quarantined tool (not served until a person accepts its changed definition), a server that is this
+    Three problems are reported: a quarantined tool (not served until a person accepts its definition), a server that is this
     gateway itself or is connected to it (a loop), and a definition (for example of a tool) that reads like orders to a model.
     """
     found = [

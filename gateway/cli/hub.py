@@ -77,7 +77,7 @@ class HubTool:
     source: str | None
     """Id of the tool's source; `None` if the source cannot be derived from the tool's name."""
     native: str
-    """The tool's name at its source, without prefix; the exposed name if the name there is unknown."""
+    """The tool's name at its source, without prefix; the exposed name if the name at the source is unknown."""
 
     @property
     def name(self) -> str:
@@ -182,7 +182,7 @@ class OwnHub:
         return to_hub_tools(await self.gateway.catalog.tools())
 
     def quarantined(self, pattern: str) -> HubTool:
-        """Return the tool `SOURCE/NAME`, which is quarantined (hidden because its definition changed).
+        """Return the tool `SOURCE/NAME`, which is quarantined (hidden until a person accepts its definition).
 
         The gateway refuses and records each call of the tool.
         """
@@ -271,7 +271,7 @@ class RunningHub:
         return HubTool(RemoteTool(Listed(definition), self), wire, *self._origin_of(name))
 
     def quarantined(self, pattern: str) -> HubTool:
-        """Return a tool object for the tool `SOURCE/NAME`, which is quarantined (hidden because its definition changed).
+        """Return a tool object for the tool `SOURCE/NAME`, which is quarantined (hidden until a person accepts its definition).
 
         The gateway refuses and records each call of the tool.
         """

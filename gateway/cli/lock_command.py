@@ -289,7 +289,7 @@ def _write(
 
 
 def _accept_tools(server: str, before: dict[str, JsonObject], listed: Forms, tools: Sequence[str]) -> Forms:
-    """Replace the pinned definitions (`before`) of the given `tools` of a server by those that it lists now; return all its pins.
+    """Replace the pinned definitions (`before`) of a server's `tools` with those that the server lists now. Return all pins of the server.
 
     The pin of a tool that the server does not list any more is removed. `before` is changed in place.
 

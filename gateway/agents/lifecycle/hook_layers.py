@@ -324,7 +324,7 @@ def _turn_context(context: AgentContext, turn: Turn) -> MessageTurnContext:
 
 
 def _apply_input(context: AgentContext, hook_context: MessageTurnContext, loaded: Mapping[str, Sequence[Message]]) -> None:
-    """Apply to the run (`context`) what hooks changed in the history and the user's message (`hook_context`)."""
+    """Apply the hooks' changes of the history and the user's message (`hook_context`) to the run (`context`)."""
     index = _newest_of_user(context.messages)
     newest = [] if index is None else [context.messages[index]]
     if hook_context.user_message != (newest[0].text if newest else ""):

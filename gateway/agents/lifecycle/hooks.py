@@ -28,7 +28,7 @@ class TurnFacts:
     """Values that do not change during a turn, which is one run of an agent."""
 
     agent_name: str
-    """The agent's name, or its id if it has none."""
+    """The agent's name, or its id if the agent has no name."""
     conversation_id: str | None
     """The id of the run's session. Without a session: the id of the conversation that the model's provider stores, or `None`."""
     run_options: JsonMapping
@@ -47,7 +47,7 @@ class _HasTurnFacts(Sealed):
 
     @property
     def agent_name(self) -> str:
-        """The agent's name, or its id if it has none."""
+        """The agent's name, or its id if the agent has no name."""
         return self.facts.agent_name
 
     @property
@@ -156,7 +156,7 @@ class FunctionContext(HookContext):
     result: JsonValue = None
     """Result of the call, set before `after_function` is called."""
     error: Exception | None = None
-    """Exception with which the call failed, set before `after_function` is called."""
+    """Exception that made the call fail, set before `after_function` is called."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -231,7 +231,7 @@ class LifecycleHooks:
         """Called before each model call."""
 
     async def wrap_model_call(self, request: ModelRequest, handler: ModelHandler) -> ChatResponse:
-        """Called to make each model call. A hook awaits `handler`, which calls the model, once, several times or never."""
+        """Called to make each model call. `handler` calls the model; a hook awaits it once, several times or never."""
         return await handler(request)
 
     def wrap_model_call_streaming(self, request: ModelRequest, handler: ModelStreamHandler) -> AsyncIterator[ChatResponseUpdate] | None:
@@ -248,7 +248,7 @@ class LifecycleHooks:
         """Called before each tool call."""
 
     async def wrap_function_call(self, request: FunctionRequest, handler: FunctionHandler) -> JsonValue:
-        """Called to make each tool call. A hook awaits `handler`, which executes the tool, once, several times or never."""
+        """Called to make each tool call. `handler` executes the tool; a hook awaits it once, several times or never."""
         return await handler(request)
 
     async def after_function(self, context: FunctionContext) -> None:
