@@ -97,11 +97,11 @@ class Gateway:
         acceptance: Acceptance | None = None,
         endpoint: str | None = None,
     ) -> Gateway:
-        """Return a gateway for the configuration `loaded`. It has no side effects before it is entered.
+        """Return a gateway for the configuration `loaded`. The gateway has no side effects before it is entered.
 
-        `acceptance` decides which commands of the configuration may run, and whether it records those that run at the start as accepted by
-        a person. By default, it records nothing. At the start every command may run, except one that a running gateway of this
-        configuration refused as new or changed: it waits until a person accepts it (`moongate lock --accept`). `endpoint`, the port or
+        `acceptance` decides which commands of the configuration may run, and whether it records commands that run at the start as accepted
+        by a person; by default it does not. At the start every command may run, except commands that a running gateway of this
+        configuration refused as new or changed: they wait until a person accepts them (`moongate lock --accept`). `endpoint`, the port or
         `STDIO` at which the gateway will be served, is a part of the gateway's id (`hop_id`), by which chained gateways detect loops.
         """
         return cls(loaded, events or EventStream(), acceptance, endpoint)
@@ -224,7 +224,7 @@ class Gateway:
         return [RenamedTool(tool, tool.exposed_name) for tool in await self.catalog.tools(patterns)]
 
     async def quarantined(self, patterns: Sequence[str]) -> Sequence[Tool]:
-        """Return the quarantined tools that match the patterns. Implements `ToolBox`."""
+        """Return the quarantined tools (hidden until a person accepts their definitions) that match the patterns. Implements `ToolBox`."""
         return [RenamedTool(tool, tool.exposed_name) for tool in self.catalog.quarantined(patterns)]
 
     def guard_of(self, source: str) -> OwnToolGuard:
@@ -260,7 +260,7 @@ class Gateway:
     async def serve_stdio(self, first: StartupAnswers | None = None) -> None:
         """Serve one client over standard input and output until it closes its end of the pipe, or SIGINT or SIGTERM arrives.
 
-        `first` has sent the client stored answers while the gateway was loading, and hands the connection over; `None` if nothing did so.
+        `first`, if given, has sent stored answers to the client while the gateway was loading, and now hands the connection over.
         """
         from gateway.server.serving import serve_stdio
 
@@ -269,7 +269,7 @@ class Gateway:
     async def keep_answers(self, first: StartupAnswers | None) -> None:
         """Wait until every remote server has connected or failed, then store the results of `initialize` and of listings in a cache file.
 
-        The next gateway over stdio sends them to its client while it loads. `first` names the file; if it is `None`, nothing is stored.
+        The next gateway over stdio sends these results to its client while loading. `first` names the file; if `None`, nothing is stored.
         """
         if first is not None:
             await self.ready(math.inf)

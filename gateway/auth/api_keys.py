@@ -1,8 +1,8 @@
 """`KeyStore`: stores and checks the API keys of a gateway in a file. Each key identifies one principal.
 
-A key's token is `gk_<id>_<secret>` with a random 256-bit secret. Only the SHA-256 digest of the token is stored: a slow hash is needed for
-passwords that can be guessed, and this secret cannot. Processes share the file, so a running gateway applies `moongate keys add|revoke`
-at the next request. Methods block for a `stat` call, or while they read a small file.
+A key's token is `gk_<id>_<secret>` with a random 256-bit secret. Only the SHA-256 digest of the token is stored: the token needs no slow
+hash, because its secret, unlike a password, cannot be guessed. Processes share the file, so a running gateway applies
+`moongate keys add|revoke` at the next request. Methods block for a `stat` call, or while they read a small file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_NAME_LENGTH = 100
 _MAX_TOKEN_LENGTH = 200
 """Maximum length, in characters, of a text that is compared with the tokens of API keys. A longer text is rejected as an invalid token.
 
-A valid token has 55 characters. Of a longer text, only this many characters are hashed.
+A valid token has 55 characters. If a text is longer than the maximum, only its first 200 characters are hashed.
 """
 
 

@@ -1,8 +1,8 @@
 """`Catalog`: merges the tools, resources, resource templates and prompts of all sources, and finds them by their exposed names.
 
-A source provides tools: a remote MCP server, or the gateway's functions, agents, workflows or skills. The source knows an entry by its
-native name or URI, clients by its exposed name or URI. The catalog returns every tool wrapped in `GuardedTool`, so that each call passes
-the gate (the pipeline of policy checks). Lists are kept in memory and rebuilt when a source reports a change. The cost of a lookup does not
+A source provides tools: a remote MCP server, or the gateway's functions, agents, workflows or skills. The source uses the native name or
+URI of an entry; clients use the exposed name or URI. The catalog returns every tool wrapped in `GuardedTool`, so that each call passes the
+gate (the pipeline of policy checks). Lists are kept in memory and rebuilt when a source reports a change. The cost of a lookup does not
 depend on the number of tools. `server` publishes the catalog; agents and workflows call tools through it.
 """
 
@@ -122,7 +122,7 @@ class Catalog:
             await listing.rebuild_kind(kind)
 
     async def arrange(self, entries: Sequence[CatalogEntry]) -> None:
-        """Replace all sources by those of `entries`, in this order, and notify the listeners of each kind of list that changed.
+        """Replace all sources with those of `entries`, in this order, and notify the listeners of each kind of list that changed.
 
         The lists of a source whose entry is unchanged are not rebuilt. In-flight calls of removed sources continue. Must not be called
         concurrently.
@@ -263,7 +263,7 @@ class Catalog:
         self._owners[kind] = owners
 
     async def tools(self, patterns: Sequence[str] | None = None) -> Sequence[GuardedTool]:
-        """Return all tools that clients see; or, if `patterns` are given, all tools that match a pattern, also those not listed to clients.
+        """Return all tools that clients see. With `patterns`, return all tools that match a pattern, even if clients do not see them.
 
         A pattern is `<source>/<glob>`; the glob matches a tool's native name in its source. A pattern without `/` is the id of a source
         and matches all of its tools. Implements the protocol `ToolBox`, through which agents and workflows find tools.
@@ -276,7 +276,10 @@ class Catalog:
         return _matching(known, patterns)
 
     def quarantined(self, patterns: Sequence[str]) -> Sequence[GuardedTool]:
-        """Return the quarantined tools that match a pattern, as for `tools`. The gate refuses and records each call of them."""
+        """Return the quarantined tools (hidden until a person accepts their definitions) that match a pattern (see `tools`).
+
+        The gate (the policy checks) refuses and records each call of these tools.
+        """
         return _matching([tool for listing in self.listings for tool in listing.quarantined()], patterns)
 
     async def ready(self) -> None:
@@ -287,7 +290,7 @@ class Catalog:
     async def seek(self, exposed_name: str) -> GuardedTool:
         """Return the tool that clients call by this name; if it is unknown, first wait for starting sources. Raises `NotFound`.
 
-        For a quarantined tool, the gate refuses and records each call of the returned object.
+        If the tool is quarantined (hidden until a person accepts its definition), the gate (the policy checks) refuses and records calls.
         """
         tool = self._tools.get(exposed_name)
         if tool is None:
@@ -338,7 +341,7 @@ class Catalog:
         return [self._tools[wire["name"]].described(wire, scopes) for wire in admitted]
 
     def reviews(self, principal: Principal) -> bool:
-        """Return whether the principal may see the tool `review_approvals`, which may differ between principals with equal scopes."""
+        """Return whether the principal may see the tool `review_approvals`. The result may differ between principals with equal scopes."""
         return REVIEW_TOOL not in self._tools or self.may_review(principal)
 
     def wire(self, kind: Kind, principal: Principal = LOCAL) -> list[JsonObject]:
@@ -379,7 +382,7 @@ class Catalog:
     def _is_local(self, uri: str) -> bool:
         """Return whether a URI that no source lists is in a skill folder of this gateway, so that the gateway serves it itself.
 
-        The form of the URI does not show this, because the name of a skill folder and the label of a server have the same position in it.
+        The URI itself does not show this, because it has the name of a skill folder or the label of a server in the same position.
         """
         root = "/".join(uri.split("/")[:3])
         return any(exposed.startswith(f"{root}/") for s in self.listings if s.entry.is_local for exposed in s.natives.get("resources", {}))

@@ -1,9 +1,9 @@
 """Progressive disclosure: a tool of a source whose policy has `disclosure: on-demand` is listed to a client only after its model loaded it.
 
-The tool `list_tools` finds such tools; `load_tools` and `unload_tools` change the `tools/list` response of one client. The set of loaded
-tools is stored in memory, per session for a client of an MCP version with sessions, and per principal for a client of the sessionless
-version 2026-07-28, because its listings must not differ by connection. Disclosure is not a permission: a tool that is not loaded can be
-called by its name, and the gate (the pipeline of policy checks) judges the call.
+The tool `list_tools` finds on-demand tools; `load_tools` and `unload_tools` change the `tools/list` response of one client. The gateway
+stores the set of loaded tools in memory. A client of an MCP version with sessions has one set per session. In the sessionless version
+2026-07-28, listings must not differ by connection, so each principal has one set. Disclosure is not a permission: a tool that is not loaded
+can be called by its name, and the gate (the pipeline of policy checks) judges the call.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Disclosure:
         return frozenset(self._tools)
 
     def renew(self, tools: Mapping[str, GuardedTool]) -> None:
-        """Replace the set of on-demand tools, which models can load, by `tools` (exposed name → tool)."""
+        """Replace the set of on-demand tools, which models can load, with `tools` (exposed name → tool)."""
         self._tools = dict(tools)
         self._words = WordIndex([_row(name, tool.definition) for name, tool in self._tools.items()])
 
@@ -109,9 +109,9 @@ class Disclosure:
         return {"name": name, "description": short, "source": tool.source, "loaded": name in self._loaded.get(scope, ())}
 
     def change(self, names: Sequence[str], scope: str, principal: Principal, *, load: bool) -> tuple[list[str], list[str]]:
-        """Load on-demand tools for a client, so that they are listed to it, or unload them.
+        """Load on-demand tools for a client, so that its tool list contains them, or unload them if `load` is false.
 
-        If this changes the client's list, the callback of `subscribe` is called. `scope` is the key of the client (`scope_of`). Returns the
+        If the client's list changes, the callback of `subscribe` is called. `scope` is the key of the client (`scope_of`). Returns the
         accepted names, and the names that are unknown or that the principal may not use.
         """
         tools = self._tools
@@ -165,7 +165,10 @@ class _ListTools:
 
 
 class _LoadTools:
-    """The MCP tool `load_tools(names)`, which adds on-demand tools to the client's list, or, if `load` is false, `unload_tools(names)`."""
+    """The MCP tool `load_tools(names)`, which adds on-demand tools to a client's list.
+
+    If `load` is false, it is the tool `unload_tools(names)`, which removes them from the list.
+    """
 
     def __init__(self, disclosure: Disclosure, *, load: bool) -> None:
         self._disclosure = disclosure

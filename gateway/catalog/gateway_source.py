@@ -1,8 +1,9 @@
 """`GatewaySource`: provides the tools and resources about the gateway itself to the catalog, as a source with the id `gateway`.
 
-It has the tool `read_result` with the resources `moongate://results/<id>` for shortened results, and `gateway_status` with
-`moongate://status`. If agents are served, it has `session_list` and `session_delete` with `session://<id>`; if a tool can run as a task,
-`task_status`, `task_result` and `task_cancel`. Its names have no prefix, so no other source can use them. `app` creates the source.
+The source has the tool `read_result` with the resources `moongate://results/<id>` for shortened results, and `gateway_status` with
+`moongate://status`. If agents are served, it also has `session_list` and `session_delete` with `session://<id>`. If a tool can run as a
+task, it also has `task_status`, `task_result` and `task_cancel`. The names of this source have no prefix, so no other source can use them.
+`app` creates the source.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ TASK_TOOLS = frozenset({"task_status", "task_result", "task_cancel"})
 """Names of the tools that read and cancel background tasks. The catalog lists them only while some tool can run as a task."""
 
 UNLIMITED_BYTES = 2**62
-"""Size limit in bytes for results of this source, which is never reached: stored results are not shortened a second time."""
+"""Size limit in bytes for results of this source. No result reaches it, so that stored results are not shortened a second time."""
 
 
 class GatewaySource:
@@ -48,7 +49,7 @@ class GatewaySource:
         `store` has the stored results, which were too large to return whole. `status` is the tool `gateway_status`, or `None` if
         `server.statusTool` is off. `records` is the database with agent sessions and with the calls that wait for a person's approval.
         `finders` are the tools that find and load on-demand tools. `task_tools` read and cancel tasks; the catalog lists them only while
-        some tool can run as a task. `standing_days` is how many days an approval lasts that a person gave for all later calls too.
+        some tool can run as a task. A person can approve all later calls of a tool too; such an approval lasts `standing_days` days.
         """
         self._review = ReviewApprovals(records, standing_days)
         self._store = store
@@ -94,7 +95,7 @@ class GatewaySource:
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
         """Return the status resource, or the templates of stored results and sessions; this source has no prompts.
 
-        Stored results are not listed, because each belongs to one principal, whose shortened result links it.
+        Stored results are not listed, because each belongs to one principal. The shortened result that the principal received links to it.
         """
         if kind == "resources" and self._status is not None:
             return [status_resource()]

@@ -57,7 +57,7 @@ class Inspection:
         return [dataclasses.replace(status, error=mask(status.error)) if status.error else status for status in statuses]
 
     def problems(self) -> list[str]:
-        """Return one text per problem because of which the configuration or the lock file is not used as written. Secrets are masked."""
+        """Return a text for each problem that keeps the gateway from using its configuration or lock file as written, secrets masked."""
         sources, loaded = self._sources, self._sources.loaded
         problems = (sources.reloader.problem if sources.reloader is not None else None, sources.lock.problem, self._local.problem)
         # A server whose command waits for acceptance is left out, because the server's status shows this.
@@ -109,7 +109,7 @@ class Inspection:
         return {u.id: u.lists.entries["tools"] for u in self._servers.sources if u.status().state == "ready"}
 
     async def judge_definitions(self) -> None:
-        """Search the tool definitions of every server for text that gives a model instructions, and wait for the verdicts.
+        """Search the tool definitions of every server for text that gives a model instructions, and wait until the search is done.
 
         A gateway that serves clients does this in the background.
         """

@@ -1,6 +1,7 @@
 """`LocalFiles`: detects changes of the files that define agents, workflows and functions, so that the gateway can load them again.
 
-It polls size and times of the files in `expose.agents`, and of the Python modules that were imported for agents, workflows and functions.
+It polls the size and times of two kinds of files: the agent and workflow files that the configuration key `expose.agents` names, and the
+Python modules that were imported for agents, workflows and functions.
 The module `local_sources` uses it.
 """
 
@@ -67,7 +68,7 @@ class LocalFiles:
 
     @contextmanager
     def importing(self, base_dir: Path) -> Generator[None]:
-        """Context manager around imports: from then on, the files of the Python modules that its block imports are watched for changes.
+        """Context manager that adds the files of the Python modules imported inside the `with` block to the watched files.
 
         Relative paths of modules start at `base_dir`.
         """

@@ -41,7 +41,7 @@ LocalKind = Literal["skill", "function", "agent", "workflow"]
 Settings = tuple[Sequence[str] | Model | Mapping[str, SourcePolicy | tuple[ToolFilter, Mapping[str, ToolOverride]]], ...]
 """The parts of the configuration on which one source (skills, functions, agents or workflows) depends.
 
-If one of them changes, the source is built again.
+If one of these parts changes, the source is built again.
 """
 
 
@@ -120,8 +120,8 @@ class LocalSources(HostedTable[LocalSource]):
     async def share(self, loaded: LoadedConfig, remote: RemoteSkills) -> Changes[LocalSource] | None:
         """Add the skills of remote servers to the gateway's source of skills, which is created or removed if necessary.
 
-        Returns the changes of the table of sources if the source was created or removed, else `None`. The caller passes the removed sources
-        to `release`, which stops them.
+        Returns `None` if the source existed before and still exists. Otherwise returns the changes to the table of local sources; the
+        caller passes the sources that were removed to `release`, which stops them.
         """
         if (skills := self.skills) is not None:
             if not skills.library.has(remote):
@@ -135,8 +135,8 @@ class LocalSources(HostedTable[LocalSource]):
     async def prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None = None) -> Changes[LocalSource]:
         """Build and start the sources (skills, functions, agents, workflows) that are new or changed in the configuration `loaded`.
 
-        Returns the difference from the current sources, which `take` applies. If remote servers have skills (`remote`), the source `skill`
-        exists even without local skills.
+        Returns the difference from the current sources, which `take` applies. If `remote` has skills of remote servers, the source `skill`
+        is built even without local skills.
         """
         with self.files.importing(loaded.base_dir):
             return await self._prepare(loaded, remote)
@@ -172,8 +172,8 @@ class LocalSources(HostedTable[LocalSource]):
     async def _is_judged_anew(self, source: ToolSource, roots: RootRules) -> bool:
         """Return whether an unchanged `source` must be built again because a decision about it may have changed.
 
-        This is so if a file of the source still waits for a person's acceptance, or if `roots` now decides differently whether a model may
-        access a folder.
+        This is the case if a file of the source still waits for a person's acceptance. It is also the case if `roots`, the rules for access
+        to folders, now decides differently whether a model may access a folder.
         """
         if getattr(source, "is_waiting", False):
             return True
@@ -223,7 +223,7 @@ class ServedSkills:
 def _wanted(config: GatewayConfig, *, has_remote: bool) -> list[tuple[LocalKind, Settings]]:
     """Return the kinds of local sources that the configuration needs, each with the settings on which the source depends.
 
-    `has_remote` tells whether remote servers have skills. Skills come first, because agents list skills.
+    `has_remote` is whether remote servers have skills. Skills come first, because agents list skills.
     """
     expose, skills = config.expose, config.skills
     wanted: list[tuple[LocalKind, Settings]] = []

@@ -1,9 +1,9 @@
 """Converts the names and URIs that a source uses (native) to those that clients see (exposed), which are unique in the catalog.
 
-The catalog converts exposed names back by a table, never by parsing. Exposed names of tools and prompts are `<prefix>__<native>`, within
-the 64 characters that model APIs accept (minus the prefix that a client adds). With an empty prefix, names stay unchanged. Exposed URIs of
-a source with a prefix are `<label>+<uri>`; the label is the prefix in a form that URIs allow. For `skill://` and `ui://` the label is the
-first path segment instead, because clients interpret these schemes.
+The catalog converts exposed names back by a table, never by parsing. Exposed names of tools and prompts are `<prefix>__<native>`. They are
+so short that they fit the 64 characters that model APIs accept, together with a prefix that the client adds. With an empty prefix, names
+stay unchanged. Exposed URIs of a source with a prefix are `<label>+<uri>`; the label is the prefix in a form that URIs allow. For
+`skill://` and `ui://` the label is the first path segment instead, because clients interpret these schemes.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def expose_name(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
 
 
 def with_digest(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
-    """Return the name by which clients see the tool or prompt that its source calls `native`, ending with digits of its digest.
+    """Return the exposed name of the tool or prompt that its source calls `native`, with digits of a digest at the end.
 
-    The name is cut to `budget` characters. Used if the normal name (`expose_name`) is too long, or if another tool of the same source
-    already has it.
+    The name has at most `budget` characters. It is used if the normal name (`expose_name`) is too long, or if another tool of the same
+    source already has the normal name.
     """
     digest = hashlib.sha256(f"{prefix}\0{native}".encode()).hexdigest()[:6]
     stem = f"{prefix}{SEPARATOR}" if prefix else ""

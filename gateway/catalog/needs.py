@@ -48,10 +48,10 @@ class UnmetNeed:
 async def unmet_needs(
     local: Mapping[str, ToolSource], catalog: Catalog, statuses: Sequence[SourceStatus], *, idle: Collection[str] = ()
 ) -> list[UnmetNeed]:
-    """Return the names of tools, agents and skills in files of agents and workflows that no source serves, in the order of the files.
+    """Return the tools, agents and skills that files of agents and workflows name, but that no source serves, in the order of the files.
 
-    `local` are the sources that run in the gateway, by id; `statuses` the statuses of all sources. Tools of the servers in `idle`, which
-    are disabled examples of the bundled configuration, are not reported.
+    `local` has the sources that run in the gateway, by id; `statuses` has the statuses of all sources. Tools of the servers in `idle`,
+    which are disabled examples of the bundled configuration, are not reported.
     """
     known = {status.name: status for status in statuses}
     tools = [f"{tool.source}/{tool.definition.name}" for tool in await catalog.tools()]
@@ -124,9 +124,10 @@ def _names_unknown_server(pattern: str, known: Mapping[str, SourceStatus]) -> bo
 
 
 def _missing(pattern: str, known: Mapping[str, SourceStatus], tools: Collection[str]) -> str:
-    """Return the message why a tool pattern (`<source>/<name>`) matches no tool; empty if the server is not connected.
+    """Return a message that says why a tool pattern (`<source>/<name>`) matches no tool; empty if the server is not connected.
 
-    In that case, the server's status explains why the tools are missing. `tools` are all served tools, as `<source>/<name>`.
+    The status of a server that is not connected already explains why its tools are missing. `tools` are all served tools, as
+    `<source>/<name>`.
     """
     source, _, name = pattern.partition("/")
     if source in _OWN:

@@ -1,7 +1,7 @@
 """`PromptTool`: publishes a prompt of a source as a tool, for clients and agents that support tools only (policy key `promptsAsTools`).
 
-The arguments of the prompt become string arguments of the tool, its messages the content of the result. A call passes the gate (the
-pipeline of policy checks) like every tool call; the source renders the prompt.
+The arguments of the prompt become string arguments of the tool, and the prompt's messages become the content of the result. A call passes
+the gate (the pipeline of policy checks) like every tool call; the source renders the prompt.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PromptTool:
 def prompt_tools(source: Source, prompts: Sequence[JsonObject], taken: Container[str], known: Sequence[PromptTool]) -> list[PromptTool]:
     """Return one tool per prompt in `prompts`. `known` are the tools made earlier; a tool whose prompt is unchanged is reused.
 
-    `taken` are the names of the source's tools; the tool of a prompt with such a name gets the suffix `_prompt`.
+    `taken` has the names of the source's own tools. If a prompt has one of these names, the prompt's tool gets the suffix `_prompt`.
     """
     kept = {tool.definition.name: tool for tool in known}
     tools: list[PromptTool] = []

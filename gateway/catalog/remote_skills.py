@@ -71,7 +71,7 @@ class RemoteSkills(SkillBackend):
         return min(self._rest.values(), default=MAX_REST_SECONDS)
 
     async def ready(self) -> None:
-        """Wait, with a deadline, for servers that are still starting. A server has started only when its skills have been listed."""
+        """Wait, with a deadline, for servers that are still starting. A server counts as started only when its skills have been listed."""
         await self._catalog.ready()
 
     async def read_servers(self, only: str | None = None) -> None:
@@ -179,8 +179,8 @@ class RemoteSkills(SkillBackend):
     async def fetch(self, skill: Skill, path: str, ctx: CallContext) -> tuple[SkillFile, bytes]:
         """Read a file of a skill from its server; return the file's entry (`SkillFile`) and its bytes.
 
-        `path` is relative to the skill's folder. A file that the skill's entry does not list gets a new entry without a digest; only a
-        skill whose `resources` are `dynamic` may have such files.
+        `path` is relative to the skill's folder. If the skill's `resources` are `dynamic`, the skill's entry may not list the file; the
+        file then gets a new entry without a digest.
 
         Raises:
             NotFound: The skill has no file with this path.

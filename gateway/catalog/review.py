@@ -34,7 +34,7 @@ class ReviewApprovals:
     def __init__(self, records: Records, standing_days: float) -> None:
         """Create the tool. `records` is the database with the calls that wait for an approval.
 
-        `standing_days` is for how many days the person may also approve all later calls of the tool; 0 does not offer this.
+        The person may also approve all later calls of the tool, for `standing_days` days; 0 removes this choice.
         """
         self._records = records
         self._standing_days = standing_days
@@ -85,7 +85,7 @@ def may_review(ask: PendingQuestion, principal: Principal) -> bool:
 
 
 def _admits(ask: PendingQuestion, principal: Principal) -> bool:
-    """Return whether the scopes of the principal allow to use what a person must approve: the called tool, or the server that samples.
+    """Return whether the principal's scopes include the tool whose call a person must approve, or the server that requests sampling.
 
     If an agent or workflow defines the called tool itself, the scopes must include this agent or workflow.
     """

@@ -27,13 +27,16 @@ MAX_REST_SECONDS = 3600.0
 
 
 class SharedSkills:
-    """Keeps the list of remote servers' skills current: `read_server` lists skills of a new server, `run` those of all servers again."""
+    """Keeps the list of remote servers' skills current.
+
+    `read_server` lists the skills of a new server; `run` lists the skills of all servers again.
+    """
 
     def __init__(self, catalog: Catalog, serve: Callable[[RemoteSkills], Awaitable[None]]) -> None:
         """Store the arguments and subscribe to the catalog's changes.
 
-        `serve` adds the skills to the gateway's skill index. It is called after each listing that finds skills, and after one that finds
-        none although the listing before did.
+        `serve` adds the skills to the gateway's skill index. It is called after a listing if servers have skills now, or had skills before
+        this listing.
         """
         self._catalog = catalog
         self._serve = serve
@@ -45,7 +48,7 @@ class SharedSkills:
 
     @property
     def remote(self) -> RemoteSkills | None:
-        """The backend that holds the skills of remote servers; `None` until a server may have skills."""
+        """The backend that holds the skills of remote servers; `None` until a server is found that may have skills."""
         return self._remote
 
     @property

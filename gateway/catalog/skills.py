@@ -175,7 +175,7 @@ class SkillFace:
     async def _shown(self, listing: SourceListing, uri: str, ctx: CallContext) -> JsonObject:
         """Return the current entry of a skill of a server without the skills extension, by reading its `SKILL.md` (`uri`) again.
 
-        Raises `NotFound` if the skill is not listed, or if its file is no longer fit to be listed.
+        Raises `NotFound` if the skill is not listed, or if its file now breaks the extension's rules for listed skills.
         """
         entry = await self.show(listing, uri, ctx) if uri in listing.shown_skills else None
         if entry is None:
@@ -235,7 +235,7 @@ async def _ask(
 ) -> JsonObject:
     """Send a request of the skills extension to a source, through the gate of the source (its policy checks), and return the result.
 
-    `native` is the native URI that the caller's scopes must include, if the request is about one skill. Hidden characters stay in the
+    If the request is about one skill, `native` is the native URI that the caller's scopes must include. Hidden characters stay in the
     result, because MCP hosts compare entries with files.
     """
     source = cast("SkillServing", listing.entry.source)
@@ -265,8 +265,8 @@ def _shown_files(listing: SourceListing) -> list[str]:
 def _tree(files: Sequence[str], place: str, uri: str) -> JsonObject:
     """Return the direct children of a folder as a result of `resources/directory/read`. Raises `NotFound` for an unknown or empty folder.
 
-    `files` are the URIs of the skill's files, `place` is the folder's URI in the same form, and `uri` the folder's exposed URI, with which
-    the URIs in the result begin.
+    `files` are the URIs of the skill's files, and `place` is the folder's URI in the same form. `uri` is the folder's exposed URI; the URIs
+    in the result begin with it.
     """
     children: dict[str, JsonObject] = {}
     for file in files:

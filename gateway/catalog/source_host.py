@@ -46,7 +46,7 @@ class HostedSource(Generic[SourceT, MadeFromT]):
     """Counts the in-flight calls of the source."""
     stop: anyio.Event = field(default_factory=anyio.Event)
     running: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    """Scope in which the source runs. Cancelling it stops the source; its deadline is set when `stop` is set."""
+    """Cancel scope in which the source runs. Cancelling the scope stops the source; its deadline is set when `stop` is set."""
 
 
 AnySource = HostedSource[HostableSource, object]
@@ -88,11 +88,11 @@ class HostedTable(Generic[EntryT]):
         return Changes(table, joining, [entry for name, entry in self._table.items() if table.get(name) is not entry])
 
     def take(self, changes: Changes[EntryT]) -> None:
-        """Replace the current sources by `changes.table`. No source is started or stopped."""
+        """Replace the current sources with `changes.table`. No source is started or stopped."""
         self._table = changes.table
 
     def release(self, entries: Iterable[EntryT]) -> None:
-        """Signal sources to stop. Each stops when its in-flight calls have ended, at the latest after its `timeout_seconds`."""
+        """Signal sources to stop. Each source stops when its in-flight calls have ended, at the latest after its `timeout_seconds`."""
         for entry in entries:
             entry.stop.set()
 

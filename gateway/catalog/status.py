@@ -35,7 +35,7 @@ QUARANTINE_ADVICE = (
     "Quarantined tools differ from what was accepted or first listed: "
     "`moongate lock --diff` shows how, `moongate lock --accept {name}` accepts them."
 )
-"""Advice for the user if tools of a server (`{name}`) are not served because nobody has accepted their changed definitions (quarantine)."""
+"""Advice for the user if tools of a server (`{name}`) are not served because nobody has accepted their definitions (quarantine)."""
 
 
 def status_resource() -> JsonObject:
@@ -53,7 +53,10 @@ class GatewayStatus:
     """The MCP tool `gateway_status(server?)`: shows the state of every source, or of one, with its last error and advice for the user."""
 
     def __init__(self, sources: Callable[[], Sequence[SourceStatus]], problems: Callable[[], Sequence[str]]) -> None:
-        """Create the tool. `sources` returns the current status of each source, `problems` the problems of the gateway, without secrets."""
+        """Create the tool.
+
+        `sources` returns the current status of each source. `problems` returns the problems of the gateway, without secrets.
+        """
         self._sources = sources
         self._problems = problems
         self.definition = ToolDefinition(

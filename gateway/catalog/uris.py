@@ -2,7 +2,7 @@
 
 An exposed URI contains the label of the source (its prefix), so that the catalog finds the source. Only URI fields of MCP content are
 changed: resource links, embedded resources, contents of resources and `_meta.ui`. Text is never searched. Objects are copied before a
-change; an object that needs no change is returned itself.
+change; an object that needs no change is returned without a copy.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ _EXPRESSION = re.compile(r"\{[^{}]*\}")
 def uri_to_judge(template: str, argument: JsonMapping, context: JsonMapping | None) -> str:
     """Return the URI that the scopes of a caller must include so that the caller may complete an argument of a resource template.
 
-    This is the template itself, or, if a value could change the path (`../`), the template with the values filled in. `argument` and
-    `context` are the parameters of `completion/complete`.
+    The URI is the template itself. If a value could change the path (`../`), the URI is the template with the values filled in. `argument`
+    and `context` are the parameters of `completion/complete`.
     """
     filled = template
     values = members_of(members_of(context).get("arguments"))
@@ -118,9 +118,9 @@ class UriTool:
 
     @property
     def keeps_tasks(self) -> bool:
-        """Whether the wrapped tool, when it runs in a durable task of the gateway, stores the id of the server's own task.
+        """Whether the wrapped tool stores the id of the server's own task, so that the gateway can follow that task after a restart.
 
-        The gateway can then follow the server's task after a restart.
+        This applies to calls that run in a durable task of the gateway (a background call that continues after a restart).
         """
         return bool(getattr(self._inner, "keeps_tasks", False))
 

@@ -278,7 +278,10 @@ class _EventReader:
 
 
 def _question(interrupt: JsonObject) -> Content:
-    """Convert an interrupt of the remote agent to an approval request, for a function call named `interrupt` with the interrupt's text."""
+    """Convert an interrupt of the remote agent to an approval request for a function call named `interrupt`.
+
+    The arguments of the function call are the interrupt's reason, message and response schema.
+    """
     told = {key: interrupt[key] for key in ("reason", "message", "responseSchema") if interrupt.get(key)}
     wanted = str(interrupt.get("id"))
     call = Content.from_function_call(str(interrupt.get("toolCallId") or wanted), "interrupt", told)

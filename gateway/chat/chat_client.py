@@ -199,8 +199,8 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         """Send `messages` to the model. Return an awaitable of the whole response, or with `stream` a stream of its parts.
 
         If the model calls tools that are in `options`, they run, and the model is called again with their results. This loop ends when the
-        model calls no tool, or at a limit of the client's `function_invocation_configuration`. If that has `enabled: false`, or if a called
-        tool has no code, the response contains the calls instead.
+        model calls no tool, or at a limit of the client's `function_invocation_configuration`. If the tool loop is disabled there
+        (`enabled: false`), or if a called tool has no code, the response contains the calls instead.
 
         `middleware` of this call runs inside the client's middleware. `compaction_strategy` and `tokenizer` replace those of the client.
         Tools receive `function_invocation_kwargs`; middleware and the client receive `client_kwargs`.

@@ -70,7 +70,7 @@ class ChatContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRequest:
-    """The arguments of a call of `get_response` that may have to run tools or to shorten the conversation (compaction)."""
+    """The arguments of one call of `get_response`. The call may have to run tools, or to shorten the conversation (compaction)."""
 
     client: SupportsChatGetResponse
     client_limits: JsonMapping

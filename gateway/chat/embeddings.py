@@ -79,7 +79,7 @@ class Embedding(Generic[EmbeddingT]):
 
     @property
     def dimensions(self) -> int | None:
-        """Number of dimensions as given to the constructor, else the vector's length. `None` if it has no length or is text (base64)."""
+        """Number of dimensions that the constructor received, or the vector's length. `None` if the vector is base64 or has no length."""
         if self._dimensions is not None:
             return self._dimensions
         return len(self.vector) if isinstance(self.vector, Sized) and not isinstance(self.vector, str) else None

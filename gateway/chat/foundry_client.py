@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 FoundryChatOptions = OpenAIChatOptions
-"""Options of a model request: an alias of `OpenAIChatOptions`, under the name that agent-framework has for it."""
+"""Options of a model request: an alias of `OpenAIChatOptions`, under the name that agent-framework uses."""
 
 API_PATH = "/openai/v1"
 """Path of the OpenAI-compatible API below the endpoint of a Foundry project."""

@@ -1,6 +1,6 @@
-"""`LoopOptions`: limits of the loop that calls a model, runs the tools that it calls, and calls the model again with their results.
+"""`LoopOptions`: limits of the loop that calls a model, runs the tools that the model requests, and calls the model with the results.
 
-Agents use it, and clients that are called without an agent.
+Agents use `LoopOptions`; chat clients that are called without an agent use it, too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LoopOptions:
     """Tools that are run if the model calls them, but whose definitions are not sent to the model. The model gets their names in another
     way.
 
-    If one of these tools has no code, a call of it ends the run and is returned.
+    If the model calls one of these tools that has no code, the run ends and returns the call.
     """
     include_detailed_errors: bool = False
     """Whether the model receives the text of an unexpected exception that a tool raised."""

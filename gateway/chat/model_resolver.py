@@ -1,7 +1,7 @@
 """`ModelResolver`: creates and owns the chat clients for model specs, the texts by which agent files name models.
 
-The spec `auto` selects the OpenAI-compatible endpoint that the environment names, otherwise the connected client's own model; if there is
-neither, it fails with instructions. `openai:NAME` selects the Responses API, `openai-chat:NAME` the Chat Completions API.
+The spec `auto` selects the OpenAI-compatible endpoint that the environment names, otherwise the connected client's own model. If neither is
+available, the error says what to set. `openai:NAME` selects the Responses API, and `openai-chat:NAME` selects the Chat Completions API.
 """
 
 from __future__ import annotations

@@ -68,11 +68,11 @@ class OpenAIConnection:
     async def answer(self, model: str, path: str, body: JsonObject | None, *, subject: str | None = None) -> JsonObject:
         """Send a request, `POST` if it has a body and otherwise `GET`, and return the whole response.
 
-        `subject` is what was requested, such as `the list of its models`, for the error text if it does not exist; `None` for a new
-        response of the model.
+        `subject` names the requested object, such as `the list of its models`. The error text contains it if the object does not exist.
+        `subject` is `None` for a new response of the model.
 
         Raises:
-            ModelError: The endpoint failed, also after all retries.
+            ModelError: The endpoint failed, and so did all retries.
         """
         await load_openai()
         client, options = self.client, _options()
@@ -87,10 +87,10 @@ class OpenAIConnection:
     async def deletion(self, model: str, path: str, *, subject: str | None = None) -> JsonObject:
         """Send a `DELETE` request, and return the response; an empty object if it has no content.
 
-        `subject` is what to delete, such as `response 'resp_1'`, for the error text if it does not exist.
+        `subject` names the object to delete, such as `response 'resp_1'`. The error text contains it if the object does not exist.
 
         Raises:
-            ModelError: The endpoint failed, also after all retries.
+            ModelError: The endpoint failed, and so did all retries.
         """
         await load_openai()
         client = self.client
@@ -109,11 +109,11 @@ class OpenAIConnection:
     ) -> AsyncGenerator[JsonObject, None]:
         """Send a request, and yield the events of the streamed response. Failures are retried only before the first event.
 
-        The connection is released at the end. `subject` is what was requested, such as `response 'resp_1'`, for the error text if it does
-        not exist; `None` for a new response of the model.
+        The connection is released at the end. `subject` names the requested object, such as `response 'resp_1'`, for the error text if
+        the object does not exist. `subject` is `None` for a new response of the model.
 
         Raises:
-            ModelError: The endpoint failed, or the stream broke; then `retryable` is true.
+            ModelError: The endpoint failed, or the stream broke. If the stream broke, `retryable` is true.
         """
         await load_openai()
         from openai import AsyncStream
@@ -205,7 +205,8 @@ async def load_openai() -> None:
 def counts(usage: JsonValue, names: Mapping[str, str], details: Mapping[str, Mapping[str, str]]) -> dict[str, int] | None:
     """Return the token counts in a provider's usage object under the names of `UsageDetails`; `None` if it has none.
 
-    `names` maps the provider's names at the top level, `details` the names in nested objects. Missing counts are left out.
+    `names` maps the provider's names at the top level to those of `UsageDetails`; `details` does the same for names in nested objects.
+    Missing counts are left out.
     """
     given = members_of(usage)
     found = {ours: value for theirs, ours in names.items() if isinstance(value := given.get(theirs), int)}

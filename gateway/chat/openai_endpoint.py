@@ -1,7 +1,7 @@
-"""Finds address and authentication of an OpenAI-compatible API: from constructor arguments, then an `.env` file, then the environment.
+"""Finds the address and authentication of an OpenAI-compatible API in constructor arguments, an `.env` file and the environment.
 
-Names and precedence are those of Microsoft's agent framework, so that its programs find their settings. Azure is used if an Azure endpoint
-or a credential is given, or if only the environment variables of Azure are set.
+Names and precedence are those of Microsoft's agent framework, so that programs written for it find their settings. Azure is used if an
+Azure endpoint or a credential is given, or if only the environment variables of Azure are set.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class EndpointArguments:
 
     @classmethod
     def among(cls, arguments: Mapping[str, Any]) -> EndpointArguments:
-        """Take the arguments that describe the endpoint from `arguments`, which are `locals()` of a client's constructor.
+        """Return the arguments that describe the endpoint. They are taken from `arguments`, the `locals()` of a client's constructor.
 
         This works because all clients use the same parameter names.
         """

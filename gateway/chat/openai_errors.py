@@ -35,8 +35,8 @@ class HtmlResponseException(ChatClientInvalidResponseException):
 def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str, subject: str | None = None) -> ModelError:
     """Convert an error of the `openai` package to a `ModelError`.
 
-    `subject` is what was requested, such as `response 'resp_1'`, for the error text if it does not exist; `None` for a new response of the
-    model.
+    `subject` names the requested object, such as `response 'resp_1'`. The error text contains it if the object does not exist. `subject` is
+    `None` if a new response of the model was requested.
     """
     import openai
 

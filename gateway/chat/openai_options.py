@@ -36,7 +36,7 @@ _ENVELOPES = frozenset({"json_schema", "json_object", "text"})
 def passed_on(options: ChatOptions, renamed: Mapping[str, str], without: frozenset[str]) -> JsonObject:
     """Return the options that are sent to the provider with unchanged values, under the names of the API.
 
-    `renamed` maps names of options to names of the API, `without` are options that the API does not support.
+    `renamed` maps names of options to names of the API. `without` has the options that the API does not support; they are left out.
     """
     names = {**RENAMED, **renamed}
     return {names.get(k, k): v for k, v in options.items() if v is not None and k not in OURS | _NEVER_SENT | without}
@@ -79,7 +79,8 @@ def tool_mode(options: ChatOptions) -> JsonObject:
     """Return the option `tool_choice` as an object: `{"mode": …}`, with `required_function_name` and `allowed_tools` if given.
 
     Raises:
-        ChatClientInvalidRequestException: The mode is not `auto`, `none` or `required`, or a function is named without `required`.
+        ChatClientInvalidRequestException: The mode is not `auto`, `none` or `required`, or a function is named in a mode other than
+            `required`.
     """
     choice: object = options.get("tool_choice") or "auto"
     mode: JsonObject = dict(cast("JsonMapping", choice)) if isinstance(choice, Mapping) else {"mode": choice}
@@ -185,7 +186,7 @@ class OpenAIChatOptions(ChatOptions, total=False):
     top_logprobs: int
     truncation: str
     background: bool
-    """Whether the provider continues the response if the connection ends. Its continuation token serves to read it later."""
+    """Whether the provider continues the response if the connection ends. The response can be read later by its continuation token."""
     continuation_token: JsonMapping
     """Token of a background response. The call then returns the state of this response or streams its rest, instead of sending a new
     request."""

@@ -97,7 +97,7 @@ def read_annotation(annotation: JsonMapping) -> Annotation | None:
 def read_reasoning(item: JsonObject, *, seen: bool = False) -> list[Content]:
     """Convert an output item with the model's reasoning to contents: its readable texts and its encrypted data.
 
-    With `seen`, the texts were already streamed and are left out.
+    If `seen` is true, the texts were already streamed and are left out.
     """
     item_id, encrypted = cast("str | None", item.get("id")), cast("str | None", item.get("encrypted_content"))
     parts = [*objects_in(item.get("content")), *objects_in(item.get("summary"))]

@@ -1,7 +1,7 @@
 """Converts a conversation to a request of OpenAI's Responses API.
 
 If the API's provider stores nothing, every request contains the whole conversation, and reasoning is sent back only in encrypted form.
-Items are then sent without the provider's ids, because the provider would look these up in its storage.
+In this case items are sent without the provider's ids, because the provider would look up the ids in its storage.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _add_text(request: JsonObject, options: ChatOptions) -> None:
 def to_items(messages: Sequence[Message], *, kept: bool = False) -> list[JsonObject]:
     """Convert messages to input items of the Responses API.
 
-    With `kept`, the provider stores the conversation, so items that the provider itself created are left out.
+    If `kept` is true, the provider stores the conversation, so items that the provider itself created are left out.
     """
     items: list[JsonObject] = []
     calls: dict[str, JsonObject] = {}
@@ -198,9 +198,10 @@ def _reasoning(content: Content) -> JsonObject | None:
 
 
 def _joined(items: list[JsonObject], calls: dict[str, JsonObject], item: JsonObject) -> bool:
-    """Merge an item into the earlier item of `items` that it belongs to, if any. Return true if it must not be added to `items` itself.
+    """Merge `item` into the earlier item of `items` that it belongs to, if any. Return true if `item` must not be added to `items`.
 
-    The output of a call of a remote MCP server is merged into the call, and a further summary of the same reasoning into the first one.
+    The output of a call of a remote MCP server is merged into the call. A further summary of the same reasoning is merged into the
+    item of the reasoning.
     """
     if item["type"] == "mcp_result":
         if (call := calls.get(str(item["id"]))) is not None:

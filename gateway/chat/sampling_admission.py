@@ -1,4 +1,4 @@
-"""Decides about sampling requests of servers before a model is called: checks the number of requests, tokens and approval.
+"""Admits or rejects sampling requests of servers before a model is called, by the number of requests, their tokens and an approval.
 
 The gateway (`upstream.input_guard`) and Python programs (`upstream.library`) both use this module, with their own counters and approvals.
 `sampling_requests` answers the admitted requests. Log lines contain counts and limits, never the content of requests.

@@ -1,7 +1,7 @@
 """`TOOL_RUNS`: the object through which chat clients run the tools that a model calls. The package `agents` has the implementation.
 
-`chat` may not import `agents`, so the package `gateway`, which is imported before all its modules, sets the function in `TOOL_RUNS`.
-This module imports nothing but `typing` at run time, so that `import gateway` stays quick.
+`chat` may not import `agents`. Therefore the package `gateway`, which Python imports before all of its modules, sets `TOOL_RUNS.answers` to
+the function. This module imports only `typing` at run time, so that `import gateway` stays quick.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def list_approvals(every: bool, config_path: str | None, as_json: bool) -> None:
 def show_approval(ask_id: str, config_path: str | None, as_json: bool) -> None:
     """Show one call that waits for approval, or one question, in full.
 
-    Of a call, the tool and its arguments are shown; of a question of a workflow, the fields of its form.
+    For a call, shows the tool and its arguments; for a question of a workflow, the fields of its form.
     """
     found = with_records(config_path, lambda records: _get(records, ask_id))
     text = f"{found.shown}\n  asked for {found.principal}, decided by {found.by}, {found.state}, {_left(found)} left"
@@ -127,7 +127,7 @@ async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_js
 def list_rules(config_path: str | None, as_json: bool) -> None:
     """List standing approvals, which approve later calls.
 
-    Those of early versions of Moongate, which do not say who made them, are not applied.
+    Approvals from early versions of Moongate are listed, but not applied, because they do not say who made them.
     """
     found = with_records(config_path, _rules)
     rows = [[r.id, r.source, r.name, r.to_json()["arguments"], r.principal, r.made_by or "unknown", moment(r.expires_at)] for r in found]

@@ -41,12 +41,12 @@ class Report(Protocol):
 def show_reports(reports: Sequence[Report], what: str, code: Code, *, manifest: str = "", remark: str = "", as_json: bool) -> None:
     """Print one line per warning and error in the form for editors and CI, `file:line: level: message [code]`, and then the totals.
 
-    `what` names the checked objects in the plural, such as `skills`. `code` is the error code of the command if a report is a rejection.
+    `what` names the checked objects in the plural, such as `skills`. `code` is the command's error code if a file or folder is rejected.
     `manifest` is the file of a checked folder to which line numbers refer, such as `/SKILL.md`: it is appended to the folder's path in
     lines with a number. `remark` is printed after the totals.
 
     Raises:
-        CommandFailed: A report is a rejection.
+        CommandFailed: A file or folder is rejected.
     """
     totals = Counter(report.verdict for report in reports)
     if as_json:

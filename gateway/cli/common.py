@@ -1,4 +1,4 @@
-"""Shared by several commands: options, loading of the configuration, logging, and running the event loop."""
+"""Functions and options that several commands use: to load the configuration, write the log, and run the event loop."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def load(config_path: str | None, *, fetches: bool = True, acceptance: Acceptanc
     """Load the configuration for a command, and log only errors from now on.
 
     A reference `${cmd:NAME}` in the configuration is replaced by the output of a program. If `fetches` is false, no such program runs.
-    `acceptance` decides which of them may run; by default all except new or changed programs that wait until the user has accepted them.
+    `acceptance` decides which programs may run: by default, all except new or changed ones that wait until the user has accepted them.
 
     Raises `ConfigError`.
     """
@@ -160,7 +160,7 @@ def load_quietly(config_path: str | None, *, fetches: bool = True, acceptance: A
     """Load the configuration for a command, without changing the log level.
 
     A reference `${cmd:NAME}` is replaced by the output of a program. If `fetches` is false, no such program runs. `acceptance` decides
-    which of them may run; by default all except new or changed programs that wait until the user has accepted them.
+    which programs may run: by default, all except new or changed ones that wait until the user has accepted them.
 
     Raises `ConfigError`.
     """
@@ -187,7 +187,7 @@ def key_store_of(loaded: LoadedConfig) -> KeyStore:
 
 
 def with_servers(loaded: LoadedConfig, names: Sequence[str], **rules: object) -> LoadedConfig:
-    """Return the configuration with only the servers `names`, all of which start at once. `rules` replace keys of their policies."""
+    """Return the configuration with only the servers `names`, set to start at once. `rules` replace keys of the servers' policies."""
     config = loaded.config
     eager = {name: config.policy(name).model_copy(update={"start": "eager", **rules}) for name in names}
     servers, policies = {name: config.mcp_servers[name] for name in names}, {**config.policies, **eager}
@@ -260,7 +260,7 @@ def run_async(work: Callable[[], Awaitable[T]], *, serves: bool = False) -> T:
 def configure_log(loaded: LoadedConfig, level: LogLevelName | None = None, mask: SecretMask | None = None) -> SecretMask:
     """Write the log to stderr with secrets masked; `level` overrides the level in the configuration.
 
-    Return the object that masks secrets: `mask`, or a new one, with the configuration's secrets added.
+    Return the object that masks secrets: `mask` if it is given, otherwise a new object. The configuration's secrets are added to it.
     """
     from gateway.telemetry.logging import SecretMask, configure_logging
 

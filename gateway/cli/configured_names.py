@@ -48,9 +48,10 @@ def workflow_files(loaded: LoadedConfig) -> dict[str, Path]:
 
 
 def tool_names(loaded: LoadedConfig, wanted: str) -> list[str]:
-    """Return exposed tool names from which the closest to the unknown name `wanted` can be suggested, without starting a server.
+    """Return exposed tool names that a command may suggest instead of the unknown name `wanted`, without starting a server.
 
-    These are the names of all agents and workflows and, if `wanted` has a prefix, the name with each server's prefix in its place.
+    The result has the names of all agents and workflows. If `wanted` has a prefix, the result also has the name with the prefix of each
+    server instead.
     """
     config = loaded.config
     _, separator, native = wanted.partition("__")

@@ -99,9 +99,9 @@ def _source_check(status: SourceStatus) -> Check:
 
 
 def _definition_remarks(status: SourceStatus) -> list[Check]:
-    """Return one failed check or warning for each problem of what a server lists; the result is empty without problems.
+    """Return one failed check or warning for each problem with the definitions that a server lists.
 
-    Three problems are reported: a quarantined tool (not served until a person accepts its changed definition), a server that is this
+    Three problems are reported: a quarantined tool (not served until a person accepts its definition), a server that is this
     gateway itself or is connected to it (a loop), and a definition (for example of a tool) that reads like orders to a model.
     """
     found = [
@@ -117,7 +117,7 @@ def _definition_remarks(status: SourceStatus) -> list[Check]:
 
 
 def _fix(status: SourceStatus) -> str:
-    """Return how to mend the connection to a server that is down; empty if the error says how."""
+    """Return advice on how to repair the connection to a server that is down; empty if the server's error has the advice."""
     if status.failure == "credentials":
         return ""
     if status.transport == "stdio" and status.failure == "timeout":

@@ -159,7 +159,9 @@ class _Answer:
 
 
 async def _read(parts: SplitResult, path: str, api_key: str | None = None, timeout_seconds: float | None = None) -> _Answer | None:
-    """Send a GET request and return the response, with the code `NO_ANSWER` if it does not arrive in time; `None` if it is not HTTP.
+    """Send a GET request and return the response; `None` if the response is not HTTP.
+
+    If no response arrives in time, the result has the code `NO_ANSWER`.
 
     Raises:
         httpx2.ConnectError: Nothing listens at the address.

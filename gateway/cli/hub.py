@@ -77,7 +77,7 @@ class HubTool:
     source: str | None
     """Id of the tool's source; `None` if the source cannot be derived from the tool's name."""
     native: str
-    """The tool's name at its source, without prefix; the exposed name if the name there is unknown."""
+    """The tool's name at its source, without prefix; the exposed name if the name at the source is unknown."""
 
     @property
     def name(self) -> str:
@@ -182,11 +182,14 @@ class OwnHub:
         return to_hub_tools(await self.gateway.catalog.tools())
 
     def quarantined(self, pattern: str) -> HubTool:
-        """Return the quarantined tool `SOURCE/NAME`. The gateway refuses and records each call of it."""
+        """Return the tool `SOURCE/NAME`, which is quarantined (hidden until a person accepts its definition).
+
+        The gateway refuses and records each call of the tool.
+        """
         return to_hub_tools(self.gateway.catalog.quarantined([pattern]))[0]
 
     async def listing(self, kind: Kind) -> list[JsonObject]:
-        """Return every resource, resource template or prompt (as `kind` says) in the gateway's catalog, in the form of MCP results."""
+        """Return all resources, resource templates or prompts (`kind`) in the gateway's catalog, in the form of MCP results."""
         return self.gateway.catalog.wire(kind)
 
 
@@ -268,14 +271,17 @@ class RunningHub:
         return HubTool(RemoteTool(Listed(definition), self), wire, *self._origin_of(name))
 
     def quarantined(self, pattern: str) -> HubTool:
-        """Return a tool object for the quarantined tool `SOURCE/NAME`. The gateway refuses and records each call of it."""
+        """Return a tool object for the tool `SOURCE/NAME`, which is quarantined (hidden until a person accepts its definition).
+
+        The gateway refuses and records each call of the tool.
+        """
         from gateway.catalog.names import expose_name
 
         source, _, native = pattern.partition("/")
         return self.unlisted(expose_name(self._prefixes().get(source, source), native))
 
     async def listing(self, kind: Kind | Literal["tools"]) -> list[JsonObject]:
-        """Return the resources, resource templates, prompts or tools (as `kind` says) that the gateway lists to the command's API key."""
+        """Return all resources, resource templates, prompts or tools (`kind`) that the gateway lists to the command's API key."""
         import anyio
 
         from gateway.upstream.listing import list_all
@@ -303,7 +309,7 @@ class RunningHub:
     async def send(
         self, method: str, params: JsonObject, ctx: CallContext, headers: JsonMapping | None = None, resends: Resends | None = None
     ) -> JsonObject:
-        """Send the gateway one MCP request of the call `ctx` and return the result. `RemoteTool`, a listed tool, calls this method."""
+        """Send one MCP request of the call `ctx` to the gateway, and return the result. `RemoteTool`, a listed tool, calls this method."""
         from gateway.upstream.delivery import add_input_responses
         from gateway.upstream.server_session import Envelope
 

@@ -156,7 +156,7 @@ def _floating(loaded: LoadedConfig, wanted: Sequence[str]) -> list[str]:
 def _pins_to_change(path: Path, *, full: bool) -> Pins:
     """Return the current pins in the lock file, which the command `moongate lock` then changes.
 
-    If `full` is true, the command replaces all of them, so an unusable file counts as empty; otherwise it raises `ConfigError`.
+    If `full` is true, the command replaces all pins, so an unusable file counts as empty. Otherwise an unusable file raises `ConfigError`.
     """
     from gateway.upstream.pins import NO_PINS, read_pins
 
@@ -190,14 +190,14 @@ async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[
 
 
 def _found(server: str, listed: Forms, pins: Pins, first: Mapping[str, AcceptedDefinitions]) -> list[Difference]:
-    """Return the differences between a server's tools and its pins; without pins, between the tools and the definitions listed first."""
+    """Return the differences between a server's tools and its pins or, without pins, the definitions that the server listed first."""
     if server in first:
         return _differences(server, first[server].read() or {}, listed, first_use=True)
     return _differences(server, pins.servers.get(server, {}), listed)
 
 
 def _differences(server: str, before: Forms, after: Forms, *, first_use: bool = False) -> list[Difference]:
-    """Return how one server's tools differ between two listings, sorted by tool, by the rule by which a running gateway hides tools."""
+    """Return how one server's tools differ between two listings, sorted by tool. A running gateway uses the same rule to hide tools."""
     from gateway.policy.pin_check import judge_pins, pin_digest
 
     digests = {name: pin_digest(form) for name, form in after.items()}
@@ -289,7 +289,7 @@ def _write(
 
 
 def _accept_tools(server: str, before: dict[str, JsonObject], listed: Forms, tools: Sequence[str]) -> Forms:
-    """Replace the pinned definitions (`before`) of the given `tools` of a server by those that it lists now; return all its pins.
+    """Replace the pinned definitions (`before`) of a server's `tools` with those that the server lists now. Return all pins of the server.
 
     The pin of a tool that the server does not list any more is removed. `before` is changed in place.
 

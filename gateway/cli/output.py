@@ -92,7 +92,7 @@ def tell(text: str, indent: str = "  ") -> None:
 
 
 def terminal_columns(stream: TextIO) -> int | None:
-    """Return the width of the terminal that `stream` writes to, or `None` if it does not write to one."""
+    """Return the width of the terminal that `stream` writes to, or `None` if it does not write to a terminal."""
     if not stream.isatty():
         return None
     try:
@@ -165,8 +165,8 @@ def source_line(source: JsonMapping, name_columns: int) -> str:
 def remark_text(source: JsonMapping) -> str:
     """Return warnings about a source, or an empty string.
 
-    They are about unanswered requests for input, quarantined tools (hidden because their definition changed), and definitions that
-    read like orders to a model.
+    The warnings are about unanswered requests for input, quarantined tools (hidden until a person accepts their definitions), and
+    definitions that read like orders to a model.
     """
     accept = f"`moongate lock --diff {source['name']}`, then `moongate lock --accept {source['name']}`"
     kinds = (("quarantined", "quarantined", accept), ("suspicious", "like orders to a model", "`moongate doctor` says why"))

@@ -85,7 +85,7 @@ async def _explain(tool: str, pairs: Sequence[str], args_json: str | None, loade
 
 
 def _concerned(tool: str, loaded: LoadedConfig) -> list[str]:
-    """Return the server with whose prefix (`x__`) or name (`x/`) the tool's name begins; else all servers, as each may have the tool."""
+    """Return the server whose prefix (`x__`) or name (`x/`) begins the tool's name; else all servers, because each may have the tool."""
     from gateway.cli.hub import longest_prefix
 
     config = loaded.config

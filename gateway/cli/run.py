@@ -104,8 +104,8 @@ def first_answers(config_path: str | None) -> StartupAnswers | None:
 def _listen(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> socket.socket:
     """Return a socket that listens on the port. If another program has the port and `searches` is true, listen on the next free port.
 
-    The socket is bound before anything else starts, so that one of two gateways that start at once fails here. If `searches` is true, only
-    one gateway of a configuration may run.
+    The socket is bound before anything else starts. If two gateways start at once, one of them therefore fails here. If `searches` is true,
+    only one gateway of a configuration may run.
 
     Raises:
         ConfigError: The port is in use, or, with `searches`, a gateway of this configuration is running.

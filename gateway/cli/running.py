@@ -87,9 +87,10 @@ async def sole_start(loaded: LoadedConfig) -> Listener | None:
 
 @contextmanager
 def findable_at(url: str | None, loaded: LoadedConfig) -> Generator[None, None, None]:
-    """Store `url`, the URL of a running gateway, for `find_running` until the block ends, unless it has the configured port.
+    """Store the URL of a running gateway until the block ends, so that `find_running` finds the gateway.
 
-    If several gateways of one configuration run, the latest is found. File system errors are ignored, because commands also accept `--url`.
+    Nothing is stored if `url` is `None` or the configured URL, which `find_running` tries anyway. If several gateways of one
+    configuration run, the latest is found. File system errors are ignored, because commands also accept `--url`.
     """
     if url is None or url == endpoint_of(loaded):
         yield

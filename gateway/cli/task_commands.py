@@ -201,7 +201,7 @@ def _show_change(row: TaskRow, what: str, *, as_json: bool) -> None:
 
 
 async def _when_handled(records: Records, row: TaskRow) -> TaskRow:
-    """Return the task once a gateway has acted on a cancellation or retry, or as it is after `HANDLED_SECONDS`."""
+    """Wait until a gateway has acted on a cancellation or retry, at most `HANDLED_SECONDS`. Return the task in its latest state."""
     import anyio
 
     rows = await records.tasks()

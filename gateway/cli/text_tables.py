@@ -20,9 +20,9 @@ INDENT = "    "
 def table_lines(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None, *, wraps_last: bool) -> Iterator[str]:
     """Yield the lines of an aligned table at most `columns` characters wide (`None`: unlimited).
 
-    If the table is too wide, the last column is wrapped (`wraps_last`) or cut with an ellipsis. If less than `MIN_LAST_COLUMNS` is left for
-    it, it is printed below the other columns. If the other columns are too wide as well, each row becomes a list of its values. Only the
-    last column is ever cut, so a long name may exceed the width.
+    If the table is too wide, the last column is wrapped (`wraps_last`) or cut with an ellipsis. If the space left for the last column is
+    less than `MIN_LAST_COLUMNS`, the column is printed below the other columns. If the other columns are too wide as well, each row becomes
+    a list of its values. Only the last column is ever cut, so a long name may exceed the width.
     """
     names = [header.upper() for header in headers]
     lines = [names, *rows]

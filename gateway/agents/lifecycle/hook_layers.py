@@ -324,7 +324,7 @@ def _turn_context(context: AgentContext, turn: Turn) -> MessageTurnContext:
 
 
 def _apply_input(context: AgentContext, hook_context: MessageTurnContext, loaded: Mapping[str, Sequence[Message]]) -> None:
-    """Apply to the run (`context`) what hooks changed in the history and the user's message (`hook_context`)."""
+    """Apply the hooks' changes of the history and the user's message (`hook_context`) to the run (`context`)."""
     index = _newest_of_user(context.messages)
     newest = [] if index is None else [context.messages[index]]
     if hook_context.user_message != (newest[0].text if newest else ""):
@@ -339,9 +339,9 @@ def _split(
 ) -> tuple[dict[str, list[Message]], list[Message]]:
     """Divide the run's `history`, which hooks may have changed, into loaded messages, by history provider, and the run's input.
 
-    `loaded` has the messages that each provider loaded, and `given` the run's own input. Loaded messages are not stored again; input is.
-    A message that a hook added counts as loaded, by the provider of the next loaded message, or else by the last provider. But if it
-    follows the run's own input, or no provider loaded messages, it is input.
+    `loaded` maps each provider to the messages that it loaded; `given` has the run's own input. Loaded messages are not stored again;
+    input messages are stored. A message that a hook added counts as input if it follows the run's own input, or if no provider loaded
+    messages. Otherwise it counts as loaded by the provider of the next loaded message, or by the last provider if no such message follows.
     """
     homes = {id(message): source for source, messages in loaded.items() for message in messages}
     own = {id(message) for message in given}
@@ -369,7 +369,10 @@ def _newest_of_user(messages: list[Message]) -> int | None:
 
 
 async def _begin(turn: Turn, context: ChatContext) -> tuple[ModelRequest, ChatResponse | None]:
-    """Call the hooks `before_iteration` before a model call. Return the request as hooks changed it, and any response to use instead."""
+    """Call the hooks `before_iteration`. Return the model request with the hooks' changes, and a response or `None`.
+
+    If a hook skipped the model call or ended the run, the response is used instead of calling the model.
+    """
     hook_context = await turn.begin_iteration(list(context.messages), cast("ChatOptions", dict(context.options)))
     model = hook_context.options.get("model") or getattr(context.client, "model", None)
     request = ModelRequest(
@@ -422,7 +425,7 @@ def _stream_sender(context: ChatContext, call_next: CallNext) -> ModelStreamHand
 def _stream_wrapped(hook: LifecycleHooks, inner: ModelStreamHandler) -> ModelStreamHandler:
     """Return the streamed model call `inner` wrapped by the hook's `wrap_model_call_streaming`.
 
-    If that method returns `None`, the hook's `wrap_model_call` wraps the call, if the hook overrides it.
+    If `wrap_model_call_streaming` returns `None`, and the hook overrides `wrap_model_call`, that method wraps the call instead.
     """
 
     def call(request: ModelRequest) -> AsyncIterator[ChatResponseUpdate]:

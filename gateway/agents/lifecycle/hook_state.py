@@ -68,12 +68,12 @@ class StateCell:
         return self._value.get(kind)
 
     def update(self, change: Callable[[TurnState], TurnState]) -> TurnState:
-        """Replace the state of the run by `change(state)`, and return the new state. If `change` raises, the state does not change.
+        """Replace the state of the run with `change(state)`, and return the new state. If `change` raises, the state does not change.
 
-        If the new state `is_terminated`, the run ends before its next model call, with the termination reason as its answer.
+        If `is_terminated` is true in the new state, the run ends before its next model call, with the termination reason as its answer.
 
         Raises:
-            MiddlewareFailure: `change` did not return a `TurnState`, or changed `iteration`, which only the run may do.
+            MiddlewareFailure: `change` did not return a `TurnState`, or changed `iteration`, which only the run may change.
         """
         value = cast("object", change(self._value))
         if not isinstance(value, TurnState):

@@ -28,7 +28,7 @@ class TurnFacts:
     """Values that do not change during a turn, which is one run of an agent."""
 
     agent_name: str
-    """The agent's name, or its id if it has none."""
+    """The agent's name, or its id if the agent has no name."""
     conversation_id: str | None
     """The id of the run's session. Without a session: the id of the conversation that the model's provider stores, or `None`."""
     run_options: JsonMapping
@@ -42,12 +42,12 @@ class _HasTurnFacts(Sealed):
     facts: TurnFacts = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Reject assignments to fields from now on, except to fields of a context by a running hook."""
+        """Reject all later assignments to fields, except those that a running hook makes to fields of its context."""
         seal(self)
 
     @property
     def agent_name(self) -> str:
-        """The agent's name, or its id if it has none."""
+        """The agent's name, or its id if the agent has no name."""
         return self.facts.agent_name
 
     @property
@@ -79,8 +79,8 @@ class MessageTurnContext(HookContext):
     history: list[Message]
     """The conversation before the user's newest message: the messages that history providers load, then the rest of the run's input.
 
-    What a hook changes in this list applies to this run only: stored messages do not change, and added messages are not stored. But a
-    message that a hook adds after the run's own input, or if no messages were loaded, becomes input of the run and is stored with it.
+    A hook's changes of this list apply to this run only: stored messages do not change, and added messages are not stored. There is one
+    exception: if no messages were loaded, or if the added message follows the run's own input, it becomes input and is stored.
     """
     message: Message | None = None
     """The user's newest message with all its contents; hooks must not change it."""
@@ -156,12 +156,12 @@ class FunctionContext(HookContext):
     result: JsonValue = None
     """Result of the call, set before `after_function` is called."""
     error: Exception | None = None
-    """Exception with which the call failed, set before `after_function` is called."""
+    """Exception that made the call fail, set before `after_function` is called."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ErrorContext(HookContext):
-    """Context of `on_error`: an exception during a turn (one run of an agent), and the step that it failed (`source`)."""
+    """Context of `on_error`: an exception during a turn (one run of an agent), and the step that failed because of it (`source`)."""
 
     source: ErrorSource
     error: Exception
@@ -231,7 +231,7 @@ class LifecycleHooks:
         """Called before each model call."""
 
     async def wrap_model_call(self, request: ModelRequest, handler: ModelHandler) -> ChatResponse:
-        """Called to make each model call. A hook awaits `handler`, which calls the model, once, several times or never."""
+        """Called to make each model call. `handler` calls the model; a hook awaits it once, several times or never."""
         return await handler(request)
 
     def wrap_model_call_streaming(self, request: ModelRequest, handler: ModelStreamHandler) -> AsyncIterator[ChatResponseUpdate] | None:
@@ -248,7 +248,7 @@ class LifecycleHooks:
         """Called before each tool call."""
 
     async def wrap_function_call(self, request: FunctionRequest, handler: FunctionHandler) -> JsonValue:
-        """Called to make each tool call. A hook awaits `handler`, which executes the tool, once, several times or never."""
+        """Called to make each tool call. `handler` executes the tool; a hook awaits it once, several times or never."""
         return await handler(request)
 
     async def after_function(self, context: FunctionContext) -> None:

@@ -1,6 +1,6 @@
-"""Restricts which fields of its context a lifecycle hook may change. `MAY_ASSIGN` lists them; the classes here reject any other change.
+"""Restricts the fields of a context that a lifecycle hook may change to those in `MAY_ASSIGN`. Any other change fails the run.
 
-A change that would have no effect fails the run, because a hook that protects something must not be ignored silently.
+Other changes would have no effect. They are not ignored silently, because a hook may rely on its change to protect something.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sealed:
     __slots__ = ("_hook",)
 
     _hook: str | None
-    """Name of the running hook. `None` if no hook is running, and always in requests; unset while the object is being constructed."""
+    """Name of the running hook, else `None`. Always `None` in a request (`ModelRequest`, `FunctionRequest`). Unset during construction."""
 
     def __setattr__(self, name: str, value: object) -> None:
         """Assign a field. Raises `MiddlewareFailure` if the running hook may not assign it."""
@@ -65,7 +65,10 @@ class Sealed:
 
 
 def seal(sealed: Sealed, hook: str | None = None) -> None:
-    """Allow assignments only to those fields of the context `sealed` that the hook named `hook` may assign; with `None`, to no field."""
+    """Allow assignments only to those fields of the context `sealed` that the hook named `hook` may assign.
+
+    If `hook` is `None`, reject every assignment.
+    """
     object.__setattr__(sealed, "_hook", hook)
 
 
@@ -90,7 +93,7 @@ _FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = MappingProxyType(
         "termination_reason": (lambda value: isinstance(value, str), "text"),
     }
 )
-"""Maps a field that hooks may assign to a function that checks the assigned value, and to the expected type's name for the error."""
+"""Field that hooks may assign → a function that checks the assigned value, and the name of the expected type for the error text."""
 
 
 def check_forms(sealed: Sealed, hook: str) -> None:
@@ -113,11 +116,11 @@ _CHANGED_BY: Mapping[str, str] = MappingProxyType(
         "turn_history": "change it in after_message_turn if the run has a response",
     }
 )
-"""Maps a field that hooks must not change in place to what a hook can do instead, as a part of the error's text."""
+"""Field that hooks must not change in place → the part of the error text that says what a hook can do instead."""
 
 
 def refusal(name: str) -> MiddlewareFailure:
-    """Return the error for a hook that changed the value of the field `name` in place, which would have no effect."""
+    """Return the error for a hook that changed the value of the field `name` in place. Such a change would have no effect."""
     return MiddlewareFailure(f"`{name}` cannot be changed here, because the change would have no effect: {_CHANGED_BY[name]}.")
 
 
@@ -127,7 +130,7 @@ class FixedList(list[ValueT]):
     __slots__ = ("_name",)
 
     def __init__(self, values: Iterable[ValueT], name: str) -> None:
-        """Create a read-only list of `values`; error messages contain `name`, the field of the hook's context that has the list."""
+        """Create a read-only list of `values`. Error messages contain `name`, the name of the context field that holds the list."""
         super().__init__(values)
         self._name = name
 
@@ -148,7 +151,7 @@ class FixedDict(dict[KeyT, ValueT]):
     __slots__ = ("_name",)
 
     def __init__(self, values: Mapping[KeyT, ValueT], name: str) -> None:
-        """Create a read-only dict of `values`; error messages contain `name`, the field of the hook's context that has the dict."""
+        """Create a read-only dict of `values`. Error messages contain `name`, the name of the context field that holds the dict."""
         super().__init__(values)
         self._name = name
 
@@ -167,7 +170,7 @@ class FixedDict(dict[KeyT, ValueT]):
 def fixed(value: Any, name: str) -> Any:
     """Return a copy of a JSON value whose lists and dicts, including nested ones, are read-only (`FixedList`, `FixedDict`).
 
-    `name` is the field of the hook's context that error messages contain.
+    Error messages contain `name`, the name of the field of the hook's context that holds the value.
     """
     if type(value) is dict:
         return FixedDict({key: fixed(part, name) for key, part in cast("dict[str, JsonValue]", value).items()}, name)

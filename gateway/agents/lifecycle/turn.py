@@ -196,7 +196,7 @@ class Turn:
         return (state.termination_reason or _ENDED) if state.is_terminated else None
 
     async def _call(self, name: str, context: HookContext) -> None:
-        """Call the method `name` of all hook objects in order. Only during these calls can hooks assign fields of `context`."""
+        """Call the method `name` of all hook objects in order. Hooks can assign fields of `context` only during these calls."""
         hooks = self.hooks if name.startswith("before_") else self.hooks[::-1]
         seal(context, name)
         try:
@@ -212,7 +212,7 @@ def _forms_of(results: Sequence[Content]) -> list[object]:
 
 
 def _parts_of(response: ChatResponse) -> list[object]:
-    """Return the parts of a model's answer, to be compared before and after a hook: they differ if the hook changed a content.
+    """Return the parts of a model's answer as values to compare before and after a hook. They differ if the hook changed a content.
 
     A tool call is represented only by its `id()`, because hooks may change its arguments.
     """
