@@ -99,8 +99,8 @@ class GuardedTool:
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
         """Return the tool's description for a caller whose API key has these scopes.
 
-        For the model of an agent, `named` lists the skills that the agent's file names, and the description shows only these skills. A
-        description that the operator wrote is the same for every caller.
+        The description of a skill tool lists the skills that the caller may read; for the model of an agent, only the skills `named`, which
+        the agent's file names. A description that the operator wrote is the same for every caller.
         """
         tool, published = self.tool, self.definition.description
         if not isinstance(tool, DescribingTool) or published != tool.definition.description:
