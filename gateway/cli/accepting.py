@@ -1,7 +1,7 @@
-"""`moongate lock --accept` for configuration entries that execute a command or import a module, such as servers that a command starts.
+"""The part of `moongate lock --accept` for configuration entries that execute a command or import a module, such as stdio servers.
 
 The gateway executes a new or changed entry only after the user has accepted it. This module shows such entries, asks the user, and records
-that they are accepted as the file contains them now. It reads the configuration without executing any part of it. Used by `lock`.
+that the user accepts their current content. It reads the configuration without executing any part of it. Used by `lock`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 
 def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes: bool, as_json: bool) -> bool:
-    """Record that the user accepts the commands or modules of the configuration entries `names`; return false if no such entry waits.
+    """Record that the user accepts the configuration entries `names`; return false if no such entry waits for acceptance.
 
-    An entry is a server, or an agent or workflow file, for example. The gateway does not execute a new or changed entry that has a command
-    or module until the user has accepted it. On false, the caller treats `names` as names of servers or tools whose definitions changed.
+    An entry is a server, or an agent or workflow file, for example. A new or changed entry with a command or module waits for acceptance:
+    the gateway does not execute it until the user has accepted it. On false, the caller treats `names` as names of servers or tools whose
+    definitions changed.
 
     Raises:
         click.UsageError: Only some of the names are entries that wait, or the user cannot be asked.
@@ -63,7 +64,7 @@ def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes
 
 
 def _of_file(name: str, acceptance: Acceptance) -> RunEntry | None:
-    """Return the waiting entry `name` of an agent or workflow file, as the file has it now; `None` if it does not wait."""
+    """Return the entry `name` of an agent or workflow file, as the file defines it now; `None` if it does not wait for acceptance."""
     place = acceptance.places_held().get(name)
     if place is None or not name.startswith(("agent/", "workflow/")):
         return None

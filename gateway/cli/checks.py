@@ -34,7 +34,7 @@ class Check:
     subject: str
     text: str
     fix: str
-    """How to fix the problem; empty if nothing needs fixing or `text` says how."""
+    """How to fix the problem; empty if nothing needs fixing, or if `text` says how to fix it."""
     code: Code = "config-invalid"
     """Error code that determines the command's exit code if the check failed."""
 
@@ -84,7 +84,10 @@ def _programs(loaded: LoadedConfig) -> list[Check]:
 
 
 def _pins(loaded: LoadedConfig) -> list[Check]:
-    """Check whether the lock file can be read, and which servers' tool definitions it does not pin. No checks without a lock file."""
+    """Check whether the lock file can be read, and whether it contains the accepted tool definitions of each server.
+
+    Return no checks if the file does not exist.
+    """
     from gateway.upstream.pins import read_pins
 
     path = loaded.lock_path

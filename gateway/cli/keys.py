@@ -31,7 +31,7 @@ LAST_KEY = (
 
 @click.group(cls=Group)
 def keys() -> None:
-    """API keys of the HTTP endpoint. Once there is one, every request needs a key."""
+    """API keys of the HTTP endpoint. Once a key exists, every request needs a key."""
 
 
 @keys.command("add")

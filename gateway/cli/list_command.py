@@ -22,7 +22,7 @@ ListKind = Literal["sources", "servers", "tools", "agents", "skills", "workflows
 KINDS = cast("tuple[ListKind, ...]", get_args(ListKind))
 
 _OF_FILES: dict[ListKind, str] = {"agents": "agent", "workflows": "workflow", "skills": "skill"}
-"""Kind of entries that files define → id of the one source that has all entries of this kind, such as `agent` for all agents."""
+"""Kind of entries that are defined in files → id of the source that serves all entries of this kind, such as `agent`."""
 
 _EMPTY: dict[ListKind, str] = {
     "servers": "No server is configured. `moongate add NAME URL` or `moongate add NAME -- COMMAND` adds one.",
@@ -33,7 +33,7 @@ _EMPTY: dict[ListKind, str] = {
     "prompts": "No prompts are served.",
     "resources": "No resources are served.",
 }
-"""Message that is printed if the gateway serves nothing of a kind, by kind."""
+"""Kind of entries → message that is printed if the gateway serves no entry of this kind."""
 
 _SKILL_URI = re.compile(r"skill://.+/SKILL\.md\Z")
 """Matches the URI of the resource that describes one skill."""
@@ -49,7 +49,7 @@ _COLUMNS: dict[ListKind, dict[str, tuple[str, ...]]] = {
 }
 """Columns of the printed table for each kind of entries.
 
-A column has a header and keys of an entry. It shows the value of the first key that has a value.
+Each column has a header and a list of keys. For each entry, it shows the value of the first key that has a value.
 """
 
 
@@ -61,8 +61,9 @@ A column has a header and keys of an entry. It shows the value of the first key 
 def list_command(kind: ListKind, target: Target, tokens: bool, config_path: str | None, as_json: bool) -> None:
     """List what the gateway serves: sources, tools, …
 
-    Without an argument, the sources are listed. Uses the running gateway. If none runs, the command reads the files of agents and workflows
-    itself, and starts the configured sources for the other kinds.
+    Without an argument, the command lists the sources. A source is one server, or for example all agents of the gateway. The command asks
+    the running gateway. If no gateway runs, the command reads the files of agents and workflows itself, and starts the configured sources
+    for the other kinds.
     """
     if tokens and kind not in ("tools", "servers", "sources"):
         raise click.UsageError("--tokens can only be used with tools, servers or sources.")
@@ -117,7 +118,10 @@ def estimate_tokens(wire: JsonMapping) -> int:
 
 
 async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> tuple[list[JsonObject], bool]:
-    """Return what the gateway serves of a kind, and whether an API key was used. If so, entries outside the key's scopes are missing."""
+    """Return the entries of a kind (sources, tools, …) that the gateway serves, and whether an API key was used to list them.
+
+    With an API key, entries outside the key's scopes are missing.
+    """
     from gateway.cli.hub import open_hub, open_own, open_running
     from gateway.cli.skill_commands import may_start_servers
 
@@ -135,7 +139,7 @@ async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> tuple[
 
 
 async def _of_hub(kind: ListKind, hub: Hub) -> list[JsonObject]:
-    """Return the sources, tools, resources or prompts of a gateway; print its problems on stderr."""
+    """Return the sources, tools, resources or prompts of a gateway; print the gateway's problems on stderr."""
     if kind in ("sources", "servers"):
         for problem in await hub.problems():
             say(f"problem: {problem}")

@@ -41,7 +41,7 @@ class FlowSecurity(Model):
     accepts_untrusted: list[str] = Field(default_factory=list)
     """Tools that may be called even after the model has read untrusted content; takes precedence over `sinks`."""
     public_sinks: list[str] = Field(default_factory=list)
-    """Tools that may not be called after the model has read confidential results, because they may send these to outsiders."""
+    """Tools that may not be called after the model has read confidential results, because they may send such results to outsiders."""
     on_violation: Literal["ask", "refuse"] = "ask"
     """What happens to a call that these rules forbid. `ask`: ask the user to approve it, if possible; `refuse`: reject it."""
 

@@ -1,4 +1,4 @@
-"""`FileModel` and `Model`: base classes of the pydantic models of files such as `gateway.json`, which other modules define."""
+"""`FileModel` and `Model`: base classes of the pydantic models that other modules define for files such as `gateway.json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the files and folders that a command executes, as far as its arguments and environment variables contain their paths.
+"""Finds the files and folders that a command executes, if its arguments or environment variables contain their paths.
 
 `gate.root_rules` uses `places_of_command` so that agents may not write in folders with programs. Arguments are compared with the file
 system instead of being interpreted, because every program reads its arguments differently. `docs/trust.md` lists what is not found.
@@ -27,7 +27,7 @@ data.
 """
 
 _FOLDER_WORDS = frozenset(("-C", "--chdir", "--directory", "--cwd", "--project", "--prefix", "--dir", "cd", "pushd"))
-"""Options and shell commands after which the next word of a command is its working directory."""
+"""Options and shell commands, such as `cd`, that are followed by the working directory of a program."""
 
 _SEARCHED = re.compile(
     r"PATH|(?:PYTHON|NODE_|LD_LIBRARY_|DYLD_\w+_|CLASS|GEM_|LUA_|GO|NIX_)PATH|PYTHON(?:HOME|USERBASE|STARTUP)|RUBYLIB|PERL5LIB|GEM_HOME"
@@ -74,7 +74,9 @@ def places_of_command(command: Sequence[str], env: Mapping[str, str], folder: Pa
 
 
 def _executed(path: Path, folder: Path, *, any_file: bool) -> Iterator[tuple[Path, bool]]:
-    """Yield `(path, is_inner)` if a command executes `path`: a program's folder, a code file or, with `any_file`, any existing file.
+    """Yield `(path, is_inner)` if a command that contains `path` executes this path.
+
+    Commands execute the folders of programs, code files, executable files and, with `any_file`, any existing file.
 
     `is_inner` is true if everything below `path` is executed too. It is false for a folder that is or contains the command's working
     directory `folder`.
@@ -118,7 +120,8 @@ def _work_folders(pairs: Iterable[tuple[str, str]], folder: Path) -> list[Path]:
 def _pairs(command: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield `(previous word, word)` for each word of a command.
 
-    The words are the arguments, and the parts into which each argument can be split: at its first `=`, as by a shell, and at separators.
+    The words are the arguments, and the parts of each argument. Each argument is split in three ways: at its first `=`, as a shell splits
+    it, and at separators.
     """
     for words in (command, *(pieces for argument in command for pieces in _pieces(argument))):
         for before, word in pairwise(("", *words)):

@@ -5,7 +5,7 @@ Each of them is a `RunEntry`; `policy.acceptance_rule` decides whether it may ru
 `agents`, `workflows` and the CLI.
 
 Decided: the digest covers the entry as written, and the content of files that `${file:…}` reads. Because: an attacker who can write files
-can change these. Environment variables and the keyring are not covered, because a file cannot change them; the program for `${cmd:…}` is a
+can change both. Environment variables and the keyring are not covered, because a file cannot change them; the program for `${cmd:…}` is a
 separate entry. Revisit when: references read another kind of file.
 """
 
@@ -42,7 +42,7 @@ class RunEntry:
     digest: str
     """SHA-256, in hex, of everything that decides what is executed. If it changes, a person must accept the entry again."""
     shown: str
-    """Description for a person of the command, module or script. Literal secrets are masked."""
+    """Text that describes the command, module or script to a person. Literal secrets are masked."""
 
 
 class Admission(Protocol):

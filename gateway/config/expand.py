@@ -58,7 +58,7 @@ class Expander:
     """Environment variables whose values replace references such as `${VAR}`."""
     references: References
     secrets: set[str] = field(default_factory=lambda: cast("set[str]", set()))
-    """Secret values to mask in all output. The expansion of a reference to a secret adds its value."""
+    """Secret values to mask in all output. Each reference to a secret adds the value that it expands to."""
 
     def fetching(self) -> Expander:
         """Return a copy of this expander that fetches secrets from programs and the keyring, even if this expander does not.
@@ -76,7 +76,7 @@ class Expander:
         return {key: self._value(value, f"{path}.{key}", key, mistakes) if key in FIELDS else value for key, value in entry.items()}
 
     def secret(self, text: str, *, path: str) -> str:
-        """Return a secret with its references expanded, and have the result masked in all output. `path` is the JSON path of `text`.
+        """Return the secret `text` with its references expanded, and mask the result in all output. `path` is the JSON path of `text`.
 
         Raises:
             ConfigError: A reference cannot be expanded; the error names `path`.
@@ -107,7 +107,7 @@ class Expander:
         return value
 
     def _note_literal(self, name: str, value: JsonValue) -> None:
-        """Have the value of a variable or header masked in all output if its name suggests a secret.
+        """Mask the value of a variable or header in all output if the name of the variable or header suggests a secret.
 
         The part of the value after the first space, as in `Bearer TOKEN`, is masked too.
         """

@@ -1,7 +1,8 @@
 """Keys that other MCP hosts (applications such as editors) write into their configuration files, and how Moongate treats these keys.
 
-The module contains only data: keys that are ignored, other spellings of Moongate's keys, and keys that restrict tools, which are converted.
-The sources are the hosts' documentation of their MCP configuration. Used by `read_entries`, `load` and `json_schemas`.
+The module contains only data: keys that are ignored, other spellings of Moongate's keys, and keys that restrict tools. The gateway converts
+keys that restrict tools to policies. The data come from the hosts' documentation of their MCP configuration. Used by `read_entries`, `load`
+and `json_schemas`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ KEY_ALIASES: dict[str, str] = {"serverUrl": "url", "httpUrl": "url", "http_heade
 """Key of server entries of another MCP host (Windsurf, Gemini CLI, Codex, older hosts) → Moongate's key with the same meaning."""
 
 HEADER_VARIABLES = ("bearer_token_env_var", "env_http_headers")
-"""Keys of Codex that contain names of environment variables: of the bearer token, and of one per header. They become `headers`."""
+"""Keys of Codex that name environment variables: the variable of the bearer token, and one per header. They are read as `headers`."""
 
 TYPE_ALIASES: dict[str, str] = {
     "streamable-http": "http",

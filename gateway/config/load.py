@@ -101,7 +101,7 @@ def load_config(
 
 
 def _without_idle_examples(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the bundled configuration with its disabled servers removed: those that need environment variables that are not set."""
+    """Return the bundled configuration without its disabled servers, which need environment variables that are not set."""
     idle = {server.name for server in loaded.disabled}
     policies = {name: policy for name, policy in loaded.config.policies.items() if name not in idle}
     return replace(loaded, config=loaded.config.model_copy(update={"policies": policies}), disabled=[], idle=frozenset(idle))
@@ -221,6 +221,8 @@ def _load(
 def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequence[DisabledServer]) -> GatewayConfig:
     """Validate the document `root` of a configuration file and return it as a `GatewayConfig`.
 
+    `mistakes` are the errors that earlier steps found in the file, and `disabled` the servers that cannot start.
+
     Raises:
         ConfigError: The document is invalid, or `mistakes` is not empty. The message has all mistakes, one per line.
     """
@@ -251,7 +253,7 @@ def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
 def _own_root(document: JsonObject, notes: list[str], mistakes: list[ConfigError]) -> JsonObject:
     """Return the decoded configuration file with only Moongate's top-level keys: `servers` becomes `mcpServers`, other keys are removed.
 
-    Removed keys are reported: those that other MCP hosts use in `notes`, unknown keys in `mistakes`.
+    Adds a note to `notes` for each removed key that other MCP hosts use, and an error to `mistakes` for each unknown key.
     """
     root = {key: value for key, value in document.items() if key not in IGNORED_ROOT_KEYS}
     notes += [f"{key}: {IGNORED_ROOT_KEYS[key]}; ignored" for key in document if key in IGNORED_ROOT_KEYS]

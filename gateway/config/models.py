@@ -19,7 +19,7 @@ from gateway.config.skill_settings import SkillSettings
 from gateway.config.suggest import did_you_mean
 
 SOURCE_NAME_PATTERN = r"^[A-Za-z0-9_-]{1,40}$"
-"""Regular expression for names of servers. They begin the names of tools that clients see, so they use the alphabet of tool names."""
+"""Regular expression for names of servers. Names of tools begin with the server's name, so the same characters are allowed."""
 
 RESERVED_SOURCES = frozenset({"agent", "workflow", "skill", "function", "gateway"})
 """Names of the gateway's own sources of tools, which a server may not have."""
@@ -129,9 +129,9 @@ class LimitSettings(Model):
     connections_per_address: int | None = Field(default=None, ge=1)
     """Maximum connections of one IPv4 address or IPv6 /64. Left out: half of `maxConnections`, and unlimited for this machine."""
     incomplete_bytes: int | None = Field(default=None, ge=65_536)
-    """Maximum bytes of all requests that have only partly arrived; a quarter of this limit for one address or caller. Beyond a limit, the
-    gateway ends the oldest such request: of the address or caller that exceeds its quarter, else of the one with most bytes. Left out:
-    64 MiB, or 16 times `maxRequestBytes` if that is more.
+    """Maximum bytes of all requests that have only partly arrived; one address or caller may use a quarter. If one of them exceeds its
+    quarter, the gateway ends the oldest of its incomplete requests. If all together exceed the limit, the address or caller with most bytes
+    loses its oldest. Left out: 64 MiB, or 16 times `maxRequestBytes` if that is more.
     """
     request_bytes: int | None = Field(default=None, ge=65_536)
     """Maximum bytes of the bodies of all requests in progress. Left out: 256 MiB, or 64 times `maxRequestBytes` if that is more."""
@@ -169,7 +169,7 @@ class ServerSettings(Model):
     limits: LimitSettings = Field(default_factory=LimitSettings)
     """Limits on what clients may use over HTTP."""
     client_prefix: str = Field(default="", max_length=40)
-    """Prefix that your client puts before tool names (e.g. `mcp__moongate__`). The gateway's tool names stay short enough for it."""
+    """Prefix that your client puts before tool names (e.g. `mcp__moongate__`). The gateway keeps its tool names short enough for it."""
     page_size: int = Field(default=1000, ge=1, le=10_000)
     """Number of entries per page of `tools/list` and other lists."""
     startup_timeout_seconds: float = Field(default=10, ge=0)
@@ -183,7 +183,7 @@ class ServerSettings(Model):
     max_child_processes: int = Field(default=64, ge=1)
     """Maximum number of processes of servers. At the limit, a new process stops the process that is unused longest."""
     large_result_bytes: int = Field(default=67_108_864, ge=1_048_576)
-    """Maximum bytes of servers' large responses (over 1 MiB) that are processed at once, half of it for one caller. More responses wait."""
+    """Maximum bytes of servers' large responses (over 1 MiB) that are processed at once; one caller may use half. More responses wait."""
     status_tool: bool = True
     """Offer the tool `gateway_status`, which tells a model why a server is missing."""
     reload: bool = True
@@ -224,7 +224,7 @@ class StorageSettings(Model):
 
 
 class SessionSettings(Model):
-    """Conversations of callers with agents that last several calls (sessions)."""
+    """Sessions: conversations of callers with agents, each of which spans several calls."""
 
     ttl_seconds: float = Field(default=2_592_000, gt=0)
     """Seconds after its last call at which a session is deleted. An agent's file may override the value."""
@@ -291,7 +291,7 @@ class GatewayConfig(Model):
     storage: StorageSettings = Field(default_factory=StorageSettings)
     """The place of the gateway's stored state, and how long it is stored."""
     sessions: SessionSettings = Field(default_factory=SessionSettings)
-    """Conversations of callers with agents that last several calls."""
+    """Sessions: conversations of callers with agents."""
     tasks: TaskSettings = Field(default_factory=TaskSettings)
     """Calls that run in the background as tasks."""
     secrets: dict[str, SecretCommand] = Field(default_factory=dict)
@@ -342,7 +342,7 @@ def judge_server_name(name: str) -> str | None:
 
 
 def judge_policy_name(name: str, servers: Iterable[str]) -> str | None:
-    """Return the message that no source of tools is called `name`, the key of a policy, so that the policy has no effect.
+    """Return a message that the policy with the key `name` has no effect, because no source of tools has this name.
 
     Returns `None` if a source has the name. `servers` are the names of all servers. The keys `agent/<name>` and `workflow/<name>` are
     accepted without a check, because the files of agents and workflows are not read here.

@@ -34,8 +34,8 @@ def is_bundled_config(file: Path) -> bool:
 def find_config(explicit: str | Path | None, environ: Mapping[str, str]) -> Path | None:
     """Return the path of the configuration file to read; `None` if not even the file that ships with Moongate exists.
 
-    The first of these: `explicit`, `$MOONGATE_CONFIG` in `environ`, `./gateway.json`, `./config/gateway.json`, and the file that ships
-    with Moongate. The first two are errors if they are given but do not exist.
+    The file is the first of these that exists: `explicit`, `$MOONGATE_CONFIG` in `environ`, `./gateway.json`, `./config/gateway.json`, and
+    the file that ships with Moongate. If `explicit` or `$MOONGATE_CONFIG` is given, it must exist.
 
     Raises:
         ConfigError: `explicit`, or the path in `$MOONGATE_CONFIG`, is not a file.

@@ -14,7 +14,7 @@ from gateway.config.base_models import Model
 from gateway.json_types import JsonObject, JsonValue
 
 OWN_SOURCE_KINDS = frozenset({"agent", "workflow"})
-"""First parts of the sources `agent/<name>` and `workflow/<name>`, which contain tools that only this agent or workflow can call."""
+"""First parts of the source ids `agent/<name>` and `workflow/<name>`. Only this agent or workflow can call the tools of such a source."""
 
 _OWN_TOOL_KEYS = frozenset(
     {
@@ -29,7 +29,7 @@ _OWN_TOOL_KEYS = frozenset(
         "tools",
     }
 )
-"""Fields of a policy that apply to sources `agent/<name>` and `workflow/<name>`: the tools that one agent's or workflow's file defines."""
+"""Fields that have an effect in a policy for a source `agent/<name>` or `workflow/<name>` (the tools that one file defines itself)."""
 
 _IDLE_OVERRIDES = frozenset({"listed", "max_running_tasks", "name", "task_starts_per_minute"})
 """Fields of a `ToolOverride` that have no effect in policies of sources `agent/<name>` and `workflow/<name>`.
@@ -135,11 +135,10 @@ class TaskPolicy(Model):
     """Rules for long-running calls of one source, which run in the background as tasks."""
 
     ttl_seconds: float | None = Field(default=None, gt=0)
-    """Seconds for which the gateway requests that the server stores a finished task. Left out: the server decides."""
+    """Seconds for which the gateway requests the server to store a finished task. Left out: the server decides."""
     max_wait_seconds: float | None = Field(default=None, gt=0)
     """Maximum seconds that the gateway waits for the result of a task that the server runs. Also the maximum working time of a call that
-    the gateway runs as a task. Left out: unlimited for tasks of the server and calls of local sources; one hour for calls of a server that
-    the gateway runs as tasks.
+    the gateway runs as a task. Left out: one hour for calls of a server's tools that the gateway runs as tasks; else unlimited.
     """
     cancel_on_abandon: bool = True
     """Cancel a task of the server when no client waits for it any more."""
@@ -216,7 +215,7 @@ ArgumentRule = Annotated[
 
 
 class SourcePolicy(Model):
-    """The operator's rules for one source of tools: a server by its name, or `agent`, `workflow`, `skill` or `function`.
+    """The operator's rules for one source of tools: a server, or one of the gateway's own sources `agent`, `workflow`, `skill`, `function`.
 
     A policy for `agent/<name>` or `workflow/<name>` applies to the tools that the file of this agent or workflow adds.
     """
@@ -261,8 +260,8 @@ class SourcePolicy(Model):
     calls; `auto`: all callers share the process until the first request for input, then as with `serial`.
     """
     serial_ask_seconds: float = Field(default=60, gt=0)
-    """For a stdio server whose clients call it one at a time (`callers`): seconds that its request for input waits for an answer while
-    other clients wait to call the server.
+    """Seconds that the server's request for input waits for an answer while other clients wait to call the server. Applies only to a stdio
+    server whose clients call it one at a time (`callers`).
     """
     idempotent: list[str] = Field(default_factory=list)
     """Globs of tools whose calls may be sent again if the connection was lost during a call."""

@@ -57,7 +57,7 @@ def problems_of(error: ValidationError, model: type[BaseModel], *, root: str = "
 def _problem(detail: ErrorDetails, model: type[BaseModel], root: str) -> tuple[Problem, bool]:
     """Turn one of pydantic's errors into a `Problem`.
 
-    Also returns whether the mistake is that the value has none of the shapes that its key allows, such as a list where text is needed.
+    Also returns whether the value has none of the types that its key allows, such as a list for a key that needs text.
     """
     path = root
     here: list[Any] = [model]

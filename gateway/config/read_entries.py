@@ -202,8 +202,8 @@ def _take_filter(name: str, key: str, value: JsonValue, path: str, result: Entry
 def _misspelled_kind(entry: JsonObject) -> str | None:
     """Return `stdio` if a key of a server entry seems to be a misspelled `command`, `http` if it seems to be a misspelled `url`.
 
-    Else returns `None`. An entry that is then checked as a server of this transport gets the message that the misspelled key is unknown,
-    with the right key as a suggestion.
+    Returns `None` otherwise. The caller checks the entry as a server of the returned transport. The error message then reports the
+    misspelled key as unknown, and suggests the right key.
     """
     if entry.keys() & {"type", "command", "url"}:
         return None

@@ -51,7 +51,7 @@ class References:
     fetches: bool = True
     """If false, no program runs and the keyring is not read; references to programs and to the keyring stay as they are written."""
     refusal: Callable[[str, JsonValue], str | None] = lambda name, written: None
-    """Function that returns why the program under `secrets.<name>` may not run, or `None` if it may. Receives its name and settings."""
+    """Function that receives the name and settings of a program, and returns why the program may not run; `None` if it may."""
     _answers: dict[str, str | ConfigError] = field(default_factory=lambda: cast("dict[str, str | ConfigError]", {}))
 
     def file(self, name: str, path: str) -> str:

@@ -29,7 +29,7 @@ FOLLOWED_SETTINGS = frozenset({"approval_by", "instructions", "reload", "lock_fi
 
 
 def fixed_changes(running: GatewayConfig, written: GatewayConfig) -> list[str]:
-    """Return the JSON paths of the differences between two configurations that a reload cannot apply, because they need a restart."""
+    """Return the JSON paths of the settings that differ between two configurations, and that only a restart can apply."""
     found: list[str] = []
     for section in FIXED_SECTIONS:
         found += _differences(section, getattr(running, section), getattr(written, section), frozenset())

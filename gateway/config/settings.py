@@ -1,6 +1,7 @@
 """`load_settings` and `SecretString`: read the settings of a program that uses Moongate as a library.
 
-Values come from the program itself, a `.env` file and environment variables. Class, function and parameters have agent-framework's names.
+Values come from the program itself, a `.env` file and environment variables. The class, the function and its parameters are named as in
+agent-framework.
 """
 
 from __future__ import annotations

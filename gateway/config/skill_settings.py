@@ -79,7 +79,7 @@ class SignatureRule(Model):
     issuer: str | None = None
     """URL of the OpenID Connect issuer of the signer's `identity`."""
     trust_config: str | None = None
-    """File with Sigstore's trust configuration, to verify without a network. Left out: Sigstore's public one, fetched when needed."""
+    """File with a Sigstore trust configuration, to verify offline. Left out: Sigstore's public configuration, fetched when needed."""
     file: str = Field(default="skill.oms.sig", pattern=r"^[^/\\]+$")
     """Name of the file with the signature in each skill's folder."""
 
@@ -123,7 +123,11 @@ class SkillSettings(Model):
     @field_validator("instruction_template")
     @classmethod
     def _usable(cls, template: str | None) -> str | None:
-        """Return `instruction_template` unchanged; reject an invalid one on loading the configuration, not when an agent first needs it."""
+        """Return `instruction_template` unchanged.
+
+        Raises `ValueError` if the template is invalid, so that the user sees the mistake when the configuration is loaded, before an agent
+        needs the template.
+        """
         if template is not None:
             fill_template(template, "")
         return template

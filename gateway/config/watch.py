@@ -57,7 +57,10 @@ class FileWatch:
 
 
 def definition_files(path: Path) -> Sequence[Path]:
-    """Return the files of agents and workflows in the folder `path`; nothing if it cannot be read. For a file, return the file itself."""
+    """Return the files of agents and workflows in the folder `path`; an empty list if the folder cannot be read.
+
+    If `path` is not a folder, return `path` itself.
+    """
     if not path.is_dir():
         return [path]
     try:

@@ -18,7 +18,8 @@ from gateway.egress.tls import tls_context
 from gateway.wire.content_coding import CodingError, Decompressor, decompressor_for
 
 MAX_ANSWER_BYTES = 33_554_432
-"""Maximum bytes of a response, or a whole event stream, of a model or a remote agent (32 MiB). Decoded, it needs twice as much memory."""
+"""Maximum bytes of a response, or a whole event stream, of a model or a remote agent (32 MiB). The decoded response needs twice as much
+memory."""
 
 
 class ResponseTooLarge(httpx2.ReadError):
@@ -35,7 +36,7 @@ def build_transport(whom: str, url: str, *, max_answer_bytes: int | None = None)
     `max_answer_bytes` limits each response body.
 
     Raises:
-        NotSent: The proxy in the environment is invalid. The error names `whom`, to which the request should go, as the server.
+        NotSent: The proxy in the environment is invalid. The error names `whom`, the receiver of the requests, as the server.
     """
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0)
     proxy = proxy_for(whom, url, os.environ)
@@ -46,7 +47,10 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     """Wraps another httpx2 transport, which it owns and closes, and limits the size and time of its responses."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, *, max_answer_bytes: int | None) -> None:
-        """Wrap the transport `inner`. `max_answer_bytes` limits each decompressed response body; with `None`, the caller must limit it."""
+        """Wrap the transport `inner`.
+
+        `max_answer_bytes` limits each decompressed response body. If it is `None`, the caller must limit the bodies.
+        """
         self._inner = inner
         self._max_bytes = max_answer_bytes
 
@@ -82,7 +86,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         return response
 
     async def _head(self, request: httpx2.Request, until: float | None) -> httpx2.Response:
-        """Send a request, and return the response before its body is read. `until` is the deadline for the headers (`None`: none)."""
+        """Send a request, and return the response before its body is read. `until` is the deadline for the headers, if any."""
         if until is None:
             return await self._inner.handle_async_request(request)
         connecting: float | None = request.extensions.get("timeout", {}).get("connect")

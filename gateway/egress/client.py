@@ -20,7 +20,7 @@ def build_client(whom: str, url: str, *, timeout_seconds: float) -> httpx2.Async
     `timeout_seconds` is the deadline of a whole response, or the longest silence between two parts of an event stream.
 
     Raises:
-        NotSent: The proxy in the environment is invalid. The error names `whom`, to which the request should go, as the server.
+        NotSent: The proxy in the environment is invalid. The error names `whom`, the receiver of the requests, as the server.
     """
     transport = build_transport(whom, url, max_answer_bytes=MAX_ANSWER_BYTES)
     timeout = httpx2.Timeout(timeout_seconds, connect=min(CONNECT_SECONDS, timeout_seconds), pool=None)

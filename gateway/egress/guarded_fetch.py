@@ -1,9 +1,10 @@
 """`GuardedFetch`: sends requests to URLs that a remote party may have chosen: OAuth metadata, registration and token endpoints.
 
-It prevents requests to internal addresses (SSRF). Only https is allowed, and http to this machine or to a trusted origin. Each resolved
-address is checked, and the gateway connects to this IP address, so that the name cannot resolve to another address in between. Redirects
-are not followed, and size and time of responses are limited. Trusted origins are those in the operator's configuration; only they are
-reached through a proxy. MCP requests to the server itself do not use this module, because the operator configured its URL.
+It prevents requests to internal addresses (SSRF). Only https is allowed, and http to this machine or to a trusted origin. Each IP address
+to which a host name resolves is checked, and the gateway connects to the checked address. The name is not resolved again, because it could
+then resolve to another address. Redirects are not followed, and size and time of responses are limited. Trusted origins are those in the
+operator's configuration; only they are reached through a proxy. MCP requests to the server itself do not use this module, because the
+operator configured its URL.
 """
 
 from __future__ import annotations

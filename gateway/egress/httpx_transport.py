@@ -20,7 +20,7 @@ def build_httpx_client(whom: str, url: str, *, timeout_seconds: float, headers: 
     The client sends `headers` with every request, so use it for one origin only: they may contain a credential.
 
     Raises:
-        NotSent: The proxy in the environment is invalid. The error names `whom`, to which the request should go, as the server.
+        NotSent: The proxy in the environment is invalid. The error names `whom`, the receiver of the requests, as the server.
     """
     transport = _Adapted(build_transport(whom, url, max_answer_bytes=MAX_ANSWER_BYTES))
     return httpx.AsyncClient(transport=transport, headers=headers, timeout=timeout_seconds, follow_redirects=False)

@@ -57,8 +57,8 @@ def _value(environ: Mapping[str, str], name: str) -> str:
 def _is_excepted(parts: SplitResult, host: str, exceptions: str) -> bool:
     """Return whether the value of `NO_PROXY` (`exceptions`) excludes a host from the proxy.
 
-    An entry of the value excludes the host if it is the host, a domain above it, or a network that contains it, or `*` (all hosts). With
-    a port after a host or domain, the entry applies to this port only.
+    The entries of the value are hosts, domains, networks and `*` (all hosts). An entry excludes the host that it names, and the hosts
+    inside its domain or network. If an entry ends with a port, it applies to this port only.
     """
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return any(_matches(entry.strip().lower(), host, port) for entry in exceptions.split(",") if entry.strip())

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import anyio
 
 CONNECT_SECONDS = 10.0
-"""Timeout for opening a connection: name resolution, TCP and TLS together."""
+"""Timeout in seconds for opening a connection: name resolution, TCP and TLS together."""
 
 HAPPY_EYEBALLS_SECONDS = 0.25
-"""Delay before the next IP address of a host is tried concurrently (RFC 8305)."""
+"""Delay in seconds before the next IP address of a host is tried concurrently (RFC 8305)."""
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.Protocol)
 

@@ -1,9 +1,9 @@
 """`Acceptance`: prevents new or changed commands of a configuration from running until a person accepts them (`moongate lock --accept`).
 
-`config.executes` lists the entries of a configuration that run a command or code. `policy.acceptance_rule` decides which of them may run,
-and `storage.acceptance_record` stores which of them a person has accepted. A gateway uses one `Acceptance` object from start to stop. While
-the gateway starts, every entry may run, because the user started the gateway; after `settle`, only entries that a person has accepted.
-`moongate add` and `moongate lock` use this module to accept entries.
+`config.executes` lists the entries of a configuration that run a command or code. `policy.acceptance_rule` decides which entries may run,
+and `storage.acceptance_record` stores which entries a person has accepted. A gateway uses one `Acceptance` object from start to stop. While
+the gateway starts, every entry may run that did not wait for acceptance before, because the user started the gateway. After `settle`, an
+entry may run if it ran at the start, or if a person has accepted it. `moongate add` and `moongate lock` use this module to accept entries.
 
 Decided: the record is written to the configured state folder and to the user's default state folder. Because: a configuration that
 changes `storage.dir` would otherwise begin with an empty record, with which everything may run. Revisit when: the configuration file no
@@ -42,16 +42,17 @@ All other commands and modules that a person must accept are named in the config
 
 
 class Acceptance:
-    """Decides which commands of servers, Python modules and scripts may run, of those that a configuration names.
+    """Decides which of the commands, Python modules and scripts in a configuration may run.
 
-    A command, module or script may run if a person has accepted it, and while the gateway starts. Implements `config.executes.Admission`.
-    All methods except `follow` block; use the object from one thread at a time.
+    While the gateway starts, all of them may run, except those that already waited for acceptance. Later, only those may run that ran at
+    the start or that a person has accepted. Implements `config.executes.Admission`. All methods except `follow` block; use the object from
+    one thread at a time.
     """
 
     def __init__(self, *, is_start: bool = True, records_start: bool = False) -> None:
-        """With `is_start`, all commands of the configuration may run until `settle` is called, because the user just started the gateway.
+        """With `is_start`, commands need no acceptance until `settle` is called, because the user just started the gateway.
 
-        With `records_start`, `settle` records these commands as accepted.
+        A command that already waited for acceptance still waits. With `records_start`, `settle` records the commands that ran as accepted.
         """
         self._is_start = is_start
         self._records_start = records_start
@@ -69,7 +70,7 @@ class Acceptance:
     async def follow(self, read_again: Callable[[], None]) -> None:
         """Watch the file that records which commands a person has accepted, until cancelled.
 
-        Call `read_again` when the file changes while commands of the configuration wait until a person accepts them.
+        When the file changes, call `read_again` if commands of the configuration wait until a person accepts them.
 
         Returns at once if `open` was not called before.
         """
@@ -174,8 +175,9 @@ class Acceptance:
     ) -> tuple[dict[str, ServerEntry], list[DisabledServer]]:
         """Divide the servers of the configuration file (`written`) into those that may start, and those that may not.
 
-        Return the entries of the former by name, and a list of the latter. `refused` has the keys of the entries whose commands wait until
-        a person accepts them. Such a server may start with its earlier entry in `before`, if there is one.
+        Return the entries of the servers that may start, by name, and a list of the other servers. `refused` has the keys of the entries
+        whose commands wait until a person accepts them. A server with such an entry may start with its earlier entry in `before`, if there
+        is one.
         """
         servers: dict[str, ServerEntry] = {}
         disabled: list[DisabledServer] = []
@@ -200,7 +202,7 @@ class Acceptance:
     # -- recording ---------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """End the start phase of the gateway, in which all commands of the configuration may run.
+        """End the start phase of the gateway, in which commands of the configuration may run without acceptance.
 
         From now on, a command may run only if a person accepted it, or if it already ran unchanged in the start phase.
         """

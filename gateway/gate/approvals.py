@@ -84,7 +84,7 @@ _APPROVED_KEY = "approved_at_gate"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to a person: whether a tool call or a sampling request may run, or a form that a workflow wants to have filled in."""
+    """A question to a person: whether a tool call or a sampling request may run, or which values to enter in a workflow's form."""
 
     kind: Literal["call", "sampling", "question"]
     source: str
@@ -100,8 +100,8 @@ class Question:
 class Grant:
     """The approval of one round of a call. A round is one request of the client with its result; the result may request input.
 
-    If it does, its request state gets `mark`, an authentication code. The client's next request of the call (the next round) presents the
-    mark, so that the person is not asked again. Each mark is valid once.
+    The request state of a result that requests input gets `mark`, an authentication code. The client's next request of the call (the next
+    round) presents the mark, so that the person is not asked again. Each mark is valid once.
     """
 
     mark: str
@@ -109,7 +109,7 @@ class Grant:
     """The mark that the client presented in the request state of this round; empty in the first round of a call."""
 
     def opened(self, ctx: CallContext) -> CallContext:
-        """Return the call's context for the tool: without the approval mark in its request state, because the mark is not for the tool."""
+        """Return the call's context without the approval mark in its request state, because the tool must not receive the mark."""
         state = ctx.facts.request_state
         if not self.presented or state is None:
             return ctx
@@ -117,7 +117,7 @@ class Grant:
         return ctx.with_state(rest[1:] if rest else None)
 
     def sealed(self, outcome: ToolOutcome) -> ToolOutcome:
-        """Return the outcome of the round. If it requests input, `mark` is put in front of its request state."""
+        """Return the outcome of the round. If the outcome requests input, `mark` is put in front of its request state."""
         if not isinstance(outcome, InputRequired):
             return outcome
         return dataclasses.replace(outcome, state=self.mark if outcome.state is None else f"{self.mark}:{outcome.state}")
@@ -126,8 +126,8 @@ class Grant:
 def approved_in_run(ctx: CallContext) -> bool:
     """Whether a person already approved this call of an agent's run.
 
-    A tool's `approval_mode` can require an approval in the agent's conversation, and policy an approval at the gate (`note_approved`).
-    Either of them counts.
+    Either of two approvals counts: the approval in the agent's conversation that a tool's `approval_mode` requires, or the approval at the
+    gate that policy requires (`note_approved`).
     """
     metadata: JsonObject = ctx.run.invocation.metadata if ctx.run.invocation is not None else {}
     return metadata.get(_APPROVED_KEY) is True or getattr(metadata.get("approval_response"), "approved", None) is True

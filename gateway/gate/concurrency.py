@@ -210,8 +210,8 @@ class Slot:
 def _slot_for(limiter: Limiter | None, ctx: CallContext) -> Slot | None:
     """Return the slot that a call with the context `ctx` must acquire; `None` if it needs no slot.
 
-    It needs none if `limiter` is `None`, or if a call that made this call (agent → workflow → agent) already has a slot of the limiter.
-    In the latter case, waiting for another slot could deadlock.
+    A call needs no slot if `limiter` is `None`, or if one of the calls that led to it (agent → workflow → agent) has a slot of the limiter.
+    In the second case, waiting for another slot could deadlock.
     """
     if limiter is None:
         return None

@@ -36,8 +36,8 @@ class FunctionRules:
     ) -> None:
         """`policies` returns the policy that the operator wrote for a source.
 
-        `served` returns the names of the tools of source `function` that run one of the given Python objects. `events` receives the audit
-        events of code that is refused, or runs while a file is loaded.
+        `served` receives Python objects, and returns the names of the tools of source `function` that run one of them. `events` receives an
+        audit event when code is refused, and when code runs while a file is loaded.
         """
         self.policies = policies
         self._served = served
@@ -59,7 +59,7 @@ class FunctionRules:
         """Return a refusal if policy forbids the agent or workflow `source` to run the Python function `found`; `None` if it may.
 
         `reference` (`package.module:name`) is the name by which the file of the agent or workflow refers to the function. Without
-        `by_allow`, lists of allowed functions (`tools.allow`) are not judged.
+        `by_allow`, lists of allowed functions (`tools.allow`) are ignored.
         """
         names = self.names(reference, found)
         for key in (FUNCTION_SOURCE, source):
@@ -72,8 +72,8 @@ class FunctionRules:
         """Decide, while the file of the agent or workflow `source` is loaded, whether the file may use a Python object.
 
         Return the refusal, which is also recorded in the audit log; `None` if the object is allowed. `reference` (`package.module:name`) is
-        the object's name in the file, and `found` the imported object. Without `found`, only the name is judged, before the module is
-        imported; with `by_allow` false, only by rules that deny it.
+        the object's name in the file, and `found` the imported object. Without `found`, only the name is judged, because the module is not
+        imported yet. With `by_allow` false, only rules that deny the object apply.
         """
         verdict = self.judge(source, reference, found, by_allow=by_allow)
         if verdict is not None:
@@ -100,8 +100,8 @@ class FunctionRules:
     def needs_approval(self, source: str, reference: str, found: object) -> bool:
         """Whether a person must approve each call of the Python function `found` by the agent or workflow `source`.
 
-        The function's author can require this, and so can two policies: that of the source `function`, which applies to all Python
-        functions, and that of the agent or workflow.
+        The function's author can require an approval. Two policies can, too: the policy of the source `function`, which applies to all
+        Python functions, and the policy of the agent or workflow.
         """
         names = self.names(reference, found)
         by_author = getattr(found, "approval_mode", None) == "always_require"

@@ -29,8 +29,8 @@ from gateway.tools.context import CallContext
 from gateway.tools.wrappers import RenamedTool
 
 MAX_RULES = 1000
-"""Maximum number of tools per agent or workflow whose compiled policy (`ToolRules`) is cached. It is cached by the tool's name, because
-context providers create new tool objects for each run."""
+"""Maximum number of tools per agent or workflow whose compiled policy (`ToolRules`) is cached. The policy is cached by the tool's name,
+because context providers create new tool objects for each run."""
 
 
 class OwnTool(GuardedTool):
@@ -121,15 +121,18 @@ class OwnToolGuard:
         ]
 
     def step(self, tool: Tool) -> Tool:
-        """Wrap a step of the run in the form of a tool. If policy hides the tool, the gate refuses the step and records the refusal."""
+        """Wrap a step of an agent's run, such as storing memories, that is written as a tool, so that it passes the agent's policy.
+
+        If the policy hides the tool, the step is refused, and the refusal is recorded in the audit log.
+        """
         name, source = tool.definition.name, self._gate.source
         rule = hidden_by(name, self._policy)
         return self.behind_gate(tool, denied=Reject(rule, f"`policies[{source!r}]` does not allow {name!r}.") if rule else None)
 
     def lent(self, tools: Sequence[Tool]) -> list[Tool]:
-        """Wrap tools of other sources that this agent or workflow uses, so that each call passes its policy, too.
+        """Wrap tools of other sources for this agent or workflow, so that each call passes the policy of the agent or workflow, too.
 
-        Tools that this policy hides are left out.
+        Tools that the policy of the agent or workflow hides are left out.
         """
         return [self._lent(tool) for tool in tools if hidden_by(_native_name(tool), self._policy) is None]
 
@@ -147,7 +150,7 @@ class OwnToolGuard:
     def function(self, reference: str, found: object, tool: Tool) -> Tool:
         """Wrap `tool`, which runs the Python function `found`, so that each call passes the policy of this agent or workflow.
 
-        `reference` is the function's name in its file (`package.module:name`).
+        `reference` is the function's name in the file of the agent or workflow (`package.module:name`).
         """
         return self._all.function(self._gate.source, reference, found, tool)
 
@@ -184,12 +187,13 @@ class OwnToolGuard:
 class _Renamed:
     """A tool under another name: the name by which policies refer to it.
 
-    `needs_approval`, if given, replaces what the tool's author set: whether a person must approve each call. It is false if the tool is
-    already wrapped by an object that asks for approvals, so that the person is not asked twice.
+    `needs_approval`, if given, decides whether a person must approve each call, in place of the author's setting. It is false if the tool
+    is already wrapped by an object that asks for approvals, so that the person is not asked twice.
     """
 
     records_steps = True
-    """Tells the gate not to record the call in a durable task: the wrapped tool, or the step of the workflow that calls it, is recorded."""
+    """Read by the gate, which then does not record calls of this object in a durable task: a call of the wrapped tool, or the workflow's
+    step that calls it, is recorded already."""
 
     def __init__(self, tool: Tool, name: str, *, needs_approval: bool | None = None) -> None:
         definition = tool.definition

@@ -33,7 +33,7 @@ class GateServices:
     approvals: Approvals | None = None
     """Asks people for approvals. Without it, calls that need an approval are refused."""
     store: ResultStore | None = None
-    """Stores results whole that are over the limit of size and that clients get shortened. Without it, such results are refused."""
+    """Stores the results over the size limit, of which clients receive a shortened copy. Without a store, such results are refused."""
 
     mask: Callable[[str], str] | None = None
     """Function that removes secrets from the text of an error."""
@@ -90,7 +90,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
     def authorize(self) -> Reject | None:
         """Return a refusal if the scopes of the caller's API key do not allow the call; else `None`.
 
-        The scopes are then removed from `ctx`, because they do not limit the calls that this call makes itself.
+        The scopes are then removed from `ctx`, because they do not limit further calls that the tool makes.
         """
 
     def judge_arguments(self) -> Reject | None:
@@ -106,12 +106,12 @@ class GatedCall(ABC, Generic[OutcomeT]):
         """Call the tool, or read from the source. `ctx` contains the deadline and the concurrency slot of the call."""
 
     def is_plain(self, outcome: OutcomeT) -> bool:
-        """Whether `pass_gate` may skip `judge_outcome`, because that would certainly return the outcome unchanged. False by default."""
+        """Whether `pass_gate` may skip `judge_outcome`, because `judge_outcome` would return the outcome unchanged. False by default."""
         return False
 
     @abstractmethod
     async def judge_outcome(self, outcome: OutcomeT) -> OutcomeT:
-        """Check the outcome of the call. Return it without hidden characters and within the limit of size, or a refusal instead."""
+        """Check the outcome of the call. Return it without hidden characters and within the size limit, or return a refusal."""
 
     @abstractmethod
     def refuse(self, verdict: Reject) -> OutcomeT:

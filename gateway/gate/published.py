@@ -37,9 +37,9 @@ def clean_definition(definition: ToolDefinition) -> ToolDefinition:
 
 
 def shape_definition(definition: ToolDefinition, override: ToolOverride | None, input_schema: JsonObject) -> ToolDefinition:
-    """Return a tool's definition with another input schema, and with the title, description and annotations that the operator set.
+    """Return a tool's definition with `input_schema`, and with the title, description and annotations that the operator set.
 
-    `override` has the operator's texts and annotations; `None` sets nothing.
+    `override` has the operator's title, description and annotations. With `None`, only the input schema is replaced.
     """
     if override is None:
         return definition if input_schema is definition.input_schema else dataclasses.replace(definition, input_schema=input_schema)

@@ -28,15 +28,15 @@ ReadWork = Callable[[CallContext], Awaitable[Finished | InputRequired]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Facts about a client's request to read a resource, a prompt, a completion or skills, by which policy judges the request."""
+    """Facts about a client's request to read a resource, prompt, completion or skills. Policy judges the request by these facts."""
 
     method: str
     """MCP method of the request."""
     name: str
-    """Exposed URI of the resource, name of the prompt, or for a listing of skills the id of the source."""
+    """URI of the resource or name of the prompt, as clients see it. For a listing of skills: the id of the source."""
     subject: tuple[ScopeKind, str] | None = None
-    """What the scopes of the caller's API key must allow: the kind, and the name or URI at the source. `None` if the scopes do not forbid
-    the read, but filter its result."""
+    """Kind, and name or URI at the source, of what is read: the scopes of the caller's API key must allow it. `None` if the scopes filter
+    the result instead of forbidding the read."""
     hidden_text: HiddenText | None = None
     """What to do with hidden (invisible) characters in the result; `None` applies the source's policy. Set for files of skills, from which
     nothing may be removed, because clients compare them with digests."""
@@ -97,7 +97,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         self._work = work
 
     def authorize(self) -> Reject | None:
-        """Return a refusal if the scopes of the caller's API key do not allow to read the resource or prompt; `None` if they do."""
+        """Return a refusal if the scopes of the caller's API key do not allow the read; `None` if they do."""
         scopes, subject = self.ctx.facts.principal.scopes, self._read.subject
         if scopes is None:
             return None
@@ -117,7 +117,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         return outcome
 
     async def judge_outcome(self, outcome: Finished | InputRequired) -> Finished | InputRequired:
-        """Check the result of the read: remove or refuse hidden characters, then shorten or refuse a result over the limit of size.
+        """Check the result of the read: remove or refuse hidden characters, then shorten or refuse a result over the size limit.
 
         A large result is checked in a worker thread.
         """

@@ -1,4 +1,4 @@
-"""Builds results of refused and failed calls, and notes in the `_meta` of results which rule refused a call, and the removed arguments."""
+"""Builds results of refused and failed calls. Adds the rule that refused a call, or removed arguments, to the `_meta` of results."""
 
 from __future__ import annotations
 

@@ -4,12 +4,12 @@ A shortened result keeps its order, its images, `isError`, annotations and `_met
 a notice (size, shape, how to read on) and a link. The stored bytes are exactly those of the text. `policy.result_limits` decides which
 results are shortened; `gate.tools` and `gate.reads` call this module; the tool `read_result` reads stored results.
 
-Structured content over the limit. Decided: without an output schema it is removed. With a schema it is cut (fewer items, shorter
-strings) if the cut value still matches the schema, and marked as cut if the schema allows another key; if no cut value matches, the
-result becomes an error without structured content. Because: a client must not take a part for the whole, and a client that follows the
-specification rejects a result without its promised structured content, unless the result is an error (both SDKs do). As an error, the
-first part of the text and the link reach the model. Instead of: sending all of it (it floods the context), or removing it without a
-notice (the client fails). Revisit: when the protocol can mark a result as partial.
+Decided: structured content over the size limit is removed if the tool has no output schema. With a schema, it is cut (fewer items, shorter
+strings) if the cut value still matches the schema, and marked as cut if the schema allows another key; if no cut value matches, the result
+becomes an error without structured content. Because: a client must not take a part for the whole, and a client that follows the
+specification rejects a result without its promised structured content, unless the result is an error (both SDKs do). As an error, the first
+part of the text and the link reach the model. Instead of: sending all of it (it floods the context), or removing it without a notice (the
+client fails). Revisit: when the protocol can mark a result as partial.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MAX_PARTS = 16
 """Maximum number of texts of one result that are stored separately. If more texts must be cut, all are stored as one JSON document."""
 
 _LEVELS = ((64, 2_048), (16, 512), (4, 128), (1, 64), (0, 16))
-"""Sizes to which structured content is cut: items per list and characters per string. They are tried in this order until it fits."""
+"""Sizes to which structured content is cut: items per list and characters per string. They are tried in order until the result fits."""
 
 _MAX_MAP_KEYS = 256
 """Maximum number of keys per JSON object that remain in structured content that is cut because it is too large."""
@@ -138,7 +138,7 @@ class Judged:
 def judge_whole(result: JsonObject, rules: ResultRules, store: ResultStore | None, source: ResultOrigin) -> Judged | None:
     """Check a result for hidden characters, then its size. Return its replacement; `None` if it passes unchanged. Blocks.
 
-    A result over the limit of size is shortened, and stored whole in `store`; without `store` it is refused.
+    A result over the size limit is stored whole in `store`, and shortened; without `store` it is refused.
     """
     cleaned, verdict = _judge(result, rules)
     if isinstance(verdict, Shorten):

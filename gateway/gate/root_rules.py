@@ -46,9 +46,9 @@ class RootRules:
         self._modules.update(references)
 
     def refusal(self, root: Path, access: Access) -> str | None:
-        """Return why an agent must not have `access` (reading or writing) to the folder `root`, and what to do; `None` if it may have it.
+        """Return why an agent must not have `access` to the folder `root`, and what to do; `None` if access is allowed.
 
-        This method blocks.
+        `access` is reading or writing. This method blocks.
         """
         verdict = judge_root(str(root), place_of(root), access, self._protected())
         return verdict.reason if isinstance(verdict, Reject) else None

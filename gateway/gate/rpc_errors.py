@@ -32,7 +32,8 @@ LEGACY_RESOURCE_NOT_FOUND = -32002
 """JSON-RPC error code for a missing resource in 2025 protocol versions. The 2026 version uses -32602."""
 
 PARKED_CALL = "parked call"
-"""`NotFound.kind` for a request that names a parked call which does not exist, is no longer parked, or belongs to another principal."""
+"""`NotFound.kind` if a request names a parked call (a call that waits for the client's input) that does not exist, no longer waits, or
+belongs to another principal."""
 
 _RELAYED_CODES = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, -32042})
 """JSON-RPC error codes that are relayed: if a remote server answers with one of them, the client receives its code, message and data."""

@@ -46,7 +46,7 @@ from gateway.tools.context import CallContext
 logger = logging.getLogger(__name__)
 
 _OUTCOMES = {"MiddlewareTermination": "complete", "UserInputRequired": "input_required"}
-"""Class names of exceptions by which a tool ends an agent's run on purpose, with the outcome that the event of the call then reports."""
+"""Class name of an exception by which a tool ends an agent's run on purpose → outcome that the end event of the call reports."""
 
 
 class GuardedTool:
@@ -65,7 +65,7 @@ class GuardedTool:
         self.definition = rules.published
         """The tool's definition as clients see it, with the changes of policy, but with the tool's name at its source."""
         self.short_bytes = rules.results.max_result_bytes // MOST_COUNTED
-        """Bytes of JSON up to which a result is certainly within the limit of size, so that its size need not be measured."""
+        """Bytes of JSON up to which a result is certainly within the size limit, so that its size need not be measured."""
 
     @property
     def name(self) -> str:
@@ -92,15 +92,15 @@ class GuardedTool:
         return judge_scope(principal.scopes, "tools", self.source, self.definition.name)
 
     def described(self, wire: JsonObject, scopes: Sequence[str]) -> JsonObject:
-        """Return `wire`, the tool's entry in a listing, with the description for a caller with these scopes (it may differ by scope)."""
+        """Return `wire`, the tool's entry in a listing, with the description that is shown to a caller with these scopes."""
         description = self.description_for(scopes)
         return wire if description == self.definition.description else {**wire, "description": description}
 
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
         """Return the tool's description for a caller whose API key has these scopes.
 
-        For the model of an agent, `named` lists the skills that the agent's file names, and the description shows only these skills. A
-        description that the operator wrote is the same for every caller.
+        The description of a skill tool lists the skills that the caller may read; for the model of an agent, only the skills `named`, which
+        the agent's file names. A description that the operator wrote is the same for every caller.
         """
         tool, published = self.tool, self.definition.description
         if not isinstance(tool, DescribingTool) or published != tool.definition.description:
@@ -162,7 +162,8 @@ class _ToolRequest(GatedCall[OutcomeT]):
     def authorize(self) -> Reject | None:
         """Return a refusal if the caller's scopes or policy forbid the tool, else `None`.
 
-        Unless the tool is built in, the scopes are then removed from the call's context, because they do not limit the tool's own calls.
+        Unless the tool is built in, the scopes are then removed from the call's context, because they do not limit further calls that the
+        tool makes.
         """
         principal = self.ctx.facts.principal
         if principal.scopes is not None:
@@ -234,8 +235,8 @@ class ToolCall(_ToolRequest[ToolOutcome]):
     def run(self, ctx: CallContext) -> CoroutineType[Any, Any, ToolOutcome]:
         """Call the tool. In a durable (resumable) task, record the outcome, or return the outcome that is already recorded instead.
 
-        The outcome of an agent's or workflow's own tool is not recorded if the tool has `records_steps`: it then records its own steps, or
-        changes only the run, so that a resumed task must run it again.
+        The outcome of a tool that an agent or workflow defines itself is not recorded if the tool has `records_steps`. Such a tool records
+        its own steps, or changes only the state of the run, so that a resumed task must call it again.
         """
         is_step = not (self._rules.is_own and getattr(self._tool.tool, "records_steps", False))
         return self._recorded(ctx) if is_step and ctx.ports.durable is not None else self._settled(ctx)
@@ -264,7 +265,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return outcome
 
     def _note(self, error: Exception) -> None:
-        """Record for the call's end event that the tool raised `error`. It is not a failure if `error` ends an agent's run on purpose."""
+        """Record for the call's end event that the tool raised `error`. An error in `_OUTCOMES` is not a failure."""
         if isinstance(error, PolicyDenied):
             self.kind, self.outcome, self.rule = "call.refused", "refused", error.rule
         self.error = type(error).__name__
@@ -272,7 +273,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         self.mask(error)
 
     def _settle(self, outcome: ToolOutcome) -> None:
-        """Record how the call ended, according to the outcome that the tool returned, for the event at its end."""
+        """Record for the call's end event how the call ended, according to the outcome that the tool returned."""
         if isinstance(outcome, Complete):
             self.outcome = "error" if outcome.result.get("isError") else "complete"
         elif isinstance(outcome, InputRequired):
@@ -283,9 +284,9 @@ class ToolCall(_ToolRequest[ToolOutcome]):
     async def _recorded(self, ctx: CallContext) -> ToolOutcome:
         """Call the tool as a step of a durable (resumable) task, and record the outcome; or return the outcome that is already recorded.
 
-        The outcome is judged before it is recorded. A large result that passes unchanged keeps its memory reserved until it is recorded.
-        If an own tool of an agent fails, the error is recorded as a result with `isError`, because the tool may have had its effect; then
-        the exception is raised. An exception that ends or fails the agent's run on purpose is not recorded.
+        The outcome is judged before it is recorded. A large result that passes unchanged keeps its memory reserved until it is recorded. If
+        a tool that an agent or workflow defines itself fails, the error is recorded as a result with `isError`, because the tool may have
+        had its effect; then the exception is raised. An exception that ends or fails the agent's run on purpose is not recorded.
         """
         assert ctx.ports.durable is not None
         claims: list[Releasable] = []
@@ -333,7 +334,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return encoded is not None and len(encoded) == 1 and len(encoded[0]) <= self._tool.short_bytes and not may_hide(encoded[0])
 
     async def judge_outcome(self, outcome: ToolOutcome, claims: list[Releasable] | None = None) -> ToolOutcome:
-        """Check the result as policy says: remove or refuse hidden characters, then shorten or refuse a result over the limit of size.
+        """Check the result as policy says: remove or refuse hidden characters, then shorten or refuse a result over the size limit.
 
         Large results are checked in a worker thread or another process, and the memory reserved for a large result is released. With
         `claims`, the reservation of a large result that passes unchanged is added to this list instead, to be released later.
@@ -404,7 +405,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return Complete.text(text, is_error=True)
 
     def complete(self, outcome: ToolOutcome) -> ToolOutcome:
-        """Add the names of removed arguments to the outcome; if an approved call requests input, also a code that proves the approval."""
+        """Add the names of removed arguments to the outcome. If an approved call requests input, add a code that proves the approval."""
         if self._grant is not None:
             outcome = self._grant.sealed(outcome)
         return with_dropped(outcome, self.dropped) if self.dropped else outcome
