@@ -308,7 +308,7 @@ class _Form:
         return any(names_other_thing(reading, hit.kind) for reading in readings)
 
     def _is_postal(self, name: str) -> bool:
-        """Return whether a field's `name` ("PIN", "pincode") means an Indian postal code, because the form asks for other address parts."""
+        """Return whether a field's `name` ("PIN", "pincode") means an Indian postal code, as in a form with other parts of an address."""
         if name not in ("pin", "pincode", "पिन", "पिनकोड") or self._says("card"):
             return False
         return self._address_parts >= MIN_ADDRESS_PARTS

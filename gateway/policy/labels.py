@@ -120,7 +120,7 @@ class FlowRules:
 
 @dataclass(frozen=True, slots=True)
 class FlowTool:
-    """The facts about a tool that decide about its calls and the label of its results: its names, and declarations of its author."""
+    """Facts about a tool that determine whether it may be called and how its results are labelled: names, and its author's declarations."""
 
     name: str
     source: str | None = None
