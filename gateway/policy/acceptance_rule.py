@@ -1,8 +1,8 @@
 """Decides whether an entry of the configuration that executes a program may run, or must wait until a person accepts the entry.
 
-If the user starts the gateway, all entries of the configuration are accepted. If a running gateway reads a changed configuration, it runs
-only entries that a person has accepted before; other entries wait, also after restarts. The functions are pure; `gate.acceptance` stores
-which entries were accepted.
+If the user starts the gateway, all entries of the configuration are accepted, except entries that already wait. If a running gateway reads
+a changed configuration, it runs only entries that a person has accepted before. Other entries wait, also after restarts. The functions are
+pure; `gate.acceptance` stores which entries were accepted.
 """
 
 from __future__ import annotations

@@ -52,9 +52,9 @@ _STANDING: tuple[Decision, ...] = ("approve", "approve_always_with_arguments", "
 def judge_approval(name: str, approval: Literal["never", "always"] | ApprovalLists, *, by_author: bool = False) -> bool:
     """Return whether a person must approve every call of a tool. `name` is the tool's name at its server.
 
-    `approval` is the value of the key `approval` in the policy of the tool's source: a word, or the lists `always` and `never` of globs
-    over tool names, of which `never` takes precedence. `by_author`: the tool's own definition requires approval, and only a matching glob
-    in `never` overrides this.
+    `approval` is the value of the key `approval` in the policy of the tool's source: `never`, `always`, or an object with lists `always`
+    and `never` of globs over tool names, of which `never` takes precedence. `by_author`: the tool's own definition requires approval, and
+    only a matching glob in `never` overrides this.
     """
     if isinstance(approval, str):
         return by_author or approval == "always"

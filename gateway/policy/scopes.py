@@ -35,7 +35,7 @@ STATUS_NAMES = frozenset({"gateway_status", "moongate://status"})
 ADMIN_SCOPE = "admin"
 """The scope that makes an API key the key of an operator, who may approve or decline the tool calls of other callers.
 
-It grants no tool, resource or prompt. The scope for those of a source named `admin` is therefore written `admin/*`.
+It grants no tool, resource or prompt. To grant those of a source that is named `admin`, the scope must be written as `admin/*`.
 """
 
 MAX_SCOPES = 100

@@ -45,7 +45,7 @@ def skeleton(name: str) -> str:
 
 
 def shadowing_remarks(tools: Sequence[Named]) -> tuple[str, ...]:
-    """Return remarks for the operator about tools whose name looks like a tool of another source, or whose description mentions one."""
+    """Return remarks for the operator about tools whose name looks like another source's tool, or whose description mentions one."""
     return (*_look_alikes(tools), *_mentions(tools))
 
 

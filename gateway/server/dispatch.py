@@ -95,8 +95,8 @@ class HttpDispatch:
     ) -> None:
         """`app` is the SDK path. `path` is the URL path of the MCP endpoint. `table` counts and limits all 2025 sessions.
 
-        Requests of more than `max_request_bytes` are passed to the SDK path, which rejects them. Without `uses_fast_path`, all requests
-        are.
+        If `uses_fast_path` is false, all requests are passed to the SDK path. Requests of more than `max_request_bytes` are always passed
+        to it, and it rejects them.
         """
         self._uses_fast_path = uses_fast_path
         self._app = app
@@ -453,7 +453,8 @@ class LineDispatch:
     async def _open(self, lines: MemoryObjectSendStream[DelegatedLine]) -> None:
         """Send the MCP SDK a request that fixes its protocol era (2025 or 2026), because the first request was answered without the SDK.
 
-        In a 2025 session this is the client's `initialize` request, so that the SDK has the session's state; else `server/discover`.
+        In a 2025 session, the request is the client's `initialize`, so that the SDK has the session's state; otherwise it is
+        `server/discover`.
         """
         self._opening = secrets.token_hex(16)
         session = self._session

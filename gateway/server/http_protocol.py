@@ -1,6 +1,6 @@
 """`http_protocol`: builds the HTTP/1.1 protocol class that uvicorn runs.
 
-The class is `wire.http1_server` with the gateway's limits and callbacks.
+The class is a subclass of `wire.http1_server.ServerConnection` with the gateway's limits and callbacks.
 """
 
 from __future__ import annotations

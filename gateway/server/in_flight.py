@@ -5,10 +5,11 @@ request is delegated to the SDK path together with its running `InFlightCall`: o
 stdio in the metadata of the message. There `sdk_path.call_methods` awaits the running call instead of calling the tool again.
 
 Decided: every call is an ordinary coroutine in a plain `asyncio.Task`.
-Because: compared with stepping coroutines by hand in the callbacks of the connections (c5bb979), processor time of a call of 100 B was
-1.00 times as much on Python 3.11 and 3.13 (2026), 0.95 times in 2025 sessions and 1.03 to 1.06 times for a server over stdio. Tasks with
-`eager_start=True` (3.12+) took 1.04 to 1.10 times as much: a call that starts one turn of the loop later shares its writes with others.
-Revisit when: `make bench-gate AGAINST=c5bb979` finds more than 1.1 times as much.
+Because: compared with coroutines that the callbacks of the connections step by hand (c5bb979), a call of 100 B took 1.00 times the
+processor time on Python 3.11 and 3.13 (2026), 0.95 times in 2025 sessions, and 1.03 to 1.06 times for a server over stdio. Tasks with
+`eager_start=True` (3.12+) took 1.04 to 1.10 times the processor time: a call that starts one turn of the loop later shares its writes with
+other calls.
+Revisit when: `make bench-gate AGAINST=c5bb979` finds more than 1.1 times the processor time.
 """
 
 from __future__ import annotations

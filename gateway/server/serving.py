@@ -82,9 +82,9 @@ class Endpoint:
 
     @classmethod
     def bind(cls, host: str, port: int, settings: ServerSettings, listener: socket.socket | None = None) -> Endpoint:
-        """Listen for HTTP clients at `host` and `port`, or use the socket `listener`, which listens already.
+        """Listen for HTTP clients at `host` and `port`, or use the socket `listener`, which already listens.
 
-        Clients can connect from now on; `serve_http` answers them, and closes the socket at its end.
+        Clients can connect from now on. `serve_http` answers them, and closes the socket when it ends.
 
         Raises:
             ConfigError: Another program listens at the address, or this process may not listen there.

@@ -85,9 +85,9 @@ class _Out:
 
 
 async def _lines(descriptor: int, data: bytes = b"") -> AsyncGenerator[bytes, None]:
-    """Yield the lines of standard input, of which `descriptor` is a duplicate, without line ends. Waiting for a line can be cancelled.
+    """Yield the lines of standard input, without line ends. Waiting for a line can be cancelled.
 
-    `data` is input that was read before; its lines come first.
+    `descriptor` is a duplicate of the descriptor of standard input. `data` is input that was read before; its lines come first.
     """
     pending: list[bytes] = []
     is_pollable = _is_pollable(descriptor)

@@ -112,9 +112,10 @@ class TaskHandler:
         return now
 
     async def _admit(self, tool: str, before: Principal, now: Principal) -> None:
-        """Check that a caller may still use a tool. `before` is the caller at the start of its task, `now` the one with its current scopes.
+        """Check that a caller may still use a tool.
 
-        If the scopes have changed and no longer include the tool, record the refusal in the audit log and raise `PolicyDenied`.
+        `before` is the caller at the start of its task, and `now` is the caller with its current scopes. If the scopes have changed and no
+        longer include the tool, record the refusal in the audit log and raise `PolicyDenied`.
         """
         if now.scopes is None or now.scopes == before.scopes:
             return

@@ -38,13 +38,13 @@ The quota of calls already bounds the total size of such bodies.
 """
 
 PACED_BYTES = 262_144
-"""Maximum bytes of a request body that is not large.
+"""Number of bytes above which a request body is large.
 
 Each caller's large bodies are parsed one after the other, with pauses between them.
 """
 
 PACED_PARTS = 4_000
-"""Maximum number of JSON members, objects, lists and values in a request body that is not large.
+"""Number of JSON members, objects, lists and values above which a request body is large.
 
 Each caller's large bodies are parsed one after the other, with pauses between them. Parsing this many parts takes about 2 ms on the event
 loop.
