@@ -1,8 +1,8 @@
 """Decides whether an entry of the configuration that executes a program may run, or must wait until a person accepts the entry.
 
-When the user starts the gateway, all entries of the configuration are accepted. A running gateway that reads a changed configuration runs
-only entries that a person accepted before; an entry that must wait still waits after restarts. The functions are pure; `gate.acceptance`
-stores which entries were accepted.
+If the user starts the gateway, all entries of the configuration are accepted, except entries that already wait. If a running gateway reads
+a changed configuration, it runs only entries that a person has accepted before. Other entries wait, also after restarts. The functions are
+pure; `gate.acceptance` stores which entries were accepted.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ class Recorded:
 
 
 def may_run(records: Sequence[Recorded], *, is_running: bool, is_start: bool) -> bool:
-    """Return whether an entry of the configuration may run now. `records` say which state folders list the entry as accepted or waiting.
+    """Return whether an entry of the configuration may run now.
 
-    An entry that this process already runs unchanged (`is_running`) may run. Any other entry may not run if it waits for a person's
-    acceptance in one of the records. An entry that does not wait may run if the user is starting the gateway (`is_start`). Later, all
-    records with which a gateway was ever started must accept the entry, so that a configuration cannot accept itself by naming another
-    state folder. If there are no such records, one record that accepts the entry is enough.
+    `records` are the facts about the entry from the acceptance record in each state folder. An entry that this process already runs
+    unchanged (`is_running`) may run. Any other entry may not run if it waits for a person's acceptance in one of the records. An entry that
+    does not wait may run if the user is starting the gateway (`is_start`). In a running gateway, every record with which a gateway was ever
+    started must accept the entry, so that a configuration cannot accept itself by naming another state folder. If there are no such
+    records, one record that accepts the entry is enough.
     """
     if is_running:
         return True

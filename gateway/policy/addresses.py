@@ -1,6 +1,6 @@
-"""Decides to which network addresses the gateway may connect for a URL that a remote server chose.
+"""Decides to which network addresses the gateway may connect when a remote server chose the URL.
 
-Used for the URLs of authorization servers and their endpoints in a server's OAuth metadata. Without this check, a server could make the
+A server chooses the URLs of authorization servers and their endpoints in its OAuth metadata. Without this check, a server could make the
 gateway connect to a cloud's metadata service or to a host in the private network. The functions are pure; `egress.guarded_fetch` resolves
 host names and connects to exactly the addresses that were judged here.
 """
@@ -49,17 +49,17 @@ _NOT_PUBLIC_IPV6 = (
 by the embedded IPv4 address."""
 
 _NAT64 = IPv6Network("64:ff9b::/96")
-"""NAT64 prefix (RFC 6052), with which an IPv6-only network reaches IPv4. An address with it is judged by the IPv4 address that it has."""
+"""NAT64 prefix (RFC 6052), with which an IPv6-only network reaches IPv4. The last 32 bits are an IPv4 address, which is judged instead."""
 
 _6TO4 = IPv6Network("2002::/16")
-"""6to4 prefix (RFC 3056). An address with it is judged by the IPv4 address that it has after the first 16 bits."""
+"""6to4 prefix (RFC 3056). The 32 bits after the prefix are an IPv4 address, which is judged instead."""
 
 
 def judge_address(text: str, *, loopback_allowed: bool) -> str | None:
     """Return why the gateway must not connect to an IP address, or `None` if it may. `text` is numeric, as returned by a resolver.
 
-    Addresses of this machine are allowed only with `loopback_allowed`. An IPv6 address that embeds an IPv4 address is judged by the IPv4
-    address, so that a private address cannot be disguised.
+    Addresses of this machine are allowed only with `loopback_allowed`. If an IPv6 address embeds an IPv4 address, the IPv4 address is
+    judged, so that IPv6 cannot disguise a private address.
     """
     try:
         address = ip_address(text)

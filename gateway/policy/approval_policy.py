@@ -50,10 +50,11 @@ _STANDING: tuple[Decision, ...] = ("approve", "approve_always_with_arguments", "
 
 
 def judge_approval(name: str, approval: Literal["never", "always"] | ApprovalLists, *, by_author: bool = False) -> bool:
-    """Return whether a person must approve every call of a tool. `approval` is the value of this key in the policy of the tool's source.
+    """Return whether a person must approve every call of a tool. `name` is the tool's name at its server.
 
-    `name` is the tool's name at its server. The lists `always` and `never` contain globs over such names; `never` takes precedence.
-    `by_author`: the tool's own definition requires approval, which only a matching glob in `never` overrides.
+    `approval` is the value of the key `approval` in the policy of the tool's source: `never`, `always`, or an object with lists `always`
+    and `never` of globs over tool names, of which `never` takes precedence. `by_author`: the tool's own definition requires approval, and
+    only a matching glob in `never` overrides this.
     """
     if isinstance(approval, str):
         return by_author or approval == "always"
@@ -256,7 +257,8 @@ def _described(ours: str, pairs: Sequence[tuple[str, str]], *, empty: str) -> st
 def _lines(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Return the lines `NAME: VALUE` of a prompt, marked as quotations, for pairs such as the arguments of a call.
 
-    If the lines exceed `MAX_SHOWN` characters together, only the names of the longest pairs are listed, at the end.
+    If the lines exceed `MAX_SHOWN` characters together, the values of the longest pairs are left out, and their names are listed at the
+    end.
     """
     blocks = [list(quote(f"{name}: {value}", indent="  ")) for name, value in pairs]
     sizes = [sum(map(len, block)) for block in blocks]

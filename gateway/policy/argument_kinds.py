@@ -1,6 +1,6 @@
-"""Guesses from their names and schemas which arguments of tools are paths, URLs or mail addresses.
+"""Guesses which arguments of tools are paths, URLs or mail addresses, from the names and schemas of the arguments.
 
-`policy.lint` uses the guesses to find gaps in the operator's rules; they never decide about a call.
+`policy.lint` uses the guesses to find gaps in the operator's rules. The guesses never decide about a call.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FILES = frozenset("file files folder folders dir dirs directory directories sub
 
 
 def kinds_of_argument(name: str, schema: JsonObject) -> frozenset[ArgumentKind]:
-    """Guess which kinds of text (path, URL, mail address) the argument `name` contains, itself or in its elements and properties.
+    """Guess which kinds of text (path, URL, mail address) the argument `name` contains, in its value or in elements and properties of it.
 
     `schema` is the input schema of the tool.
     """
@@ -76,9 +76,10 @@ def is_closed(name: str, schema: JsonObject) -> bool:
 
 
 def _same_name(node: JsonObject, root: JsonObject) -> Iterator[JsonValue]:
-    """Yield the subschemas of an argument's schema `node` whose values the argument's name describes, too.
+    """Yield the subschemas of `node`, the schema of an argument, for values that the argument's name describes as well.
 
-    They are alternatives (`anyOf` and similar), list elements, and the target of `$ref`, which is resolved in the whole schema `root`.
+    They are the alternatives (`anyOf` and similar), the schema of list elements, and the target of `$ref`. A `$ref` is resolved in `root`,
+    the whole schema.
     """
     if "items" in node:
         yield node["items"]

@@ -1,7 +1,7 @@
 """`ArgumentPolicy`: decides which arguments reach a tool, and which calls are rejected because of their arguments.
 
 A policy is built for each tool from the tool's schema and the operator's rules, and stored in `gate.tool_rules.ToolRules`. It judges the
-arguments of every call as decoded JSON, so it copies them only if they change.
+arguments of every call as decoded JSON. The arguments are copied only if they change.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCHEMA_RULE = "inputSchema"
 _RULE_KEYWORDS_REFUSED = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "$id", "$anchor", "$dynamicAnchor", "$schema"})
 """JSON Schema keywords that an operator's rule for an argument must not use.
 
-Such a rule is published inside the tool's schema, where these keywords would refer to other subschemas than the operator meant.
+A rule is published inside the tool's schema. There, these keywords would refer to other subschemas than the operator meant.
 """
 
 Extras = Sequence[str] | Mapping[str, Sequence[str]]
@@ -60,8 +60,8 @@ class ArgumentPolicy:
     ) -> None:
         """Store the compiled rules. `plan` says which arguments are accepted, dropped and added.
 
-        `rules` are the operator's rules for values, each as argument, rule id, and check of the value. `check` judges all arguments by the
-        tool's schema.
+        `rules` are the operator's rules for values: the name of the argument, the id of the rule, and the check of the value. `check`
+        judges all arguments by the tool's schema.
         """
         self.published_schema = published_schema
         """The tool's input schema as clients see it: narrowed by the rules. The original object if no rule changes the schema."""
@@ -87,13 +87,13 @@ class ArgumentPolicy:
     ) -> ArgumentPolicy:
         """Compile the rules for the arguments of a tool. Never raises: if a rule is unusable, every call with its argument is rejected.
 
-        `tool_name` is the tool's name at its source. `override` contains the operator's fixed and default values. `extras` names
-        arguments that are accepted although the tool does not declare them; they are published only if a rule names them. `rules` maps
-        tools and their arguments to JSON Schemas of the values. A rule for an argument that is neither declared nor in `extras` has no
-        effect, because that argument is dropped. Arguments in `denied` are dropped although declared, unless they are in `extras`.
+        `tool_name` is the tool's name at its source. `override` contains the operator's fixed and default values. `extras` names arguments
+        that are accepted although the tool does not declare them; they are published only if a rule names them. `rules` maps tools and
+        their arguments to JSON Schemas of the values. If an argument is neither declared nor in `extras`, it is dropped, so a rule for it
+        has no effect. Declared arguments in `denied` are dropped too, unless they are in `extras`.
 
-        `only_with_rules` is for tools that check their arguments themselves: if the operator configured neither rules nor `extras` nor
-        an `override` for the tool, every call passes unchanged.
+        `only_with_rules` is for tools that check their arguments themselves: if the operator configured neither rules nor `extras` nor an
+        `override` for the tool, every call passes unchanged.
         """
         if only_with_rules and not (rules.get(ANY_TOOL) or rules.get(tool_name) or extras or override is not None):
             published = as_object(input_schema) or {"type": "object"}
@@ -129,8 +129,8 @@ class ArgumentPolicy:
     def judge(self, arguments: JsonObject) -> Pass | Rewrite | Reject:
         """Judge the arguments of one call: accept them unchanged, replace them, or reject the call.
 
-        In this order: drop arguments that are not accepted, add the operator's fixed and default values, apply the operator's rules for
-        values, and apply the tool's schema. The first rejection ends the judgement.
+        The steps are, in this order: drop arguments that are not accepted, add the operator's fixed and default values, apply the
+        operator's rules for values, and apply the tool's schema. The first rejection ends the judgement.
         """
         kept = arguments
         dropped: tuple[str, ...] = ()

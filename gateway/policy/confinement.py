@@ -1,8 +1,8 @@
 """Completes an operator's rule for one argument of one tool: adds implied types, finds faults, and builds the version for clients.
 
-Such a rule is a JSON Schema in which Moongate's own keywords (rule words, such as `within`) may occur. JSON Schema ignores a keyword for
-another type than the value's, so `{"pattern": "^docs/"}` alone accepts every list and object. In a completed rule, a keyword about text
-implies that the value is text, and a rule about text applies to each element of an argument that is a list of text. Used by
+A rule is a JSON Schema that may contain Moongate's own keywords (rule words, such as `within`). In JSON Schema, a keyword that is about one
+type has no effect on values of other types, so `{"pattern": "^docs/"}` alone accepts every list and object. In a completed rule, a keyword
+about text implies that the value is text. If the argument is a list of text, a rule about text applies to each element. Used by
 `policy.argument_policy`, which compiles the completed rule, and by `policy.lint`.
 """
 
@@ -51,7 +51,7 @@ _REVERSIBLE = frozenset({"not", "if", "contains", "oneOf", "propertyNames", "une
 """JSON Schema keywords under which Moongate's own keywords (rule words, such as `within`) are refused.
 
 Under some of them, such as `not`, a stricter subschema makes the whole rule accept more: a rule word rejects every ambiguous spelling of a
-text, so `not` with a rule word would accept exactly the ambiguous spellings. The subschemas of the others may be skipped by the validator.
+text, so `not` with a rule word would accept exactly the ambiguous spellings. The validator may skip the subschemas of the others.
 """
 
 _WITH_CHILDREN = _SAME_VALUE | _PARTS | _REVERSIBLE
@@ -127,11 +127,11 @@ def _children(node: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
 def confine(name: str, rule: JsonObject, schema: JsonObject) -> ConfinedRule:
     """Complete an operator's valid rule for the argument `name` of a tool with the input schema `schema`.
 
-    A keyword that judges only values of one type implies this type, unless the rule contains `type`, `enum` or `const`. `null` is
-    accepted if the tool's schema accepts `null` for this argument, because such a tool reads it as "not given".
+    A keyword that judges only values of one type implies this type, unless the rule contains `type`, `enum` or `const`. The completed rule
+    accepts `null` if the tool's schema accepts `null` for this argument, because the tool then reads `null` as "not given".
 
-    For an argument that is a list of text, a rule about text applies to each element. The rule's keywords about lists apply to the list,
-    and lists of other elements are rejected. A rule about numbers applies to a list of numbers in the same way.
+    If the argument is a list of text, a rule about text applies to each element, and lists of other elements are rejected. Keywords of the
+    rule that are about lists apply to the list itself. A rule about numbers applies to a list of numbers in the same way.
     """
     declared = declared_schema(schema, name)
     admitted = types_of(declared, schema)
@@ -234,10 +234,10 @@ def _published(node: JsonObject) -> JsonObject:
 
 
 def _described(element: JsonObject, judged: JsonObject, form: str) -> JsonObject:
-    """Return the rule `judged` for an argument that is a list, as it is published to clients. `element` is its part for one element.
+    """Return the rule `judged` for clients, for an argument that is a list. `element` is the part of the rule for one element.
 
-    If `element` contains only Moongate's own keywords (rule words, such as `within`), the published rule is only a `description`. Its text
-    is `form`, in which words for the accepted elements replace `{0}`.
+    If `element` contains only Moongate's own keywords (rule words, such as `within`), the result is only a `description`. Its text is
+    `form`, in which a description of the accepted elements replaces `{0}`.
     """
     if not element.keys() <= WORDS | {SCHEMES_WORD, "type"}:
         return _published(judged)

@@ -27,7 +27,7 @@ from gateway.policy.secret_requests import (
 )
 
 MAX_FORM_CHARS = 20_000
-"""Maximum number of characters in an elicitation form. A list of all time zones, a long legitimate text, has 10,000."""
+"""Maximum number of characters in an elicitation form. A list of all time zones, which is a long legitimate text, has 10,000."""
 
 MAX_FORM_PARTS = 4_000
 """Maximum number of JSON values and member names in an elicitation form."""
@@ -81,7 +81,7 @@ class _Text:
     text: str
     use: Use
     where: str
-    """Name of the place in the form that contains the text, as the beginning of the sentence that gives the reason of a refusal."""
+    """Name of the place in the form that contains the text. It begins the sentence that says why the form is refused."""
     field: _Field | None = None
 
 
@@ -183,7 +183,7 @@ def _kinds(node: JsonMapping) -> set[str]:
 def _takes_text(node: JsonMapping) -> bool:
     """Return whether a form's field accepts free text.
 
-    A choice between single digits counts too, because a PIN could be entered with several such fields.
+    A field with a choice between ten or more single characters counts too, because a PIN could be entered with several such fields.
     """
     kinds = _kinds(node)
     if kinds and kinds <= {"boolean", "null", "object"}:
@@ -273,8 +273,8 @@ class _Form:
     def _takes_answer_to(self, one: _Field | None) -> bool:
         """Return whether a user could enter the answer to a text of the form into a field that accepts free text.
 
-        `one` is the field without free text to which the text belongs, or `None` for the form's message. For the message, any field with
-        free text is enough. The answer to a text of `one` may go to another field if `one` has only a single value to choose, or if a
+        `one` is the field to which the text belongs; it accepts no free text. For the form's message, `one` is `None`, and any field with
+        free text is enough. The answer to a text of `one` may go to another field if `one` offers only a single value to choose, or if a
         field with free text does not say what to enter.
         """
         if one is None or not self._is_free:
@@ -308,7 +308,7 @@ class _Form:
         return any(names_other_thing(reading, hit.kind) for reading in readings)
 
     def _is_postal(self, name: str) -> bool:
-        """Return whether a field's `name` ("PIN", "pincode") means an Indian postal code, because the form asks for other address parts."""
+        """Return whether a field's `name` ("PIN", "pincode") means an Indian postal code, as in a form with other parts of an address."""
         if name not in ("pin", "pincode", "पिन", "पिनकोड") or self._says("card"):
             return False
         return self._address_parts >= MIN_ADDRESS_PARTS
@@ -335,7 +335,7 @@ class _Form:
     # -- evidence without words ------------------------------------------------------------------------------
 
     def _evident(self, one: _Field) -> str | None:
-        """Return the kind of secret that a field's schema reveals (format, pattern, length, example), or `None`."""
+        """Return the kind of secret that a field's schema reveals by its format, pattern, length or an example; otherwise `None`."""
         node = one.schema
         if node.get("format") == "password" or node.get("writeOnly") is True or _is_hidden_input(node):
             return "password"

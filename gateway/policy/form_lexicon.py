@@ -1,4 +1,4 @@
-"""Prepares the word lists about secrets and requests for fast search in the texts of elicitation forms.
+"""Prepares the word lists about secrets and requests, so that texts of elicitation forms can be searched fast.
 
 The lists are in `form_words`, `form_word_pairs` and `request_words`; `form_reading` searches. The lists are prepared once, when the gateway
 judges its first form.
@@ -68,7 +68,7 @@ class EntryIndex:
                 self._whole.setdefault(first, []).append(entry)
 
     def begin_with(self, word: str) -> list[Entry]:
-        """Return the entries whose first word is `word`, or matches the beginning of `word` if the entry allows longer words."""
+        """Return the entries whose first word is `word`, or is the beginning of `word` if the entry also matches longer words."""
         found = self._whole.get(word, [])
         some = [entry for entry in self._beginning.get(word[:2], ()) if word.startswith(entry.words[0])]
         return [*found, *some] if some else found
@@ -90,11 +90,11 @@ class Lexicon:
     pieces: frozenset[str]
     """Names of secrets that are recognised in pieces ("pas swo rd"), with doubled letters made single."""
     beginnings: frozenset[str]
-    """All beginnings of the names in `pieces`. The search for pieces stops at a text that is not among them."""
+    """All beginnings of the names in `pieces`. The search for pieces stops when the joined pieces are not among these beginnings."""
     run: re.Pattern[str]
     """Matches the names of secrets inside a run of separated letters ("p l e a s e t y p e y o u r p a s s w o r d")."""
     by_first_letter: dict[str, list[str]]
-    """First letter → words of the lists in scripts without spaces that begin with this letter, longest first."""
+    """First letter → words that begin with this letter, longest first. Contains the words of the lists in scripts without spaces."""
     inside: re.Pattern[str]
     """Matches a secret's name inside a longer word (`Benutzerpasswort`), and captures the name and the rest of the word."""
     inside_kinds: dict[str, str]

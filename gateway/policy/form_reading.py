@@ -1,7 +1,8 @@
 """Splits a text of an elicitation form into words, and finds the names of secrets and the words of requests among them.
 
-From the resulting `Reading`, `secret_requests` decides whether the text asks for a secret. Words are compared as a person sees them
-(`lookalikes`). A name that is found only after replacing look-alike letters, digits or signs, or after joining pieces, counts as disguised.
+`secret_requests` uses the resulting `Reading` to decide whether the text asks for a secret. Words are compared as a person sees them
+(`lookalikes`). A name of a secret counts as disguised if it is found only after replacing look-alike letters, digits or signs, or after
+joining pieces.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Word(NamedTuple):
     is_joined: bool
     """Whether the letters of the word are separated in the text, as in `P I N`."""
     clause: int
-    """Number of the clause that contains the word."""
+    """Number of the clause (part of a sentence) that contains the word."""
     segment: int
     """Number of the segment that contains the word. Segments end at commas, brackets, quotation marks and ends of clauses."""
     is_quoted: bool
@@ -108,7 +109,7 @@ class Reading:
 
     words: list[Word]
     roles: list[dict[str, int]]
-    """For each word: role of an expression that begins at the word → index of the word after the expression."""
+    """For each word, a dict of the expressions that begin at the word: role of the expression → index of the word after the expression."""
     clauses: list[range]
     """Range of word indexes of each clause, in order."""
     hits: list[Hit] = field(default_factory=list[Hit])
@@ -148,7 +149,7 @@ def read_text(text: str) -> tuple[Reading, ...]:
 
 
 def _as_it_looks(found: re.Match[str]) -> str:
-    """Return a word with Latin letters in place of look-alikes, if it mixes Latin letters with digits, signs or other letters."""
+    """Return a word with Latin letters in place of look-alikes. Only a word that mixes Latin letters with other characters changes."""
     word = found.group()
     if (word.isascii() and word.isalpha()) or _ASCII_LETTER.search(word) is None:
         return word
@@ -156,7 +157,7 @@ def _as_it_looks(found: re.Match[str]) -> str:
 
 
 def _words(plain: str, *, camel: bool) -> list[Word]:
-    """Split a text into words; with `camel`, also inside `camelCase`. `plain` is the text as normalised by `lookalikes.read_plain`."""
+    """Split a text into words. With `camel`, split `camelCase` too. `plain` is the text as normalised by `lookalikes.read_plain`."""
     text = _APART.sub(_together, _DOT_ENV.sub("dotenv", plain))
     if _HAS_CJK.search(text) is not None:
         text = _SCRIPT_EDGE.sub(" ", _set_apart(_SEPARATED_CJK.sub("", text)))
@@ -183,7 +184,10 @@ def _words(plain: str, *, camel: bool) -> list[Word]:
 
 
 def _is_in_quotes(between: str, is_quoted: bool) -> bool:
-    """Return whether the word after the characters `between` is in quotation marks. `is_quoted`: the word before `between` is."""
+    """Return whether the word after the characters `between` is in quotation marks.
+
+    `is_quoted`: the word before `between` is in quotation marks.
+    """
     for mark in _QUOTATION.findall(between):
         is_quoted = mark in _OPENING or (mark == '"' and not is_quoted)
     return is_quoted
@@ -213,9 +217,9 @@ def _set_apart(text: str) -> str:
 
 @lru_cache(maxsize=8192)
 def _parts(surface: str, camel: bool) -> tuple[tuple[str, tuple[str, ...], bool, bool, bool], ...]:
-    """Split one word of the text before trailing digits and, with `camel`, inside `camelCase`.
+    """Split one word of the text: before trailing digits and, with `camel`, between the parts of `camelCase`.
 
-    Returns the first five fields of a `Word` for each part.
+    Return the first five fields of a `Word` for each part.
     """
     is_joined, surface = surface.startswith(_JOINED), surface.removeprefix(_JOINED)
     latin = read_as_latin(surface)
@@ -294,7 +298,7 @@ def _is_between(reading: Reading, index: int) -> bool:
 
 
 def _end_of(entry: Entry, words: list[Word], index: int, known: Lexicon, *, spelled: bool = False) -> int | None:
-    """Return the index after the words of a word-list entry, the first of which is at `index`; `None` if its other words do not follow.
+    """Return the index of the word after a word-list entry whose first word is at `index`; `None` if the entry's other words do not follow.
 
     Small words such as "of", and numbers, may occur between the words of the entry. With `spelled`, disguised words match too.
     """
@@ -319,7 +323,7 @@ def _end_of(entry: Entry, words: list[Word], index: int, known: Lexicon, *, spel
 
 
 def _hidden(words: list[Word], index: int, known: Lexicon, *, has_odd: bool) -> Hit | None:
-    """Return the name of a secret that is a part of the longer word at `index`, or begins there in disguise; otherwise `None`."""
+    """Return the name of a secret inside the longer word at `index`, or a disguised name that begins at `index`; otherwise `None`."""
     word = words[index]
     kind = known.kind_inside(word.plain)
     if kind is not None:

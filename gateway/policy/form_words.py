@@ -1,9 +1,9 @@
 """Names of secrets in more than 30 languages, by kind of secret. `form_reading` finds them in the texts of elicitation forms.
 
-Items are separated by commas or line ends. `word` matches a whole word, `word*` the beginning of a word, `*word` its end, `*word*` a part
-of it. The words of a longer item follow each other; small words (`of`, `de`, `your`) may occur between them. A word in capitals (`TAN`)
-matches only in capitals. Items are written with accents and in their own script: before the comparison, `lookalikes` normalises items and
-texts. Scripts without spaces between words need no stars.
+Commas or line ends separate the items. `word` matches a whole word, `word*` the beginning of a word, `*word` its end, and `*word*` a part
+of it. If an item has several words, they must follow each other in the text; small words (`of`, `de`, `your`) may occur between them. A
+word in capitals (`TAN`) matches only capitals. Items are written with accents and in their own script, because `lookalikes` normalises both
+items and texts before the comparison. Scripts without spaces between words need no stars.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Marks untrusted text in prompts for people, so that nobody mistakes a line of it for a line of the gateway.
+"""Marks untrusted text in prompts for people, so that nobody mistakes untrusted text for text of the gateway.
 
-Every line of text that a server, model or tool wrote begins with `│ `. The line above is the gateway's and names the author. Line ends,
-long lines and padding cannot produce a line without the mark. Used by every prompt for a person: relayed elicitations, approvals,
-questions of workflows and remote agents, sign-ins, and the terminal.
+Every line of text that a server, model or tool wrote begins with `│ `. The line above the marked lines is written by the gateway and names
+the author. Line ends, long lines and padding cannot produce a line without the mark. Used by every prompt for a person: relayed
+elicitations, approvals, questions of workflows and remote agents, sign-ins, and the terminal.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ BAR = "│ "
 """Prefix of each line of untrusted text in a prompt."""
 
 MAX_COLUMNS = 76
-"""Maximum terminal columns of a line of untrusted text after its prefix. A terminal of 80 columns does not wrap such a line; the rest of a
-wrapped line would lack the prefix."""
+"""Maximum terminal columns of a line of untrusted text after its prefix.
+
+A terminal of 80 columns does not wrap a line of this length. If the terminal wrapped a line, the rest would lack the prefix.
+"""
 
 MAX_INDENT = 4
 """Maximum number of spaces that are kept at the beginning of an untrusted line."""
@@ -65,7 +67,10 @@ def quote(text: str, *, indent: str = "") -> Iterator[str]:
 
 
 def shown(text: str, limit: int) -> str:
-    """Return `text` on one line, without hidden characters and cut to `limit` characters. If it is cut, its length is added."""
+    """Return `text` on one line, without hidden characters.
+
+    A text of more than `limit` characters is cut, and the length of the whole text is added.
+    """
     line = " ".join(_visible(" ".join(text[: limit * 4].splitlines())).split())
     return line if len(line) <= limit and len(text) <= limit * 4 else f"{line[:limit]}… ({len(text)} characters)"
 
@@ -73,7 +78,7 @@ def shown(text: str, limit: int) -> str:
 def fit(text: str, columns: int) -> Iterator[str]:
     """Yield the lines of a prompt made by `frame`, wrapped to `columns` terminal columns.
 
-    Each part of a wrapped line begins with all the marks `│ ` of the line.
+    If a line is wrapped, every part begins with all marks `│ ` of the line.
     """
     for line in text.split("\n"):
         bars = _bars(line)
@@ -88,10 +93,10 @@ def _bars(line: str) -> str:
 
 
 def one_line_texts(schema: JsonValue, depth: int = 0) -> JsonValue:
-    """Return a form's schema with its titles and descriptions on one line each, or the same object if nothing changes.
+    """Return a form's schema in which each title and description is on one line; return `schema` itself if nothing changes.
 
-    Values that the form offers or accepts are not changed. `depth` is the nesting of `schema` in the whole schema; a part that is nested
-    deeper than `MAX_TEXT_DEPTH` becomes `None`.
+    The values that the form offers or accepts are not changed. `depth` is the nesting of `schema` in the whole schema. A part of the schema
+    that is nested deeper than `MAX_TEXT_DEPTH` becomes `None`.
     """
     if depth > MAX_TEXT_DEPTH:
         return None

@@ -108,7 +108,7 @@ def _hides_in_slice(text: str, start: int) -> bool:
 def _is_free_of(some: bytes, data: bytes) -> bool:
     """Return whether `data` contains no byte of `some`.
 
-    Compares the length of short data with that of a copy without these bytes; searches long data for each of the bytes.
+    If `data` is short, a copy without these bytes is made, and the lengths are compared. Long data is searched for each of the bytes.
     """
     if len(data) > _LONG:
         return not any(map(data.__contains__, some))
@@ -179,8 +179,8 @@ def is_binary(key: str, node: JsonObject) -> bool:
 def strip_schema(schema: JsonObject) -> JsonObject:
     """Return a tool's schema without hidden characters in its texts; the same object if it contains no hidden characters.
 
-    In patterns, hidden characters are written as escapes, so that each pattern matches the same as before. A property whose name contains
-    hidden characters is removed, because a changed name would be another argument.
+    In patterns, hidden characters are written as escapes, so that each pattern matches the same texts as before. A property whose name
+    contains hidden characters is removed, because a property with a changed name would be another argument.
     """
     return cast("JsonObject", _schema_node(schema, 0))
 

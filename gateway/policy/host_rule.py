@@ -45,7 +45,7 @@ The local part must not contain `%` or `!`, which route through other hosts, or 
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
 _NUMERIC = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
-"""Matches a last label (the part of a host name after the last dot) with which the WHATWG parser reads the host as an IPv4 address."""
+"""Matches the last label of a host (the part after the last dot) if it makes the WHATWG parser read the host as an IPv4 address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _read_host(written: str, word: str = "oneOfHosts") -> Host:
 
 
 def _literal(host: str) -> str | None:
-    """Return the canonical spelling of the literal IP address `host`, or `None` if it is not an address or maps IPv4 to IPv6."""
+    """Return the canonical spelling of the IP address `host`; `None` if `host` is not an IP address, or is an IPv4-mapped IPv6 address."""
     try:
         if not host.startswith("["):
             return str(IPv4Address(host))

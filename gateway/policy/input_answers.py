@@ -28,7 +28,7 @@ JSON_FOR = "JSON for "
 _CANNOT = " cannot be used: "
 
 _AGAIN = f"Your last answer{_CANNOT}"
-"""Prefix of the line that is added to a question if it is asked again: the line says why the last answer was rejected."""
+"""Prefix of the line that says why the last answer was rejected. The line is added to a question that is asked again."""
 
 
 def answer_problem(method: str, answer: JsonMapping) -> str | None:
@@ -66,7 +66,7 @@ def _are_objects(value: JsonValue, key: str) -> bool:
 
 
 MAX_REASON = 600
-"""Maximum number of characters of the text that is added to a question asked again: the reason why the last answer was rejected."""
+"""Maximum number of characters of the reason why the last answer was rejected. The reason is added to a question that is asked again."""
 
 MAX_QUESTION = 200
 """Maximum number of characters of a question that are quoted in the text that rejects an answer to it."""
@@ -75,8 +75,9 @@ MAX_QUESTION = 200
 def judge_answer(request: JsonMapping, answer: JsonValue, *, judges_fields: bool = True) -> str | None:
     """Return why the answer to a request for input is invalid, or `None`. The text names the question, its fields and the problem.
 
-    With `judges_fields`, which is for questions of the gateway itself, the values of a form's fields and their formats are checked too.
-    Fields that the form does not have are rejected if the form's schema has `properties`. A schema that cannot be compiled rejects nothing.
+    With `judges_fields`, the values of a form's fields and their formats are checked too; this is for questions that the gateway itself
+    asks. Fields that the form does not have are then rejected if the form's schema has `properties`. If the schema cannot be compiled, it
+    rejects nothing.
     """
     method = str(request.get("method"))
     if not isinstance(answer, dict):
@@ -121,7 +122,7 @@ def question_text(request: JsonMapping) -> str:
 
 
 def again(request: JsonObject, refusal: str) -> JsonObject:
-    """Return the request to ask a question again, with a line in its message that says why the last answer was rejected.
+    """Return the request that asks a question again, with an additional line in its message that says why the last answer was rejected.
 
     `refusal` is the text that `judge_answer` returned.
     """

@@ -1,6 +1,6 @@
 """Decides what a server may request from the connected client: sampling (a model's response), elicitation (a person's input), and roots.
 
-The same rules apply to requests that servers of protocol version 2025 send, and to requests that servers of version 2026 embed in
+The same rules apply to the requests of servers of protocol version 2025, and to the requests that servers of version 2026 embed in
 `input_required` results. `upstream.input_guard` counts and relays the requests; this module has no state.
 """
 
@@ -18,12 +18,12 @@ MAX_PAGE_MESSAGE = 4_000
 
 
 def judge_input(request: JsonMapping, source_policy: SourcePolicy, used_requests: int, *, origin: str = "") -> Pass | Rewrite | Reject:
-    """Judge one request for input of a server: send it to the client unchanged (`Pass`) or changed (`Rewrite`), or reject it.
+    """Decide whether a server's request for input is sent to the client unchanged (`Pass`), changed (`Rewrite`), or rejected.
 
     `request` has the members `method` and `params` as in JSON-RPC. `used_requests` is the number of earlier sampling requests that count
-    towards the limit `sampling.maxRequests`. `origin` is the server's name in the configuration. If it is given, the message of an
-    elicitation gets a first line of the gateway, which names `origin` and the host of a link; the server's message follows with `│` before
-    each line.
+    towards the limit `sampling.maxRequests`. `origin` is the server's name in the configuration. If `origin` is not empty, the gateway adds
+    a first line to the message of an elicitation. The line names `origin` and, if there is a link, its host; the server's message follows,
+    with `│` before each line.
     """
     method = request.get("method")
     params = members_of(request.get("params"))
@@ -39,7 +39,10 @@ def judge_input(request: JsonMapping, source_policy: SourcePolicy, used_requests
 
 
 def _judge_sampling(request: JsonMapping, params: JsonMapping, policy: SamplingPolicy, used: int) -> Pass | Rewrite | Reject:
-    """Judge a sampling request by, in this order, the number of earlier requests, the configured mode, its shape, and the token limit."""
+    """Judge a sampling request.
+
+    The checks are, in this order: the number of earlier requests, the configured mode, the shape of the request, and the token limit.
+    """
     if policy.max_requests is not None and used >= policy.max_requests:
         return Reject("sampling.maxRequests", f"The budget of {policy.max_requests} model requests per caller and hour is spent.")
     if policy.mode == "deny":
@@ -60,7 +63,7 @@ def _judge_sampling(request: JsonMapping, params: JsonMapping, policy: SamplingP
 
 
 def _sampling_problem(params: JsonMapping) -> str | None:
-    """Return what is wrong with the shape of a sampling request's parameters, or `None`. Texts are not judged."""
+    """Return what is wrong with the shape of a sampling request's parameters, or `None`. The contents of texts are not judged."""
     if not _are_objects(params.get("messages", [])) or not _are_objects(params.get("tools") or []):
         return "`messages` and `tools` must be lists of objects."
     for message in cast("list[JsonMapping]", params.get("messages", [])):

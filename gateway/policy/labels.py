@@ -1,7 +1,7 @@
-"""Labels for content, which say whether it is trusted and who may see it, and the decisions about tool calls that follow from labels.
+"""Labels that say whether content is trusted and who may see it, and the decisions about tool calls that follow from the labels.
 
-After outside content has reached a model, the model's calls may follow that content instead of the user (indirect prompt injection). So
-one label summarises everything that a conversation has received. It can only become stricter, and it decides whether the model may call
+After outside content has reached a model, the model's calls may follow that content instead of the user (indirect prompt injection). So one
+label summarises everything that a conversation has received. The label can only become stricter, and it decides whether the model may call
 tools that act on the world (sinks). The functions are pure; `gateway.security` contains the middleware that uses them.
 """
 
@@ -89,7 +89,7 @@ def combine_labels(*labels: ContentLabel) -> ContentLabel:
 
 
 def check_confidentiality_allowed(context_label: ContentLabel, max_allowed: ConfidentialityLabel) -> bool:
-    """Return whether content with the label `context_label` is at most as confidential as `max_allowed`, the limit of its receiver."""
+    """Return whether content with the label `context_label` may reach a receiver whose limit of confidentiality is `max_allowed`."""
     return _RANK[context_label.confidentiality] <= _RANK[max_allowed]
 
 
@@ -109,7 +109,7 @@ class FlowRules:
     sinks: Sequence[str] | None = None
     """Tools that act on the world, which may not be called after untrusted content unless they accept it. `None`: all tools."""
     accepts_untrusted: Sequence[str] = ()
-    """Tools that may be called after untrusted content although they act on the world, and although their author does not declare this."""
+    """Sinks (tools that act on the world) that may be called after untrusted content, even if their author does not declare this."""
     public_sinks: Sequence[str] = ()
     """Tools that may not be called after content that is not public, because they may send it out."""
     default_integrity: IntegrityLabel = IntegrityLabel.UNTRUSTED
@@ -120,7 +120,7 @@ class FlowRules:
 
 @dataclass(frozen=True, slots=True)
 class FlowTool:
-    """The facts about a tool that decide about its calls and the label of its results: its names, and declarations of its author."""
+    """Facts about a tool that determine whether it may be called and how its results are labelled: names, and its author's declarations."""
 
     name: str
     source: str | None = None

@@ -1,9 +1,9 @@
 """Decides which links a server may ask a person to open (elicitation in URL mode).
 
-A link must use https and a public host name. Loopback hosts, IP addresses and names of private networks are refused. The link is relayed
-with its host in ASCII, lower case and without a final dot, so that the client opens the host that was judged. Names are not resolved: a
-public name that resolves to a private address is refused only if the name itself shows it (`127.0.0.1.nip.io`, `localtest.me`). The
-operator allows further hosts with `elicitation.urlHosts`. The functions are pure; `input_requests` calls `judge_link`.
+A link must use https and a public host name. Loopback hosts, IP addresses and names of private networks are refused. The gateway relays the
+link with its host in ASCII, lower case and without a final dot, so that the client opens the host that was judged. Names are not resolved:
+a public name that resolves to a private address is refused only if the name itself shows the address (`127.0.0.1.nip.io`, `localtest.me`).
+The operator can allow more hosts with `elicitation.urlHosts`. The functions are pure; `input_requests` calls `judge_link`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gateway.policy.lookalikes import looks_latin
 
 _CONTROLS = re.compile(r"[\x00-\x20\x7f-\xa0\\\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _DEVIATIONS = re.compile("[ßς]")
-"""Matches visible letters with which IDNA 2003 and IDNA 2008 map a host to different names (UTS #46).
+"""Matches visible letters that IDNA 2003 and IDNA 2008 map differently, so that a host has two names (UTS #46).
 
-`_CONTROLS` has the invisible characters that they treat differently (U+200C and U+200D).
+`_CONTROLS` contains the invisible characters that the two versions treat differently (U+200C and U+200D).
 """
 
 _HOST = re.compile(r"(?=.{1,253}$)(?:[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -69,9 +69,10 @@ class Link:
 
 
 def judge_link(url: object, allowed: Sequence[str] = ()) -> Link | str:
-    """Return the link to relay to the client, or the reason for refusing it as text. `url` is the URL that the server sent.
+    """Return the link to relay to the client, or a text that says why it is refused. `url` is the URL that the server sent.
 
-    A host that matches a glob in `allowed` need not be a public name. If it is also a host of this machine, the link may use http.
+    A host that matches a glob in `allowed` need not be a public name. A link may use http only if its host matches a glob in `allowed` and
+    is a host of this machine.
     """
     if not isinstance(url, str) or not url or _CONTROLS.search(url) or len(url) > MAX_LINK_CHARS:
         return "The URL is missing, too long, or has characters that are invalid in a URL."

@@ -1,7 +1,8 @@
 """Finds mistakes in policies: rules that have no effect, accept values that they should reject, or cannot be applied.
 
-Used by `moongate policy lint`, `moongate doctor` and the log at the start; it never judges a call. This module compares patterns, names and
-overrides with the tools that a source lists; `policy.open_rules` examines single rules for the values of arguments.
+Used by `moongate policy lint`, by `moongate doctor`, and to log mistakes when the gateway starts. The module never judges a call. It
+compares patterns, names and overrides with the tools that a source lists; a source is one server, or the gateway's agents, skills and so
+on. `policy.open_rules` examines the rules for the values of arguments.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ class Finding:
     text: str
 
 def lint_names(names: Iterable[str], servers: Iterable[str], own: Iterable[str] = ()) -> dict[str, tuple[Finding, ...]]:
-    """Find policies whose name is not the name of a source. Returns the policy's name → findings about it.
+    """Find policies whose name is not the name of a source. Return a dict: name of the policy → findings about the policy.
 
-    `names` are the keys of `policies` in the configuration, `servers` the keys of `mcpServers`, and `own` the sources `agent/<name>` and
+    `names` are the keys of `policies` in the configuration, and `servers` the keys of `mcpServers`. `own` are the names `agent/<name>` and
     `workflow/<name>` of all agents and workflows.
     """
     own = frozenset(own)
@@ -58,9 +59,9 @@ def lint_names(names: Iterable[str], servers: Iterable[str], own: Iterable[str] 
 
 
 def lint_unlisted(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> tuple[Finding, ...]:
-    """Return findings about the argument rules of a source such as `agent/<name>`, whose tools are not all known before it runs.
+    """Return findings about the argument rules of a source such as `agent/<name>`, whose tools are not all known before the agent runs.
 
-    `schemas` are the input schemas of the tools that are already known, such as file tools, by tool name.
+    `schemas` maps the names of the tools that are already known, such as file tools, to the tools' input schemas.
     """
     found: list[Finding] = []
     for tool, rules in policy.arguments.items():
@@ -73,8 +74,8 @@ def lint_unlisted(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> tup
 def lint_policy(policy: SourcePolicy, schemas: Mapping[str, JsonValue], *, is_local: bool = False) -> tuple[Finding, ...]:
     """Return all findings about the policy of one source.
 
-    `schemas` are the input schemas of all tools of the source, including tools that are not served, by name at the source. `is_local`: the
-    source is not a remote server, so its tools may use argument names that agent frameworks use.
+    `schemas` maps the names of all tools at the source, also of tools that are not served, to the tools' input schemas. `is_local`: the
+    source is not a remote server, so its tools may have arguments with names that agent frameworks use for their own parameters.
     """
     denied = NO_NAMES if is_local else FRAMEWORK_NAMES
     return (
@@ -138,7 +139,7 @@ def _rules(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterator[F
 
 
 def _served(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterator[tuple[str, JsonObject]]:
-    """Yield the name and the schema of each served tool whose schema is an object, in the order of names."""
+    """Yield the name and schema of each served tool, in the order of names. Tools whose schema is not an object are left out."""
     for tool in sorted(schemas):
         schema = as_object(schemas[tool])
         if schema is not None and hidden_by(tool, policy) is None:
@@ -176,9 +177,9 @@ def _rule(path: str, name: str, rule: JsonObject, policy: SourcePolicy, concerne
 
 
 def _admits_nothing(name: str, rule: JsonObject, schema: JsonObject, tool: str) -> Iterator[str]:
-    """Yield the text of a finding if a rule and the tool's schema accept no common type for the argument `name`.
+    """Yield the text of a finding if no JSON type of the argument `name` is accepted by both the rule and the tool's schema.
 
-    Then every value of the argument is rejected.
+    If there is no such type, every value of the argument is rejected.
     """
     confined = confine(name, rule, schema).judged
     ruled, taken = types_of(confined, confined), types_of(declared_schema(schema, name), schema)
@@ -191,10 +192,10 @@ def _admits_nothing(name: str, rule: JsonObject, schema: JsonObject, tool: str) 
 
 
 def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str]) -> Iterator[Finding]:
-    """Yield a finding for each argument without a rule whose kind (path, URL, mail address) a rule restricts for another tool.
+    """Yield a finding for each argument without a rule if a rule restricts an argument of the same kind for another tool.
 
-    For example, a rule restricts the paths that one tool reads, and another tool accepts any path. `denied` are argument names that are
-    never sent to the source.
+    Kinds are path, URL and mail address. For example, a rule restricts the paths that one tool reads, but another tool accepts any path.
+    `denied` are argument names that are never sent to the source.
     """
     if not policy.arguments:
         return
@@ -224,9 +225,9 @@ def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozen
 
 
 def _unjudged(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str], place: str) -> Iterator[Finding]:
-    """Yield a finding for each tool that can read files in a call without a path argument, which no rule about paths restricts.
+    """Yield a finding for each tool that can read files in calls that no rule about paths restricts, because they have no path argument.
 
-    Used if the policy has such a rule for another tool; `place` is the path of that rule in the policy. `denied` are argument names that
+    Used if the policy restricts the paths of another tool; `place` is the path of that rule in the policy. `denied` are argument names that
     are never sent to the source.
     """
     for tool, schema in _served(policy, schemas):
@@ -245,8 +246,8 @@ def _unjudged(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: fr
 def _is_judged(tool: str, name: str, schema: JsonObject, policy: SourcePolicy) -> bool:
     """Return whether a rule judges the argument `name` in every call of the tool, so that no finding is needed.
 
-    Also true if the argument needs no finding for another reason: its schema lists all values, no rule restricts it (which `_gaps`
-    reports), or the rule allows any path.
+    Also return true if there is another reason to report nothing: the argument's schema lists all values, no rule restricts the argument
+    (`_gaps` reports this), or the rule allows any path.
     """
     override = policy.overrides.get(tool)
     rules = [rule for key in (ANY_TOOL, tool) if (rule := policy.arguments.get(key, {}).get(name)) is not None]

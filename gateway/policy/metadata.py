@@ -1,8 +1,8 @@
 """Decides which keys of `_meta` the gateway accepts in a client's request and in a server's response, and which keys are well-formed.
 
-Also defines Moongate's own `_meta` keys, several of which carry facts between gateways if one gateway is a server of another. The package
-`server` applies `request_meta` to every request; `upstream` applies `peer_meta` to everything that a server sends, before other code reads
-it. `upstream.delivery` applies `judge_meta` before it sends a request, so that a malformed key stops the call in time.
+Also defines Moongate's own `_meta` keys. If one gateway is a server of another gateway, several of these keys carry facts between them. The
+package `server` applies `request_meta` to every request. `upstream` applies `peer_meta` to everything that a server sends, before other
+code reads it. `upstream.delivery` applies `judge_meta` before it sends a request, so that a malformed key is never sent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ The gateway that receives it uses the same key for its own clients of protocol v
 HELD_KEY = "dev.moongate/held"
 """Key in the `_meta` of an `input_required` result that one gateway sends to another: `true` if the call stays in flight.
 
-The call then continues when the client retries it with answers to the requests for input.
+The call continues when the client retries it with answers to the requests for input.
 """
 
 WITHDRAWN_KEY = "dev.moongate/withdrawn"
@@ -119,8 +119,9 @@ def gateway_ids(value: JsonValue) -> list[str]:
 def request_meta(meta: JsonMapping | None) -> JsonObject:
     """Return the part of a client's `_meta` that the gateway accepts, as a new dict.
 
-    Keys that belong to the connection are dropped, and all keys with the prefix `dev.moongate/` except `via`, `idempotencyKey` and
-    `withdrawn`, so that a client cannot set facts by which the gateway decides. Malformed values of these three keys are dropped too.
+    Keys that belong to the connection are dropped. Of the keys with the prefix `dev.moongate/`, only `via`, `idempotencyKey` and
+    `withdrawn` are kept, so that a client cannot set facts by which the gateway decides. They are dropped too if their values are
+    malformed.
     """
     taken: JsonObject = {}
     if meta:
@@ -161,8 +162,8 @@ def via_of(meta: JsonMapping) -> tuple[str, ...]:
 def peer_meta(meta: JsonMapping) -> JsonMapping:
     """Return the part of a server's `_meta` that the gateway accepts; `meta` itself if all of it is accepted.
 
-    Keys that belong to the connection are dropped. Of the keys with the prefix `dev.moongate/`, only those are accepted that a server
-    needs if it is itself a gateway; they only describe the server's response and grant no rights. All other keys are accepted.
+    Keys that belong to the connection are dropped. Keys with the prefix `dev.moongate/` are accepted only if a server that is itself a
+    gateway needs them; these keys only describe the server's response and grant no rights. All other keys are accepted.
     """
     if not any(key in CONNECTION_KEYS or is_own_key(key) for key in meta):
         return meta
@@ -198,7 +199,10 @@ _PEER_VALUES: Mapping[str, Callable[[JsonValue], JsonValue]] = {
     SESSION_META_KEY: _id,
     PART_META_KEY: as_object,
 }
-"""`_meta` key that a server may send if it is itself a gateway → function that returns the accepted value, a false value if malformed."""
+"""`_meta` key that a server may send if it is itself a gateway → function that checks a value.
+
+The function returns the accepted value, or a false value if the value is malformed.
+"""
 
 
 def listed_meta(meta: JsonValue) -> JsonObject:

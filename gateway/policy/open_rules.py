@@ -48,7 +48,8 @@ Each text is tested alone, and with the literal text at the start and end of the
 def left_open(name: str, rule: JsonObject, schema: JsonObject, *, is_confined: bool = False) -> Iterator[str]:
     """Yield the reasons why a rule for the argument `name` of a tool accepts values that it should reject, one sentence each.
 
-    `rule` must be usable; `schema` is the tool's input schema. `is_confined`: another rule also restricts the values of the argument.
+    `rule` must not have a fault that makes it unusable. `schema` is the tool's input schema. `is_confined`: another rule also restricts the
+    values of the argument.
     """
     if DEMANDING.isdisjoint(rule):
         yield "the rule requires nothing, so it accepts every value."
@@ -192,7 +193,7 @@ def _branches(pattern: str) -> list[str]:
 
 
 def _bypass(kind: ArgumentKind, rule: JsonObject, patterns: list[str]) -> str | None:
-    """Return a text that gets around the purpose of `rule`, such as `../x` for a path, and that the rule accepts; otherwise `None`."""
+    """Return a text that `rule` accepts although it evades the purpose of the rule, such as `../x` for a path; otherwise `None`."""
     check = SchemaCheck(confine("value", rule, {"properties": {"value": {"type": "string"}}}).judged, is_rule=True)
     for sample in (sample for pattern in patterns for sample in _samples(kind, pattern)):
         if check.find(sample, measure(sample)) is None:

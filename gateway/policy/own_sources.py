@@ -30,8 +30,8 @@ def is_own_source(source: str) -> bool:
 def own_policy(written: SourcePolicy | None) -> SourcePolicy:
     """Return the policy that applies to a source `agent/<name>` or `workflow/<name>`.
 
-    `written` is the policy in the configuration, or `None`. The result is a copy in which limits on time and size of results that the
-    configuration does not set are unlimited instead of having the usual defaults.
+    `written` is the policy in the configuration, or `None`. The result is a copy with other defaults: if the configuration does not set the
+    limits on the time of calls and on the size of results, they are unlimited.
     """
     policy = written or SourcePolicy()
     return policy.model_copy(update={key: limit for key, limit in _LIMITS.items() if key not in policy.model_fields_set})
@@ -53,10 +53,10 @@ class FunctionNames:
 
 
 def judge_function(function: FunctionNames, policy: SourcePolicy, source: str, *, by_allow: bool = True) -> Reject | None:
-    """Return why the policy of `source` forbids the file of an agent or workflow to run this function, or `None` if it may run.
+    """Return why the policy of `source` does not allow the file of an agent or workflow to run `function`, or `None` if it may run.
 
-    The function is denied if the policy denies any of its names. With `by_allow`, it is also denied if the policy has `tools.allow`, and
-    this does not match `function.name`. Set `by_allow` to false before the function is imported: the name is known only afterwards.
+    The function is denied if the policy denies any of its names. With `by_allow`, it is also denied if the policy has `tools.allow` and no
+    glob there matches `function.name`. Set `by_allow` to false before the function is imported, because `name` is known only afterwards.
     """
     for known in (function.name, *function.aliases):
         rule = _denied_by(known, policy)

@@ -1,7 +1,7 @@
 """Finds packages without a fixed version that the start command of a server fetches from a registry (npm, PyPI).
 
-`npx -y some-server@latest` runs whatever its registry serves on the day of the start, so an unchanged configuration may run another
-program. `moongate doctor` and `moongate lock` report such packages; nothing rejects them. The functions are pure.
+`npx -y some-server@latest` runs whatever the registry serves on the day of the start, so a server may run another program although its
+configuration is unchanged. `moongate doctor` and `moongate lock` report these packages; nothing rejects them. The functions are pure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EXACT = re.compile(r"v?\d+(\.\d+)*([-.+]?[\w.+-]+)?")
 
 @dataclass(frozen=True, slots=True)
 class _Starter:
-    """The command line of a program such as `npx`, which fetches packages and runs one of them."""
+    """Describes the command line of a program such as `npx`, which fetches packages and runs one of them."""
 
     registry: Registry
     verbs: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class _Starter:
     packages: frozenset[str] = frozenset()
     """Options whose value is a package to fetch."""
     instead: frozenset[str] = frozenset()
-    """Options with which the first argument that is not an option is the command to run, instead of the name of a package."""
+    """Options that change the meaning of the first argument that is not an option: it is the command to run, not the name of a package."""
     others: frozenset[str] = frozenset()
     """Options with a value that is not a package, so that the value is not taken for the package to run."""
     asks: bool = False
@@ -95,7 +95,7 @@ def _program(words: Sequence[str]) -> str:
 
 
 def _specs(starter: _Starter, words: Sequence[str]) -> Iterator[str]:
-    """Yield the packages in the arguments `words` of the program `starter`, such as `npx`. Stops where the started command begins."""
+    """Yield the packages in `words`, the arguments of the program `starter` (such as `npx`), up to the arguments of the started command."""
     names_command = False
     rest = iter(words)
     for word in rest:
@@ -117,8 +117,8 @@ def _specs(starter: _Starter, words: Sequence[str]) -> Iterator[str]:
 def _judge(registry: Registry, spec: str, is_sure: bool) -> str | None:
     """Return why the registry may serve another version of the package `spec`, or `None` if `spec` fixes the version.
 
-    Also `None` if `spec` is a path or a repository instead of a package of the registry. `is_sure`: the program fetches a package without
-    a version in any case, even if it is installed; if this is not sure, such a package is not reported.
+    Also return `None` if `spec` is a path or a repository instead of a package of the registry. `is_sure`: the program fetches a package
+    without a version even if the package is installed. Only then is a package without a version reported.
     """
     spec = spec.strip()
     match = (_NPM if registry == "npm" else _PYPI).fullmatch(spec)

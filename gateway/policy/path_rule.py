@@ -2,12 +2,13 @@
 
 An example of such a URI is `file:///docs/../secret.txt`: its text suggests a file in `docs`.
 
-The first decision is `within`, one of Moongate's own keywords ("rule words") in rules for arguments: `policy.rule_words` compiles and uses
-it. `judge_uri` makes the second decision for `policy.scopes` and `policy.skill_policy`. All functions are pure.
+`judge_path` decides about paths, for the keyword `within`. This is one of Moongate's own keywords ("rule words") in rules for arguments;
+`policy.rule_words` compiles and uses it. `judge_uri` decides about URIs, for `policy.scopes` and `policy.skill_policy`. All functions are
+pure.
 
-A server reads a path by rules that the gateway cannot see: POSIX or Windows, percent-encoded or not, expanded by a shell or normalised by
-a file system. A path passes only if every such reading stays inside the folder; an ambiguous spelling is rejected. Symbolic links, hard
-links and mount points are on the server's disk and are not visible here.
+A server reads a path by rules that the gateway cannot see: POSIX or Windows, percent-encoded or not, expanded by a shell or normalised by a
+file system. A path passes only if every such reading stays inside the folder; an ambiguous spelling is rejected. Symbolic links, hard links
+and mount points are on the server's disk and are not visible here.
 
 Decided: `..` is rejected even if it stays inside, because `docs/link/../x` leaves the folder if `link` is a symbolic link.
 """
@@ -43,7 +44,7 @@ _SHORT = re.compile(r"~[0-9]+(?:\.|\Z)")
 """Matches the end of a Windows 8.3 name (`PROGRA~1`), which is a second name of a file with a longer name."""
 
 _QUOTED_DOTS = ".'!^,[]()-@+$"
-"""Characters of which a path segment can consist that a shell reduces to `..`, such as `'..'` or `.[.]`."""
+"""All characters of path segments that a shell may reduce to `..`, such as `'..'` or `.[.]`."""
 
 _DOT_PATTERN = re.compile(r"\.[^/]*[\[(]")
 """Matches a path segment that starts with a dot and may match `..` as a shell pattern, such as `.[!a]`."""
@@ -60,11 +61,11 @@ _LOOK_ALIKES = str.maketrans({
     **dict.fromkeys("\u02dc\u223c", "~"),
     **{chr(code): None for code in (0x34F, *range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))},
 })  # fmt: skip
-"""Character → path character (`/`, `\\`, `.`, `:` or `~`) that a code page or a reader may take it for; `None` if it may be dropped.
+"""Character → path character (`/`, `\\`, `.`, `:` or `~`) for which a code page or a reader may mistake it; `None` if it may be dropped.
 
-Contains the characters of UTS 39 that NFKC does not change, without letters and digits of scripts in use, and variation selectors, which
-file systems may drop. The yen and won signs are the backslash of the Japanese and Korean code pages; the ideographic full stop separates
-labels of host names like a dot (UTS 46).
+Contains the characters of UTS 39 that NFKC does not change, except letters and digits of scripts in use. Also contains the variation
+selectors, because file systems may drop them. The yen and won signs are the backslash of the Japanese and Korean code pages; the
+ideographic full stop separates labels of host names like a dot (UTS 46).
 """
 
 _DRIVE = re.compile(r"([A-Za-z]):(?=[\\/])")
@@ -115,7 +116,7 @@ def _read_folder(name: str) -> Folder:
 
 
 def judge_path(value: str, rule: PathRule) -> str | None:
-    """Return why a path is rejected, or `None` if it is inside one of the rule's folders, however a server reads it.
+    """Return why a path is rejected, or `None` if it is inside one of the rule's folders in every way in which a server may read it.
 
     The reason is the end of a sentence whose subject is the path. It never contains the path.
     """

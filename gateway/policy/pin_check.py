@@ -26,7 +26,7 @@ PINNED_KEYS = ("name", "title", "description", "inputSchema", "outputSchema", "a
 
 @dataclass(frozen=True, slots=True)
 class PinFinding:
-    """How a tool differs from its pin, which is the digest of the accepted definition, and whether the tool is still served."""
+    """Says how a tool differs from its pin (the digest of the accepted definition), and whether the tool is still served."""
 
     change: PinChange
     is_served: bool
@@ -50,13 +50,13 @@ def pin_digest(form: JsonMapping) -> str:
 def judge_pins(
     listed: Mapping[str, str], pinned: Mapping[str, str] | None, mode: PinMode, *, first_use: bool = False
 ) -> dict[str, PinFinding]:
-    """Return the tools that differ from their pins (digests of accepted definitions), by the server's name of the tool.
+    """Return the tools that differ from their pins (digests of accepted definitions): name of the tool at the server → finding.
 
-    `listed` maps the tools that the server lists to digests of their current definitions, `pinned` maps tools to their pins. Nothing
-    differs if `pinned` is `None` (a server without pins) or `mode` is `off`. With `mode` `warn`, differing tools are still served.
+    `listed` maps the tools that the server lists to digests of their current definitions, and `pinned` maps tools to their pins. Nothing
+    differs if `pinned` is `None` (a server without pins) or `mode` is `off`. If `mode` is `warn`, differing tools are still served.
 
-    New tools and tools that are no longer listed also differ, except with `first_use`: then a new tool is pinned when it is first listed,
-    and a missing tool may come back.
+    Without `first_use`, new tools and tools that are no longer listed also differ. With `first_use`, a new tool is pinned when it is first
+    listed, and a missing tool may come back.
     """
     if pinned is None or mode == "off":
         return {}

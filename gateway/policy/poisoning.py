@@ -1,13 +1,13 @@
 """Recognises tool poisoning: definitions of tools, prompts or resources whose texts give orders to a model instead of describing the item.
 
-The result is a warning for a person. Nothing is hidden, because honest servers also write "always call this first". `tests/policy`
-measures recall and false positives on a labelled sample; the figures are in `docs/trust.md`. Used by `upstream` for each listing.
+The result is a warning for a person. Nothing is hidden, because honest servers also write "always call this first". `tests/policy` measures
+recall and false positives on a labelled sample; the figures are in `docs/trust.md`. Used by `upstream` for each listing.
 
-Decided: English phrases with weights. Because: a wrong warning costs a person a look, while a model that judges texts costs a call and
-can be steered by these very texts. Revisit when: attacks in other languages are seen.
+Decided: English phrases with weights. Because: a wrong warning costs a person a look, but a model that judges texts costs a call, and the
+judged texts can steer the model. Revisit when: attacks in other languages are seen.
 
-Decided: a rule is a chain of simple patterns with distances between them. Because: one pattern with several gaps takes polynomial time
-on a text that a hostile server writes for that purpose; a chain takes linear time.
+Decided: a rule is a chain of simple patterns with distances between them. Because: one pattern with several gaps takes polynomial time on a
+text that a hostile server writes for that purpose; a chain takes linear time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import cast
 from gateway.json_types import JsonMapping, JsonValue, members_of, objects_in
 
 THRESHOLD = 2
-"""Sum of the weights of suspicious phrases from which a definition is reported. Phrases of weight 1 also occur in honest definitions."""
+"""Minimum sum of the weights of suspicious phrases in a reported definition. Phrases of weight 1 also occur in honest definitions."""
 
 MAX_TEXT_CHARS = 50_000
 """Maximum number of characters of a tool's, prompt's or resource's definition that are examined."""
@@ -383,7 +383,7 @@ def poisoning_signs(definition: JsonMapping) -> tuple[str, ...]:
 def _chains() -> tuple[tuple[_Rule, list[re.Pattern[str]], list[int]], ...]:
     """Return each rule with its compiled regular expressions and the maximum distances between their matches.
 
-    The first call compiles them, not the import, because that takes tens of milliseconds.
+    The expressions are compiled at the first call instead of the import, because compiling takes tens of milliseconds.
     """
     return tuple(
         (

@@ -1,6 +1,7 @@
-"""Quotas on what one network address or one caller may use of a gateway over HTTP, such as open streams, and the decision about them.
+"""Quotas for a gateway over HTTP: how much of a resource, such as open streams, one network address or one caller may use.
 
-The functions are pure: `server.connections` counts connections and incomplete requests, `server.usage` counts what callers use.
+The module also decides whether a quota is exhausted. The functions are pure: `server.connections` counts connections and incomplete
+requests, and `server.usage` counts what callers use.
 """
 
 from __future__ import annotations
@@ -74,9 +75,9 @@ class QuotaReached(Reject):
 
 
 def judge_quota(quota: Quota, *, own: int, total: int, wanted: int = 1, is_admin: bool = False) -> Pass | QuotaReached:
-    """Decide whether a caller may use the amount `wanted` more of a resource, such as one more open stream.
+    """Decide whether a caller may use more of a resource: the additional amount `wanted`, such as one more open stream.
 
-    The caller already uses the amount `own`, and all callers together use `total`. `is_admin`: the caller is an operator.
+    The caller already uses the amount `own`, and all callers together use the amount `total`. `is_admin`: the caller is an operator.
     """
     if own + wanted > quota.per_caller:
         text = f"This caller has too many {quota.of}: {quota.per_caller} at most (`{quota.caller_key}`). Try again when there are fewer."

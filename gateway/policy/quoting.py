@@ -1,7 +1,7 @@
-"""Quotes a server's text inside a text of the gateway for models, so that no quoted line can be mistaken for a line of the gateway.
+"""Quotes a server's text inside a text that the gateway writes for models, so that no quoted line looks like a line of the gateway.
 
 Every quoted line starts with `| `, so a server's text cannot produce a heading, a code fence or a copy of the gateway's sentences without
-this mark. Used wherever a text of the gateway includes a text of a server.
+this mark. Used whenever a text of the gateway includes a text of a server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MARK = "| "
 """Prefix of every line of a quoted text."""
 
 _PADDING = re.compile(r"(?<=\S)[^\S\n]{4,}(?=\S)")
-"""Matches whitespace within a line that is long enough to push the following text out of view."""
+"""Matches a run of whitespace between two texts of a line. The run is so long that it could push the second text out of view."""
 
 _BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 """Matches a character, other than a line feed, that a reader may treat as a line break."""
@@ -23,7 +23,8 @@ _BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 def quote_text(text: str, *, max_chars: int, max_lines: int) -> str:
     """Return `text` as a quotation: with `| ` before every line, and without hidden characters and padding.
 
-    It is cut to `max_chars` characters and `max_lines` lines; if so, a last line says so. Runs of empty lines become one empty line.
+    The text is cut to `max_chars` characters and `max_lines` lines. If it was cut, a last line says that the rest is left out. Runs of
+    empty lines become one empty line.
     """
     lines: list[str] = []
     for line in strip_text(_BREAKS.sub("\n", text[:max_chars])).split("\n"):

@@ -398,5 +398,7 @@ HARMLESS_AFTER: dict[str, str] = {
     "pincode": _AFTER_PIN,
     "credentials": "of speaker, of speakers, of author, of authors, of lecturer, of presenter, of instructor",
 }
-"""Name of a secret → phrases, separated by commas, after which the name means something else: "credentials of the speaker" are not a
-password."""
+"""Name of a secret → phrases, separated by commas, that make the name harmless if they follow it.
+
+For example, "credentials of the speaker" are not a password.
+"""

@@ -15,7 +15,10 @@ _SCALAR_BYTES = 5
 """Estimated bytes of a number, boolean or null as JSON."""
 
 MOST_COUNTED = 3
-"""Maximum that `measure_bytes` counts per byte of JSON: `1,` has two bytes and counts as a scalar (5) and a separator (1)."""
+"""Maximum number of bytes that `measure_bytes` counts per byte of JSON.
+
+The two bytes `1,` count as a scalar (5 bytes) and a separator (1 byte).
+"""
 
 _MEDIA = frozenset({"image", "audio"})
 """Types of content blocks whose `data` is base64, not text."""
@@ -60,11 +63,11 @@ class Shorten:
 
 
 def judge_result(result: JsonObject, max_bytes: int, max_kept_bytes: int, encoded_bytes: int | None = None) -> Pass | Shorten | Reject:
-    """Decide by its size whether a result is returned whole (`Pass`), shortened while the whole is stored (`Shorten`), or rejected.
+    """Decide by its size whether a result is returned whole (`Pass`), stored whole but returned shortened (`Shorten`), or rejected.
 
-    A result is rejected if its total size exceeds `max_kept_bytes` as well as `max_bytes`. Otherwise it is shortened if the part that a
-    model reads as text exceeds `max_bytes`: images, audio and binary resources do not count, because cutting would destroy them.
-    `encoded_bytes` is the size of the JSON from which the result was decoded, if known: a small size saves the walk over the result.
+    A result is rejected if its total size exceeds both `max_kept_bytes` and `max_bytes`. Otherwise it is shortened if the part that a model
+    reads as text exceeds `max_bytes`. Images, audio and binary resources are not part of that text, because cutting would destroy them.
+    `encoded_bytes` is the size of the JSON from which the result was decoded, if known. If it is small, the result is not walked through.
     """
     if encoded_bytes is not None and encoded_bytes * MOST_COUNTED <= max_bytes:
         return PASS

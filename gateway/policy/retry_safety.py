@@ -1,7 +1,8 @@
 """Decides whether a tool may be called again with the same arguments, and whether a failed request may be sent again.
 
-`is_idempotent` is used by `gate.tool_rules`, for a task's step that was in flight when its process died, and by the middleware that retries
-an agent's tool calls; `may_resend` is used by `upstream.delivery` and `MCPTool`, which send the requests.
+`is_idempotent` decides about tools. `gate.tool_rules` uses it for the steps of tasks that were in flight when their process died, and the
+middleware `agents.middleware.call_retry` uses it to retry an agent's tool calls. `may_resend` decides about requests. `upstream.delivery`
+and `MCPTool`, which send the requests, use it.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ _REPEATABLE = frozenset({
     *("completion/complete", "prompts/get", "resources/directory/read", "resources/read", "skills/get", "skills/list"),
     *("tasks/cancel", "tasks/get", "tasks/result", "tasks/update"),
 })
-"""Methods whose second request has no further effect: it reads, cancels the same task, or gives a task the same answers."""
+"""Methods of requests that may be repeated without a further effect: they read, cancel the same task, or give a task the same answers."""
 
 
 def is_idempotent(name: str, annotations: JsonMapping | None, *, idempotent: Sequence[str], trust_annotations: bool) -> bool:
     """Return whether a second call of a tool with the same arguments has no further effect. `name` is the tool's name at its source.
 
-    That is assumed if a glob of the operator's list `idempotent` matches the name, or if the tool's annotations (`readOnlyHint`,
-    `idempotentHint`) say so and `trust_annotations` is true. Annotations of the gateway's own tools are trusted; annotations of a remote
-    server only if its policy sets `trustAnnotations`.
+    A tool is idempotent if a glob of the operator's list `idempotent` matches its name. With `trust_annotations`, a tool is also idempotent
+    if its annotations say so (`readOnlyHint` or `idempotentHint`). The gateway trusts annotations of its own tools; it trusts annotations
+    of a remote server only if the server's policy sets `trustAnnotations`.
     """
     if any(fnmatchcase(name, pattern) for pattern in idempotent):
         return True
@@ -43,9 +44,9 @@ def may_resend(
 ) -> bool:
     """Return whether to send a failed request to a server once more, on a new MCP session.
 
-    A request that was not accepted because the session no longer exists may be sent again. A request that may have run may be sent again
-    only if it reads, is about a task, or calls an idempotent tool without requesting a task. After any other failure, a second attempt
-    would fail too. `annotations` are those of the called tool.
+    A request may be sent again if the server did not accept it because the session no longer exists. A request that may have run may be
+    sent again only if it reads something, is about a task, or calls an idempotent tool without requesting a task. After any other failure,
+    a second attempt would fail too. `annotations` are the annotations of the called tool.
     """
     match failure:
         case SessionGone():

@@ -1,6 +1,7 @@
-"""Decides which folders may be given to a model: none in which it could change programs of the gateway or read the gateway's secrets.
+"""Decides which folders the gateway may give to a model.
 
-The functions are pure: `storage.path_identity` identifies folders, and `gate.root_rules` lists the protected files and folders.
+A folder is rejected if the model could change programs of the gateway or read the gateway's secrets in it. The functions are pure:
+`storage.path_identity` identifies folders, and `gate.root_rules` lists the protected files and folders.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Protected:
 
 
 def judge_root(root: str, place: Sequence[str], access: Access, protected: Sequence[Protected]) -> Pass | Reject:
-    """Decide whether a model may use the folder `root`, which must not give access to the `protected` files and folders.
+    """Decide whether a model may use the folder `root`: it must not give the model access to the files and folders in `protected`.
 
-    `place` are the identities of the folders above `root`, outermost first, and of `root` itself.
+    `place` contains the identities of the folders above `root`, outermost first, and of `root` itself.
     """
     for item in protected:
         if access == "read" and item.refuses != "reading":

@@ -80,7 +80,7 @@ def has_keywords(rule: JsonMapping, keywords: Collection[str]) -> bool:
 
 
 def read_word(word: str, node: JsonMapping) -> Word:
-    """Compile the rule word `word` (such as `within`), a key of `node`, which is an argument rule or a subschema in it.
+    """Compile the rule word `word` (such as `within`) with its value in `node`, which is an argument rule or a subschema of the rule.
 
     Raises:
         ValueError: The value of the keyword is invalid; the message is the end of a sentence whose subject is the rule.

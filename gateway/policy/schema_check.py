@@ -1,8 +1,8 @@
 """`SchemaCheck`: checks values against one JSON Schema, and explains to a model what does not match.
 
-This is the only module that uses the validator, `jsonschema-rs`. Schemas and values are both untrusted: no reference is fetched, regular
-expressions run in linear time (patterns with look-around: with a small backtracking limit), and sizes of schema and value are measured
-first. `policy.argument_policy` uses it for the schemas of tools and for the operator's rules for single arguments.
+This is the only module that uses the validator, `jsonschema-rs`. Schemas and values are both untrusted. Therefore no reference is fetched,
+regular expressions run in linear time (patterns with look-around have a small backtracking limit), and the sizes of schema and value are
+measured first. `policy.argument_policy` uses `SchemaCheck` for the schemas of tools and for the operator's rules for single arguments.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ Above it, only the first problem is named, because the validator can list proble
 """
 
 _AUTOMATON_BYTES = (131_072, 4_194_304)
-"""Maximum bytes of a compiled regular expression: the usual limit, and the limit for expressions that need more."""
+"""Maximum bytes of a compiled regular expression: first the usual limit, then the limit for expressions that need more memory."""
 
 _PREDICATES = frozenset({"anyOf", "oneOf", "const", "falseSchema"}) | WORDS
-"""Keywords whose violation is described by a predicate ("argument 'x' must be …"). Otherwise a text follows a colon: "argument 'x': …"."""
+"""Keywords whose violation is described by a predicate: "argument 'x' must be …". For other keywords, a text follows a colon."""
 
 _BACKTRACKS = 10_000
 """Maximum number of backtracking steps of a regular expression with look-around or back-references."""
@@ -204,9 +204,9 @@ class SchemaCheck:
 
 
 def _build(schema: JsonObject, cost: int, patterns: int, *, is_rule: bool) -> tuple[_Compiled | None, str | None]:
-    """Compile a schema. Returns the compiled schema and `None`, or `None` and why the schema does not compile.
+    """Compile a schema. Return the compiled schema and `None`, or `None` and the reason why the schema does not compile.
 
-    An operator's rule (`is_rule`) has the dialect 2020-12; a server's schema without `$schema` may be of an older dialect.
+    An operator's rule (`is_rule`) has the dialect 2020-12; a server's schema without `$schema` may have an older dialect.
     """
     import jsonschema_rs as engine  # loaded by the first call: 40 ms that listing tools does not need
 

@@ -21,7 +21,7 @@ _MAX_DEPTH = 8
 def declared_schema(schema: JsonObject, name: str) -> JsonValue:
     """Return the schema of the argument `name` from a tool's input schema; `True` if the argument is not declared.
 
-    If several parts of the input schema declare it, such as branches of `anyOf`, the result is an `anyOf` of their schemas.
+    If several parts of the input schema declare the argument, such as branches of `anyOf`, the result is an `anyOf` of their schemas.
     """
     found = [part[name] for node in nodes_in_place(schema) if name in (part := members_of(node.get("properties")))]
     if not found:

@@ -1,11 +1,12 @@
 """Decides by the scopes of an API key which tools, resources and prompts a caller may use, and how much it sees of the gateway itself.
 
-A scope is `SOURCE`, `SOURCE/NAME` or `KIND:SOURCE/NAME`: globs over ids of sources, and over names at the source (URIs of resources), as in
-an agent's `tools`. Scopes are judged once, when a client's request arrives: an agent or workflow of this gateway may then call everything
-that its file names, regardless of the caller.
+A scope is `SOURCE`, `SOURCE/NAME` or `KIND:SOURCE/NAME`. `SOURCE` and `NAME` may be globs, as in an agent's `tools`. `SOURCE` matches the
+ids of sources (a source is one server, or the gateway's agents, skills and so on). `NAME` matches names at the source, or URIs of
+resources. Scopes are judged once, when a client's request arrives: an agent or workflow of this gateway may then call everything that its
+file names, regardless of the caller.
 
-A glob over URIs compares text. A URI that a server could resolve to another place (`file:///docs/../x`) is rejected unless the scope
-covers the whole source or names exactly this URI.
+A glob over URIs compares text. A URI that a server could resolve to another place (`file:///docs/../x`) is rejected unless the scope covers
+the whole source or names exactly this URI.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ ScopeKind = Literal["tools", "resources", "prompts"]
 OWN_SOURCE = "gateway"
 """Id of the source that contains the gateway's own tools and resources.
 
-Except for `STATUS_NAMES`, these tools and resources show a caller only its own tasks, sessions and results, so no scope is needed.
+They need no scope, because they show a caller only its own tasks, sessions and results. Those in `STATUS_NAMES` are an exception.
 """
 
 STATUS_NAMES = frozenset({"gateway_status", "moongate://status"})
-"""Names of the gateway's own tool and resource that report on all sources, for which a scope is needed."""
+"""Names of the gateway's own tool and resource that report on all sources. A caller needs a scope for them."""
 
 ADMIN_SCOPE = "admin"
 """The scope that makes an API key the key of an operator, who may approve or decline the tool calls of other callers.
 
-It grants no tool, resource or prompt. The scope for those of a source named `admin` is therefore written `admin/*`.
+It grants no tool, resource or prompt. To grant those of a source that is named `admin`, the scope must be written as `admin/*`.
 """
 
 MAX_SCOPES = 100
@@ -71,9 +72,10 @@ def scope_problem(scope: str) -> str | None:
 
 
 def judge_scope(scopes: Sequence[str] | None, kind: ScopeKind, source: str, name: str) -> Verdict:
-    """Decide whether a caller with these scopes may use a tool, resource or prompt. Returns `Pass` or `Reject`.
+    """Decide whether a caller with these scopes may use a tool, resource or prompt. Return `Pass` or `Reject`.
 
-    `name` is its name at `source`, or the URI of a resource. `scopes` is `None` for a caller that may use everything.
+    `name` is the name of the tool or prompt at `source`, or the URI of the resource. `scopes` is `None` for a caller that may use
+    everything.
     """
     if scopes is None or (source == OWN_SOURCE and name not in STATUS_NAMES):
         return PASS

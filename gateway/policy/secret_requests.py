@@ -222,9 +222,9 @@ def _asks_at(reading: Reading, at: int, hit: Hit, *, is_own: bool) -> bool:
 
 
 def _is_value_or_request(reading: Reading, index: int) -> bool:
-    """Return whether an "of" or "for" after word `index` still makes a request for the secret itself.
+    """Return whether the secret itself is requested although "of" or "for" stands between word `index` and the secret's name.
 
-    It does in "the digits of your PIN" and "ask for the PIN", but not in "a comment on the token".
+    It is requested in "the digits of your PIN" and "ask for the PIN", but not in "a comment on the token".
     """
     for at in range(index, max(-1, index - 3), -1):
         roles = reading.roles[at].keys()
@@ -302,9 +302,9 @@ def _is_quotation(reading: Reading, hit: Hit) -> bool:
 
 
 def _is_spoken_of(reading: Reading, hit: Hit) -> bool:
-    """Return whether a clause mentions the reader's own secret without an action on it ("Your password"), so that it may ask for it.
+    """Return whether a clause names the reader's own secret without an action on the secret ("Your password"), so that it may be a request.
 
-    Also true for a clause that names several numbers of a payment card ("card number, CVV").
+    Also return true for a clause that names several numbers of a payment card ("card number, CVV").
     """
     clause = reading.clause_of(hit.start)
     if _is_quotation(reading, hit) or _has_beside(reading, hit, "not", "elsewhere", "others"):
@@ -356,10 +356,10 @@ def _is_needed(reading: Reading, hit: Hit) -> bool:
 
 
 def _code_that_came(reading: Reading, *, is_requested: bool) -> Hit | None:
-    """Return the place of the word "code" in a text where it means a one-time code; `None` if the text has no such place.
+    """Return the place of the word "code" in a text if the word means a one-time code there; `None` if the text has no such place.
 
-    It means a one-time code if the text says that the code was sent to the reader, or how many digits the code has. With `is_requested`,
-    the text must also ask for the code.
+    "Code" means a one-time code if the text says that the code was sent to the reader, or how many digits the code has. With
+    `is_requested`, the text must also ask for the code.
     """
     for clause in reading.clauses:
         names = (Hit(at, reading.roles[at]["code name"], "code") for at in clause if "code name" in reading.roles[at])

@@ -1,8 +1,8 @@
 """Finds tools whose name looks like the name of another server's tool, or whose description mentions a tool of another server.
 
-With such tools, a hostile server could make a model use the wrong tool. Nothing is rejected, because honest servers do the same by
-accident; `moongate doctor` reports the tools. Names are compared as clients see them, because only these names can confuse a model; the
-names at the sources are compared only if they contain letters beyond ASCII.
+A hostile server could use such names and descriptions to make a model call the wrong tool. The gateway rejects nothing, because honest
+servers do the same by accident; `moongate doctor` reports the tools. Names are compared as clients see them, because only these names can
+confuse a model. The names at the sources are compared only if they contain letters beyond ASCII.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def skeleton(name: str) -> str:
 
 
 def shadowing_remarks(tools: Sequence[Named]) -> tuple[str, ...]:
-    """Return remarks for the operator about tools that look like a tool of another source, or whose description mentions one."""
+    """Return remarks for the operator about tools whose name looks like another source's tool, or whose description mentions one."""
     return (*_look_alikes(tools), *_mentions(tools))
 
 
@@ -82,9 +82,10 @@ def _mentions(tools: Sequence[Named]) -> Iterator[str]:
 
 
 def _other(natives: Mapping[str, set[str]], word: str, source: str) -> str | None:
-    """Return the first source, by name, that has a tool called `word`.
+    """Return a source other than `source` that has a tool called `word`: the first of them in alphabetical order.
 
-    `None` if there is no such source, or if `source` itself has such a tool. `natives` maps names of tools at their sources to sources.
+    Return `None` if no source has such a tool, or if `source` itself has it. `natives` maps the names of tools at their sources to the
+    sources.
     """
     owners = natives.get(word, set())
     return next(iter(sorted(owners)), None) if owners and source not in owners else None

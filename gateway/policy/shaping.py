@@ -1,7 +1,7 @@
-"""Applies an operator's overrides (`policies.<source>.overrides`): they change a tool's published name, texts and arguments.
+"""Applies an operator's overrides (`policies.<source>.overrides`), which change a tool's published name, texts and arguments.
 
-The functions are pure. `policy.argument_policy` applies overrides of arguments, `catalog` those of names, and `gate.tools` those of texts.
-Schemas come from remote servers, so every walk over a schema is bounded.
+The functions are pure. `policy.argument_policy` uses them to override arguments, `catalog` to override names, and `gate.tools` to override
+texts. Schemas come from remote servers, so every walk over a schema is bounded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_PRUNED_DEPTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """Values of an operator's override that are added to the arguments of a tool's calls."""
+    """Values from an operator's override that the gateway adds to the arguments of every call of a tool."""
 
     defaults: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
     """Values to send for arguments that the caller leaves out, by name of the argument."""
@@ -41,13 +41,13 @@ class Filling:
     """Values of arguments that are always sent, in place of the caller's values, by name of the argument."""
 
     def fill(self, arguments: JsonObject) -> JsonObject:
-        """Return `arguments` with defaults of missing arguments and with all fixed values, as a new object. The added values are copies."""
+        """Return a new object: `arguments` with the fixed values, and with defaults for missing arguments. The added values are copies."""
         return {**copy.deepcopy(self.defaults), **arguments, **copy.deepcopy(self.fixed)}
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentPlan:
-    """Which arguments of a tool a caller may pass, and which values the gateway adds."""
+    """Says which arguments of a tool a caller may pass, and which values the gateway adds."""
 
     accepted: frozenset[str]
     """Names of the arguments that a caller may pass."""
@@ -62,9 +62,9 @@ def plan_arguments(
 ) -> ArgumentPlan:
     """Decide for each argument of a tool whether a caller may pass it, and which values the gateway adds.
 
-    `tool_name` is the tool's name at its source. A caller may pass the arguments in `declared` (those in the tool's schema) and in `extra`
-    (undeclared names that the policy accepts), with two exceptions: names in `denied`, which agent frameworks use for themselves, unless
-    they are in `extra`; and arguments that the override hides or sets to a fixed value.
+    `tool_name` is the tool's name at its source. `declared` are the arguments in the tool's schema, and `extra` are undeclared names that
+    the policy accepts. A caller may pass all of them, with two exceptions. Names in `denied`, which agent frameworks use for their own
+    parameters, are accepted only if they are in `extra`. Arguments that the override hides or sets to a fixed value are not accepted.
 
     The gateway adds the override's fixed and default values, but only for arguments in `declared` or `extra`.
     """
@@ -83,7 +83,7 @@ def plan_arguments(
 
 
 def with_properties(schema: JsonObject) -> JsonObject:
-    """Return a tool's schema that has readable `properties`: a copy of `schema` with `properties: {}`, or `schema` itself.
+    """Return `schema`, the schema of a tool, or a copy with `properties: {}` if its `properties` cannot be read.
 
     The copy is returned if `properties` is not an object, or if it is missing and no other part of the schema declares an argument.
     """
@@ -93,10 +93,10 @@ def with_properties(schema: JsonObject) -> JsonObject:
 
 
 def without_arguments(schema: JsonObject, gone: Iterable[str], optional: Iterable[str] = ()) -> JsonObject:
-    """Return a tool's schema without the arguments in `gone`, and without `required` for the arguments in `optional`.
+    """Return a tool's schema without the arguments in `gone`, and with the arguments in `optional` no longer `required`.
 
-    Returns the same object if nothing changes. Subschemas that apply to the arguments (`allOf`, `if` and others) are changed too; a local
-    `$ref` to a part that must change is replaced by a changed copy of the part.
+    Return the same object if nothing changes. Subschemas that apply to the arguments (`allOf`, `if` and others) are changed too. If a local
+    `$ref` points to a part that must change, a changed copy of the part replaces the `$ref`.
     """
     taken = frozenset(gone)
     lenient = taken | frozenset(optional)
@@ -189,7 +189,7 @@ def with_defaults(schema: JsonObject, defaults: JsonObject) -> JsonObject:
 def shown_texts(
     title: str | None, description: str | None, annotations: JsonObject | None, override: ToolOverride
 ) -> tuple[str | None, str | None, JsonObject | None]:
-    """Return a tool's title, description and annotations with the texts of the operator's override in place of the server's texts.
+    """Return a tool's title, description and annotations, in which the texts of the operator's override replace the server's texts.
 
     A new title also replaces `annotations.title`, which older clients show.
     """
@@ -201,9 +201,10 @@ def shown_texts(
 def public_names(natives: Iterable[str], overrides: Mapping[str, ToolOverride]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     """Return the published names of a source's tools, and the tools that cannot be published because their new name is in use.
 
-    `natives` are the tools' names at the source. The first result maps them to the published names, without the source's prefix. The
-    second maps a tool that cannot be published to its name in the override, and to the tool that already uses this name (by name at the
-    source). If two tools want one name, the tool that has it at the source gets it; between two overrides, the first in `natives`.
+    `natives` are the tools' names at the source. The first result maps each of them to the published name, without the source's prefix. The
+    second result maps each tool that cannot be published to a pair: its new name in the override, and the tool that already uses this name
+    (its name at the source). If two tools want one name, the tool that has the name at the source gets it. If two overrides give the same
+    name, the first tool in `natives` gets it.
     """
     listed = list(natives)
     renamed = {name: new for name in listed if (o := overrides.get(name)) is not None and (new := o.name) is not None and new != name}

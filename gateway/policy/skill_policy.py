@@ -1,7 +1,6 @@
-"""Decides by their paths which skills of a source are served to clients, and which entries of a server's list are valid skills.
+"""Decides by their paths which skills of a source are served, and decides which entries of a server's list are valid skills.
 
-The path of a skill is judged as well as the URI of each of its files, so that no file of a skill that is not served can be read. The
-functions are pure.
+The URI of each file of a skill is judged too, so that clients cannot read the files of a skill that is not served. The functions are pure.
 """
 
 from __future__ import annotations
@@ -19,7 +18,10 @@ _SCHEME = "skill://"
 _MANIFEST = "/SKILL.md"
 
 NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-"""Matches a valid name of a skill. Only ASCII, because all known clients but one interpret the Agent Skills specification in this way."""
+"""Matches a valid name of a skill.
+
+Only ASCII is accepted, because all known clients but one read the Agent Skills specification in this way.
+"""
 
 MAX_NAME_CHARS = 64
 """Maximum number of characters of a skill's name in the Agent Skills specification."""
@@ -31,7 +33,7 @@ MAX_SKILL_BYTES = 16 * 1024 * 1024
 """Maximum total bytes of the files of one skill, recommended for servers by SEP-2640 (limits)."""
 
 MAX_DECODINGS = 32
-"""Maximum number of times that the path or name of a skill's file is percent-decoded to find all readings of it."""
+"""Maximum number of times that the path or name of a skill's file is percent-decoded, to find every path that a server may read in it."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -42,17 +44,17 @@ _URI_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 def judge_skill(path: str, rules: SkillFilter) -> bool:
     """Return whether the skill at `path` (`pdf`, `team/pdf`) is served to clients.
 
-    A glob of `rules` (`skills.allow` and `skills.deny` of the policy) matches only the whole path, not a part of it.
+    `rules` are `skills.allow` and `skills.deny` of the policy. A glob must match the whole path, not only a part of it.
     """
     return judge_tool(path, rules.allow, rules.deny)
 
 
 def judge_skill_uri(uri: str, rules: SkillFilter) -> bool:
-    """Return whether a client may read the resource `uri`: a file of a skill that is served, or a resource that belongs to no skill.
+    """Return whether a client may read the resource `uri`: a file of a served skill, or a resource that belongs to no skill.
 
-    `rules` must not deny any folder that contains the file and, if they have `allow`, must allow one of these folders. A file of an
-    allowed skill is allowed even if it also belongs to another skill inside the allowed one. If `rules` are not empty, a URI that a
-    server could resolve to another skill is rejected.
+    A file is refused if `rules` deny one of the folders that contain it. If `rules` have `allow`, it must allow at least one of these
+    folders: a file of an allowed skill is allowed even if it also belongs to another skill inside the allowed one. Unless `rules` are
+    empty, a URI that a server could resolve to another skill is rejected.
     """
     if (rules.allow is None and not rules.deny) or uri.strip()[:6].casefold() != "skill:":
         return True

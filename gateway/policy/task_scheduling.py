@@ -1,7 +1,7 @@
 """Chooses which queued background tasks to start. The pure function `choose_next` is called inside a database transaction.
 
-A task occupies a slot of its caller, of its source and of its tool, and starts when each of the three has a free slot. The next task comes
-from the caller with the fewest running tasks, so that one caller's long queue does not block other callers.
+A task occupies a slot of its caller, a slot of its source (such as a server) and a slot of its tool. It starts when each of the three has a
+free slot. The next task comes from the caller with the fewest running tasks, so that one caller's long queue does not block other callers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Interprets the field `allowed-tools` of skills, which can reduce the tools of an agent that follows the skills, but never add tools.
+"""Interprets the field `allowed-tools` of skills, with which a skill reduces the tools of an agent that follows the skill.
 
-Used by `agents` for agents with `narrow-to-skills`. For all other agents, the field has no effect. The functions are pure.
+The field never adds tools. It has an effect only for agents that set `narrow-to-skills`. The functions are pure. Used by `agents`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _WISH = re.compile(r"[^\s,()]+(?:\([^)]*\))?")
 def requested_tools(value: JsonValue) -> list[str] | None:
     """Return the tool names and globs in a skill's field `allowed-tools` (text or list), or `None` if the field is absent.
 
-    Text in parentheses after a name, as in `Bash(git:*)`, restricts the tool's arguments in other MCP hosts. Here it is ignored: the
-    result contains `Bash`.
+    In other MCP hosts, text in parentheses after a name, as in `Bash(git:*)`, restricts the tool's arguments. The gateway ignores this
+    text: the result contains `Bash`.
     """
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""Decides by `tools` and `overrides` of a policy which tools of a source are served. Other tools are unknown to clients."""
+"""Decides which tools of a source are served, by the keys `tools` and `overrides` of the source's policy. Clients never see other tools."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gateway.config.policies import SourcePolicy
 def judge_tool(name: str, allow: Sequence[str] | None, deny: Sequence[str]) -> bool:
     """Return whether a tool is served: `allow` matches its name (`None` matches all names), and `deny` does not.
 
-    `name` is the tool's name at its source. Both lists contain shell globs (`*`, `?`, `[abc]`) over the whole name, case-sensitive. An
-    empty `allow` matches no tool.
+    `name` is the tool's name at its source. Both lists contain shell globs (`*`, `?`, `[abc]`), which must match the whole name and are
+    case-sensitive. An empty `allow` matches no tool.
     """
     if any(fnmatchcase(name, pattern) for pattern in deny):
         return False
@@ -20,9 +20,9 @@ def judge_tool(name: str, allow: Sequence[str] | None, deny: Sequence[str]) -> b
 
 
 def hidden_by(tool: str, policy: SourcePolicy) -> str | None:
-    """Return the rule of a source's policy because of which a tool is not served, as a path below `policies.<source>`.
+    """Return the rule that prevents a tool from being served, as a path below `policies.<source>`; `None` if the tool is served.
 
-    Return `None` if the tool is served. `tool` is the tool's name at its source.
+    `tool` is the tool's name at its source.
     """
     for number, pattern in enumerate(policy.tools.deny):
         if fnmatchcase(tool, pattern):

@@ -1,7 +1,7 @@
-"""Reads tools' JSON Schemas: which arguments a schema declares, how much work a check against it is, and how to add an operator's rules.
+"""Reads the JSON Schemas of tools: which arguments a schema declares, and how much work it is to check arguments against the schema.
 
-The rules are merged into the schema that clients see. Schemas come from remote servers, so every walk over a schema is bounded and none is
-recursive. Used by `policy.argument_policy`, `policy.schema_check` and other modules of `policy`.
+The module also merges an operator's rules into the schema that clients see. Schemas come from remote servers, so every walk over a schema
+is bounded and none is recursive. Used by `policy.argument_policy`, `policy.schema_check` and other modules of `policy`.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _follow_pointer(root: JsonObject, pointer: str) -> JsonValue:
 
 @dataclass(frozen=True, slots=True)
 class SchemaCost:
-    """How much work one check of a value against a schema may be, determined by reading the schema."""
+    """How much work one check of a value against a schema can cost, estimated from the schema alone."""
 
     cost: int = 0
     """Number of JSON values in the schema with every local reference expanded. A recursion counts once, because the validator caches it."""
@@ -192,9 +192,10 @@ def _note_keywords(node: JsonObject, found: _Reading, *, is_root: bool) -> None:
 
 
 def _expanded(schema: JsonObject, whole: _Reading) -> int:
-    """Return the number of JSON values in a schema with its references expanded; above `MAX_SCHEMA_COST`, any number greater than it.
+    """Return the number of JSON values in a schema with its references expanded.
 
-    `whole` are the sizes of the schema without expansion.
+    A result above `MAX_SCHEMA_COST` is not exact: it only says that the limit is exceeded. `whole` contains the sizes of the schema without
+    expansion.
     """
     readings: dict[str, _Reading] = {"": whole}
     waiting = list(whole.refs)
@@ -288,7 +289,7 @@ def _merge(schema: JsonValue, rule: JsonObject, *, modern: bool) -> JsonValue:
 def _tighter(key: str, present: JsonValue, wanted: JsonValue) -> tuple[bool, JsonValue]:
     """Combine two values of the JSON Schema keyword `key`, such as two maximums, into a single value that requires what both require.
 
-    Returns `True` and this value; `False` and `wanted` if no such value is known.
+    Return `True` and the combined value, or `False` and `wanted` if the two values cannot be combined.
     """
     if key == "description" and isinstance(present, str) and isinstance(wanted, str) and present != wanted:
         return True, f"{present} {wanted}".strip()

@@ -2,8 +2,8 @@
 
 AG-UI is a protocol between agents and user interfaces; the request body is its `RunAgentInput`. A run is checked and recorded like a call
 of the agent's tool: API key, policy, limits, approvals and events. The application stores the conversation and sends all of it with each
-request. A question to the user ends the stream with an interrupt event. The run then waits (`parked`) until the application's next request
-brings the answer and resumes it.
+request. If the agent asks the user a question, an interrupt event ends the stream. The run then waits (`parked`) until the application's
+next request brings the answer and resumes the run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CLIENT = ClientProfile(name="ag-ui", protocol_version="1.0", capabilities={"elic
 
 
 class Conversations(Protocol):
-    """Interface of the object that finds an agent by name, for runs that AG-UI applications request."""
+    """Interface of the object that finds an agent by name. AG-UI applications request runs of these agents."""
 
     def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
         """Return a tool that runs agent `name` on the conversation `messages`; `None` if no agent has this name.
@@ -155,19 +155,22 @@ class _Caller(NoCaller):
 
 
 class _ParkedFollower(ParkedCaller):
-    """Sends the updates of an agent's run to the application, in the AG-UI request that is now open; the run may take several requests.
+    """Sends the updates of an agent's run to the application, on the AG-UI request that is open at the moment.
 
-    Between two requests, the run is parked: it waits for the application's answer to an interrupt.
+    A run may take several requests. Between two requests, the run is parked: it waits for the application's answer to an interrupt.
     """
 
     async def follow(self, update: AgentResponseUpdate) -> None:
-        """Send an update of the run on the AG-UI request that is now open. Between two requests, drop it: the conversation contains it."""
+        """Send an update of the run on the AG-UI request that is open at the moment.
+
+        Between two requests, drop the update: the conversation contains it.
+        """
         if isinstance(self.current, _Caller):
             await self.current.follow(update)
 
 
 def _resumed(wanted: RunAgentInput) -> tuple[str | None, JsonObject | None]:
-    """Return the MCP request state that identifies the run which an AG-UI request resumes, and the user's answers, by key of the question.
+    """Return the MCP request state of the run that an AG-UI request resumes, and the user's answers: key of the question → answer.
 
     Return two `None` for a request that starts a run.
 

@@ -1,6 +1,6 @@
 """Adapts the result of a call to the content that its client supports. A table lists, by name, clients that do not support some content.
 
-The name of a client never decides about its rights.
+The name of a client never decides about the client's rights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RESOURCE_LINKS_SINCE = "2025-06-18"
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Which kinds of content blocks a client supports in tool results."""
+    """Says which kinds of content blocks a client supports in tool results."""
 
     resource_links: bool = True
     """Whether the client can show a result with a `resource_link` block. If false, the block is sent as a text block."""
@@ -45,9 +45,9 @@ def limits_of(client: ClientProfile) -> ClientLimits:
 
 
 def fit_outcome(outcome: Complete, client: ClientProfile) -> Complete:
-    """Return a call's result with only content that the client supports; the object `outcome` itself if nothing needs to change.
+    """Return a call's result with only content that the client supports; return `outcome` itself if nothing needs to change.
 
-    A `resource_link` block that the client does not support becomes a text block with the same facts.
+    If the client does not support `resource_link` blocks, each of them becomes a text block with the same facts.
     """
     if limits_of(client).resource_links or not any(_is_link(block) for block in outcome.content):
         return outcome

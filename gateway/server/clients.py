@@ -1,7 +1,8 @@
 """`Clients`: stores the 2025 sessions of the server, and builds the call context of each request.
 
-The server stores a 2025 client as a session with state: log level, watched resources, a channel for notifications. It stores nothing about
-a 2026 client, because each 2026 request contains all facts about its client. Only this module accesses the MCP SDK's connection object.
+The call context contains the facts about a request and its client. For a 2025 client, the server stores a session with state: log level,
+watched resources, a channel for notifications. For a 2026 client it stores nothing, because each 2026 request contains all facts about its
+client. Only this module accesses the MCP SDK's connection object.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ PRINCIPAL_SCOPE_KEY = "moongate.principal"
 SEEN_SECONDS = 120.0
 """Seconds after a request during which the fast path (without the MCP SDK) may serve requests of a 2025 session that the SDK keeps.
 
-Only the SDK can tell when it ends an idle session; during these seconds the session is assumed to exist."""
+Only the SDK decides when an idle session ends; during these seconds, the fast path assumes that the session still exists.
+"""
 
 _NO_META: JsonMapping = {}
 
@@ -74,17 +76,17 @@ class LegacySession:
     opened_by: str = ""
     """Id of the principal that opened the session. Requests of other principals cannot use it."""
     seen: float = 0.0
-    """Monotonic time of the session's last request, except requests that were served without the MCP SDK although it keeps the session."""
+    """Monotonic time of the session's last request. If the MCP SDK keeps the session, requests served without the SDK do not count."""
     used: float = 0.0
-    """Monotonic time of the last request that was served without the MCP SDK (on the fast path) although the SDK keeps the session."""
+    """Monotonic time of the last request that was served without the MCP SDK (on the fast path) after the SDK had taken the session."""
     idle_seconds: float | None = None
     """Seconds without a request after which a session on the fast path (without the MCP SDK) ends; `None` if the SDK keeps the session."""
     is_here: bool = True
-    """Whether the client completed the handshake, or sent another request. Only then is the client notified of changes."""
+    """Whether the client completed the handshake, or sent another request. Until then, the client is not notified of changes."""
     is_initialized: bool = False
     """Whether the fast path (without the MCP SDK) has received the client's `notifications/initialized`."""
     calls: int = 0
-    """Number of requests in progress because of which the session is not idle: tool calls, and requests that the MCP SDK handles."""
+    """Number of tool calls in progress, and of requests that the MCP SDK handles. While it is not 0, the session is not idle."""
     plain: CallFacts | None = None
     """Facts about the client that all tool calls of the session share on the fast path (without the MCP SDK); `None` before the first call.
 
@@ -105,7 +107,7 @@ class PresentCaller(LeveledCaller, Presence, Protocol):
 class CloseableCaller(Caller, Protocol):
     """A `Caller` (sends the messages of a call to its client) that sends some messages only when the call's result is known.
 
-    `close` sends these messages, which report that requests for input whose URLs the client opened are complete.
+    `close` sends these messages. They report the completion of requests for input in URL mode whose URLs the client opened.
     """
 
     @property
@@ -115,7 +117,7 @@ class CloseableCaller(Caller, Protocol):
 
     @property
     def has_more(self) -> bool:
-        """Whether `close` has messages to send, which had to wait until the call's result is known."""
+        """Whether `close` has messages to send: messages that had to wait until the call's result is known."""
         ...
 
     async def close(self) -> None:
@@ -192,7 +194,8 @@ class Clients:
     def use_of(self, wire_id: str) -> tuple[int, float]:
         """Return the number of calls in progress in a session, and the monotonic time when a request was last served without the MCP SDK.
 
-        Both are 0 if no session has the `Mcp-Session-Id` `wire_id`. They show whether a session of the SDK is idle and may be ended.
+        Both are 0 if no session has the `Mcp-Session-Id` `wire_id`. They show whether a session that the SDK keeps is idle, so that it may
+        be ended.
         """
         known = self._by_wire_id.get(wire_id)
         return (0, 0.0) if known is None else (known.calls, known.used)
@@ -200,7 +203,7 @@ class Clients:
     def part_with(self, wire_id: str, principal: Principal | None = None) -> None:
         """Stop serving a session without the MCP SDK (on the fast path), because the SDK, which keeps the session, is about to end it.
 
-        Do nothing if another principal than `principal` opened the session, because the SDK then does not end it; `None` is any principal.
+        Do nothing if `principal` did not open the session, because the SDK then does not end the session. `None` stands for any principal.
         """
         known = self._by_wire_id.get(wire_id)
         if known is not None and known.idle_seconds is None and (principal is None or known.opened_by == principal.id):
@@ -226,7 +229,7 @@ class Clients:
     def delegate_session(self, wire_id: str, inherit: Callable[[Channel], None]) -> None:
         """Prepare the move of a session from the fast path (without the MCP SDK) to the SDK path.
 
-        When the SDK's connection for the session exists, it is passed to `inherit` as the session's new channel for notifications.
+        When the SDK has a connection for the session, `inherit` is called with the connection, the session's new channel for notifications.
         """
         self._fast[wire_id].idle_seconds = None
         self._moving[wire_id] = inherit
@@ -242,7 +245,7 @@ class Clients:
     def adopt_session(self, ctx: RequestContext) -> None:
         """Attach the MCP SDK's connection of a request to the session that the SDK is taking over from the fast path (without the SDK).
 
-        If the connection belongs to no such session, nothing happens.
+        If the connection belongs to no session that is being taken over, nothing happens.
         """
         connection = _connection_of(ctx.session)
         if (connection.session_id or "") in self._moving:
@@ -253,7 +256,7 @@ class Clients:
         return f"session-{self._count}"
 
     def scope(self, ctx: RequestContext) -> str:
-        """Return the key under which the catalog stores which on-demand tools (listed only when loaded) the client of a request has loaded.
+        """Return the key under which the catalog stores the on-demand tools (listed only when loaded) that a request's client has loaded.
 
         There is one key per 2025 session, and one per principal for 2026 clients.
         """
@@ -268,7 +271,7 @@ class Clients:
     def context(self, ctx: RequestContext, caller: LeveledCaller) -> CallContext:
         """Build the call context of a request that the MCP SDK handles.
 
-        `caller` sends messages to the client. Its log level is set here, so that it drops log messages below the client's level.
+        `caller` sends messages to the client. This method sets the log level of `caller`, below which it drops log messages.
         """
         raw = ctx.params or {}
         if is_modern(ctx):
@@ -284,8 +287,8 @@ class Clients:
     ) -> CallContext:
         """Build the call context of a tool call in a 2025 session that is handled without the MCP SDK.
 
-        `meta` is the `_meta` of the request. `caller` sends messages to the client; its log level is set to that of the session, so that it
-        drops log messages below this level. `late_clock` is the deadline of the call.
+        `meta` is the `_meta` of the request. `caller` sends messages to the client; this method sets its log level to the session's level,
+        so that it drops log messages below that level. `late_clock` is the deadline of the call.
         """
         session.is_here = True
         caller.log_level = level = session.log_level
@@ -306,16 +309,17 @@ class Clients:
     ) -> CallContext:
         """Build the call context of a 2026-07-28 request. `profile` describes its client (`modern_profile`); `params` are its parameters.
 
-        `caller` sends messages to the client. Its log level is set to the level that the request declares, below which it drops messages.
+        `caller` sends messages to the client. This method sets the log level of `caller` to the level that the request declares. `caller`
+        drops log messages below this level.
         """
         meta = cast("JsonMapping", params.get("_meta") or {})
         level = cast("LogLevel | None", meta.get(LOG_LEVEL_META_KEY))
         return self._context(principal, profile, level, params, caller)
 
     def template(self, profile: ClientProfile, *, takes_tasks: bool) -> CallFacts:
-        """Return the facts about a 2026 client that its calls without the MCP SDK share; `CallContext.of_request` adds those of one call.
+        """Return the facts about a 2026 client that all its calls without the MCP SDK share.
 
-        `takes_tasks` is whether the client supports tasks as results.
+        `CallContext.of_request` adds the facts about one call. `takes_tasks` is whether the client supports tasks as results.
         """
         return CallFacts(client=profile, ask_timeout_seconds=self._ask_timeout_seconds, takes_tasks=takes_tasks)
 
@@ -371,7 +375,7 @@ def scope_of_request(ctx: RequestContext) -> Scope | None:
 def presence_of(ctx: RequestContext) -> RequestPresence | None:
     """Return the object that tracks whether the client of a request is reachable.
 
-    Return `None` for requests over stdio and requests of 2026 clients, for which this is not tracked.
+    Return `None` for requests over stdio and for requests of 2026 clients, because the gateway does not track these clients.
     """
     scope = scope_of_request(ctx)
     return None if scope is None else cast("RequestPresence | None", scope.get(PRESENCE_SCOPE_KEY))

@@ -1,7 +1,7 @@
 """Implementations of `Caller`, which sends the messages of a call to its client, for calls that were started without the MCP SDK.
 
-`PlainCaller` is for requests of protocol version 2026-07-28, and `DeferredCaller` for requests of 2025 sessions. The latter hands its call
-over to the SDK path when the call sends its first message, and sends the message there.
+`PlainCaller` is for requests of protocol version 2026-07-28, and `DeferredCaller` for requests of 2025 sessions. When a call sends its
+first message, `DeferredCaller` hands the call over to the SDK path and sends the message there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PlainCaller(NoCaller):
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Raise `AskUnavailable`, because the client does not support requests for input.
 
-        For clients that support them, calls of tools that may request input are not started without the MCP SDK.
+        If a client supports them, the MCP SDK handles its calls of tools that may request input, so `PlainCaller` is not used.
         """
         raise undeclared(request)
 
@@ -52,9 +52,9 @@ class DeferredCaller:
         """Drop the progress report, because calls are only started without the MCP SDK if their client did not request progress."""
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Send a log message to the client with the MCP SDK, to which this hands the call over.
+        """Hand the call over to the MCP SDK, and send a log message to the client with the SDK.
 
-        Drop the message if its level is below the client's log level.
+        If the level of the message is below the client's log level, drop the message and do not hand the call over.
         """
         if not wants_level(self.log_level, level):
             return
@@ -67,7 +67,7 @@ class DeferredCaller:
                 self._all_sent.set()
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Send a request for input to the client with the MCP SDK, to which this hands the call over, and return the client's answer."""
+        """Hand the call over to the MCP SDK, send a request for input to the client with the SDK, and return the client's answer."""
         return await (await self._reach()).ask(request, key)
 
     @property
@@ -77,12 +77,12 @@ class DeferredCaller:
         return presence is None or presence.is_here
 
     async def here(self) -> None:
-        """Wait until the client has a stream open. Return at once before the call is handed over to the MCP SDK, which tracks streams."""
+        """Wait until the client has a stream open. Before the call is handed over to the MCP SDK, which tracks streams, return at once."""
         if (presence := self.presence) is not None:
             await presence.here()
 
     def need(self) -> None:
-        """From now until `release`, end the request if its client is lost. This takes effect when the call was handed over to the MCP SDK.
+        """From now until `release`, end the request if its client is lost. This has no effect until the call is handed over to the MCP SDK.
 
         Each `need` requires its own `release`.
         """
@@ -98,7 +98,7 @@ class DeferredCaller:
 
     @asynccontextmanager
     async def waiting(self) -> AsyncGenerator[None, None]:
-        """Enter this context around a wait for a person or a queue: the request ends if its client is lost meanwhile.
+        """Enter this context around a wait for a person or a queue. If the client is lost during the wait, the request ends.
 
         Entering hands the call over to the MCP SDK (on the SDK path), which notices a lost client.
         """
@@ -117,7 +117,7 @@ class DeferredCaller:
         return self._sending > 0 or self._real is not None
 
     async def close(self) -> None:
-        """Wait until every message of the call was sent, then send the messages that must wait until the call's result is known."""
+        """Wait until every message of the call was sent, then send the messages that may only be sent when the call's result is known."""
         if self._sending:  # a tool may send a message and return without waiting for it
             self._all_sent = anyio.Event()
             await self._all_sent.wait()

@@ -64,13 +64,14 @@ MAX_PLAIN = 256
 the client. Requests that the SDK handles do not count."""
 
 END_SECONDS = 5.0
-"""Seconds in which the remaining requests of a stdio client are answered after the client closed its end of the pipe."""
+"""Maximum seconds for which the gateway answers the remaining requests of a stdio client after the client closed its end of the pipe."""
 
 LOAD_SECONDS = 1.0
 """Seconds between the first listing of a 2025 session over stdio and the import of the MCP SDK in the background.
 
-The import is done early so that the first request that needs the SDK does not wait for it. It is delayed because clients send their first
-requests together; a model takes longer than this delay to choose a tool."""
+The SDK is imported early so that the first request that needs it does not wait. The import is delayed because clients send their first
+requests together; a model takes longer than this delay to choose a tool.
+"""
 
 _MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
 _METHODS = frozenset({b"tools/call", *(method.encode() for method in METHODS)})
@@ -94,7 +95,8 @@ class HttpDispatch:
     ) -> None:
         """`app` is the SDK path. `path` is the URL path of the MCP endpoint. `table` counts and limits all 2025 sessions.
 
-        Requests with more than `max_request_bytes` are left to the SDK path, which rejects them; all are unless `uses_fast_path`.
+        If `uses_fast_path` is false, all requests are passed to the SDK path. Requests of more than `max_request_bytes` are always passed
+        to it, and it rejects them.
         """
         self._uses_fast_path = uses_fast_path
         self._app = app
@@ -136,10 +138,10 @@ class HttpDispatch:
             await started.respond(scope, replay, send)
 
     def take(self, head: Head, body: bytes, principal: Principal) -> StartedRequest | None:
-        """Start to serve a completely received request without the MCP SDK. Return `None`, without any effect, if it needs the SDK.
+        """Start to serve a completely received request without the MCP SDK. If the request needs the SDK, do nothing and return `None`.
 
-        The HTTP server calls this before it runs the ASGI application: a request that is answered here needs no `asyncio` task for the
-        ASGI application.
+        The HTTP server calls this before it runs the ASGI application: a request that is answered here needs no `asyncio` task for the ASGI
+        application.
         """
         session = self._plain_session(head, principal)
         if session is False or len(body) != head.length:
@@ -181,7 +183,7 @@ class HttpDispatch:
             await call.taken()
 
     def _plain_session(self, head: Head, principal: Principal) -> LegacySession | bool:
-        """Decide by its head whether a request may be served without the MCP SDK.
+        """Decide by the head of a request whether the request may be served without the MCP SDK.
 
         Return the session for a request of a 2025 session, true for a 2026-07-28 request, and false if the SDK must serve the request.
         """
@@ -198,7 +200,7 @@ class HttpDispatch:
         return session
 
     def _is_plain(self, head: Head) -> bool:
-        """Whether the request line and headers allow to serve the request without the MCP SDK. The body's length is checked elsewhere."""
+        """Whether a request with this head may be served without the MCP SDK. The length of the body is checked elsewhere."""
         fields = head.fields
         if not self._uses_fast_path or head.path != self._path or not head.is_single:
             return False
@@ -210,7 +212,7 @@ class HttpDispatch:
 class LineSession:
     """The 2025 session of a stdio client whose `initialize` request was answered without the MCP SDK.
 
-    The session sends notifications to the client itself, also after the SDK has started to handle messages of the session.
+    The session sends notifications to the client without the SDK, also after the SDK has started to handle messages of the session.
     """
 
     def __init__(self, initialize: JsonObject, write: Write) -> None:
@@ -242,7 +244,8 @@ class LineDispatch:
     def __init__(self, server: ServerParts, write: Write, tasks: TaskGroup, listed: Listed | None = None) -> None:
         """`write` sends lines to the client. Requests are answered in the task group `tasks`, which must outlive the connection.
 
-        `listed`, which stores results for the next start, runs in this task group after the first listing of a 2025 session was answered.
+        `listed` is a function that stores results for the next start. It runs in `tasks` after the first listing of a 2025 session was
+        answered.
         """
         self._listed = listed
         self._server = server
@@ -450,7 +453,8 @@ class LineDispatch:
     async def _open(self, lines: MemoryObjectSendStream[DelegatedLine]) -> None:
         """Send the MCP SDK a request that fixes its protocol era (2025 or 2026), because the first request was answered without the SDK.
 
-        In a 2025 session this is the client's `initialize` request, so that the SDK has the session's state; else `server/discover`.
+        In a 2025 session, the request is the client's `initialize`, so that the SDK has the session's state; otherwise it is
+        `server/discover`.
         """
         self._opening = secrets.token_hex(16)
         session = self._session

@@ -1,6 +1,6 @@
-"""How a 2025 session moves from the fast path to the SDK path: `SdkPath` is the SDK path, and `NotificationLog` moves with the session.
+"""Types for moving a 2025 session from the fast path to the SDK path: `SdkPath` is the SDK path, `NotificationLog` moves with the session.
 
-The packages `fast_path` and `sdk_path` do not import each other; they share this module, and `in_flight` for calls that run.
+The packages `fast_path` and `sdk_path` do not import each other. They share this module, and for running calls the module `in_flight`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MAX_STORED = 200
 
 @dataclass(slots=True)
 class NotificationLog:
-    """The last notifications of a 2025 session, sent or not, for a client that reconnects its GET for notifications with `Last-Event-ID`.
+    """The last notifications of a 2025 session, for a client that reconnects its GET for notifications with `Last-Event-ID`.
 
-    The SSE event id of a notification is `<token>.<number>`.
+    Notifications are stored even if they could not be sent. The SSE event id of a notification is `<token>.<number>`.
     """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(9))
@@ -36,7 +36,7 @@ class NotificationLog:
     messages: list[tuple[str, JsonObject | None]] = field(default_factory=lambda: list[tuple[str, JsonObject | None]]())
 
     def keep(self, method: str, params: JsonObject | None) -> bytes:
-        """Store a notification, and return it encoded as a server-sent event. At the limit, the oldest notification is removed."""
+        """Store a notification, and return it encoded as a server-sent event. At the limit `MAX_STORED`, remove the oldest notification."""
         self.messages.append((method, params))
         if len(self.messages) > MAX_STORED:
             del self.messages[0]
@@ -46,13 +46,14 @@ class NotificationLog:
 
 
 class SessionHeir(Protocol):
-    """The part of the SDK path that continues sessions which the fast path opened: `resumable_sessions.SessionManager`."""
+    """Interface of the part of the SDK path that continues sessions which the fast path opened (`resumable_sessions.SessionManager`)."""
 
     async def take_over(self, wire_id: str, told: NotificationLog | None, scope: Scope, handshake: Sequence[bytes]) -> bool:
         """Open an SDK session that continues the session `wire_id`. Return whether this succeeded.
 
-        `handshake` are the bodies of the client's `initialize` request and, if it was sent, of `notifications/initialized`. `scope` is a
-        later request of the session. `told` are the notifications of the GET on which the client listens; `None` if there was no GET.
+        `handshake` contains the body of the client's `initialize` request and, if the client sent it, of `notifications/initialized`.
+        `scope` is the ASGI scope of a later request of the session. `told` contains the notifications of the GET on which the client
+        listens; `None` if there was no GET.
         """
         ...
 
@@ -62,12 +63,12 @@ class SessionHeir(Protocol):
 
 
 class SdkPath(Protocol):
-    """The SDK path as the fast path uses it: an ASGI application that serves requests with the MCP SDK, and continues sessions."""
+    """Interface of the SDK path for the fast path: an ASGI application that serves requests with the MCP SDK, and continues sessions."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         ...
 
     async def sessions(self, scope: Scope) -> SessionHeir:
-        """Return the object that continues sessions, and prepare the scope of a request for it."""
+        """Return the object that continues sessions, and add to `scope`, the ASGI scope of a request, what the object needs."""
         ...

@@ -1,6 +1,6 @@
 """`Head`: the request line and headers of an HTTP request, with facts that the gateway derives from them.
 
-A connection reuses the object for its next request with the same head, so each fact is derived only once per connection.
+If the next request on a connection has the same head, the connection uses the same object again. So each fact is derived only once.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 VARYING = frozenset({LENGTH, b"mcp-name", b"traceparent", b"tracestate", b"baggage", b"x-request-id"})
-"""Header fields that do not matter when the head of a request is compared with the previous head on its connection.
+"""Names of header fields that are ignored when the head of a request is compared with the previous head on its connection.
 
 If all other fields are equal, facts that were derived from the previous head are used again. Of the facts of a `Head`, only `length` and
-`named` depend on the fields listed here."""
+`named` depend on the fields listed here.
+"""
 
 _MEDIA_TYPES = frozenset({b"application/json", b"text/event-stream"})
 
@@ -68,7 +69,7 @@ class Head(RequestHead):
     def with_values(self, values: Mapping[bytes, bytes], length: int) -> Self:
         """Return a copy of the head for a request that differs only in some `VARYING` header fields and in the length of its body.
 
-        `values` are the new values of these fields. The derived facts that do not depend on them are copied.
+        `values` are the new values of these header fields. The copy has the same derived facts, except facts that depend on these fields.
         """
         other = super().with_values(values, length)
         other.has_accepted_origin, other.key, other.is_plain = self.has_accepted_origin, self.key, self.is_plain

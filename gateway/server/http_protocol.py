@@ -1,4 +1,7 @@
-"""`http_protocol`: builds the HTTP/1.1 protocol class that uvicorn runs: `wire.http1_server` with the gateway's limits and callbacks."""
+"""`http_protocol`: builds the HTTP/1.1 protocol class that uvicorn runs.
+
+The class is a subclass of `wire.http1_server.ServerConnection` with the gateway's limits and callbacks.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,10 @@ StartFast = Callable[[Head, bytes], StartedRequest | None]
 """A function that gets a request's head and body and starts to serve it without the MCP SDK; it returns `None` if the SDK is needed."""
 
 Admit = Callable[[Head], "ASGIApp | Admission"]
-"""A function that decides by a request's head whether its body is read.
+"""A function that decides by a request's head whether the gateway reads the body.
 
-It returns an `Admission` (facts about the caller) if so, else an ASGI application that rejects the request."""
+If so, it returns an `Admission` (facts about the caller). Otherwise it returns an ASGI application that rejects the request.
+"""
 
 
 def http_protocol(

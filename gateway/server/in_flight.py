@@ -5,10 +5,11 @@ request is delegated to the SDK path together with its running `InFlightCall`: o
 stdio in the metadata of the message. There `sdk_path.call_methods` awaits the running call instead of calling the tool again.
 
 Decided: every call is an ordinary coroutine in a plain `asyncio.Task`.
-Because: compared with stepping coroutines by hand in the callbacks of the connections (c5bb979), processor time of a call of 100 B was
-1.00 times as much on Python 3.11 and 3.13 (2026), 0.95 times in 2025 sessions and 1.03 to 1.06 times for a server over stdio. Tasks with
-`eager_start=True` (3.12+) took 1.04 to 1.10 times as much: a call that starts one turn of the loop later shares its writes with others.
-Revisit when: `make bench-gate AGAINST=c5bb979` finds more than 1.1 times as much.
+Because: compared with coroutines that the callbacks of the connections step by hand (c5bb979), a call of 100 B took 1.00 times the
+processor time on Python 3.11 and 3.13 (2026), 0.95 times in 2025 sessions, and 1.03 to 1.06 times for a server over stdio. Tasks with
+`eager_start=True` (3.12+) took 1.04 to 1.10 times the processor time: a call that starts one turn of the loop later shares its writes with
+other calls.
+Revisit when: `make bench-gate AGAINST=c5bb979` finds more than 1.1 times the processor time.
 """
 
 from __future__ import annotations
@@ -33,15 +34,20 @@ if TYPE_CHECKING:
 _SCOPE_KEY = "moongate.started"
 
 HAND_OVER_SECONDS = 1.0
-"""Seconds after which a call that was started without the MCP SDK is handed over to the SDK path. The SDK keeps silent connections alive
-and notices a client's disconnect."""
+"""Seconds after which a call that was started without the MCP SDK is handed over to the SDK path.
+
+The SDK keeps silent connections alive and notices a client's disconnect.
+"""
 
 CHECKS = 4
 """Number of checks for slow calls within `HAND_OVER_SECONDS`. A slow call is handed over at the last check before that time."""
 
 
 class Deadlines:
-    """Hands calls that were started without the MCP SDK over to the SDK path after `HAND_OVER_SECONDS`. All calls share one timer."""
+    """Hands calls over to the SDK path if they were started without the MCP SDK and take longer than `HAND_OVER_SECONDS`.
+
+    All calls share one timer.
+    """
 
     def __init__(self) -> None:
         self._watched: deque[set[InFlightCall]] = deque()
@@ -75,9 +81,9 @@ class Deadlines:
 class InFlightCall:
     """A tool call that runs in its own `asyncio.Task`, so that it continues if the code that waits for its result is cancelled.
 
-    It is started without the MCP SDK (on the fast path). If it is slow, or only the SDK can send its result, it is handed over: the SDK
-    path then waits for the result. The task is cancelled at most once, because a cancelled call may have to send the cancellation to its
-    server.
+    The call is started without the MCP SDK (on the fast path). If it is slow, or only the SDK can send its result, it is handed over: the
+    SDK path then waits for the result. The task is cancelled at most once, because a cancelled call may have to send the cancellation to
+    its server.
     """
 
     __slots__ = (
@@ -114,7 +120,7 @@ class InFlightCall:
         """Start the call: schedule `work`, the coroutine that runs the tool, as a task.
 
         `clock` has the deadline of the call. `deadlines` hands the call over when it is slow. `deferred` sends the messages of a call in a
-        2025 session. Until the call ends, it counts in `session`, and it and its request body of `size` bytes count in `usage`.
+        2025 session. Until the call ends, `session` counts the call, and `usage` counts the call and its request body of `size` bytes.
         """
         self._work = work
         self._clock = clock
@@ -145,7 +151,7 @@ class InFlightCall:
     # -- for the fast path ---------------------------------------------------------------------------------------
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Register `then` to be called once, when the call has ended or was handed over: after `HAND_OVER_SECONDS` at the latest."""
+        """Register `then` to be called once, as soon as the call has ended or was handed over. This takes at most `HAND_OVER_SECONDS`."""
         if self.is_over:
             asyncio.get_running_loop().call_soon(then)
         else:
@@ -170,7 +176,7 @@ class InFlightCall:
         return {**scope, _SCOPE_KEY: self}
 
     async def taken(self) -> None:
-        """Hand the call over to the SDK path (with the MCP SDK), and wait until the call is awaited there or has ended."""
+        """Hand the call over to the SDK path (with the MCP SDK), and wait until the SDK path awaits the call, or the call has ended."""
         self.hand_over()
         if not self.is_taken and not self.is_over:
             self._taken = self._taken or asyncio.Event()
@@ -203,8 +209,7 @@ class InFlightCall:
     async def outcome(self, caller: CloseableCaller) -> ToolOutcome:
         """Wait, on the SDK path (with the MCP SDK), until the call has ended. Return its outcome, or raise its exception.
 
-        `caller` is the object through which the call sends messages to its client from now on. If this wait is cancelled, the call is
-        cancelled.
+        From now on, the call sends messages to its client through `caller`. If this wait is cancelled, the call is cancelled.
         """
         if self._deferred is not None:
             self._deferred.become(caller)

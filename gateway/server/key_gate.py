@@ -62,7 +62,7 @@ MAX_KNOWN_ORIGINS = 256
 def _unauthorized(*, has_credentials: bool) -> tuple[JsonObject, dict[str, str]]:
     """Return the JSON content and the headers of a 401 response. `has_credentials` is whether the request had an `Authorization` header.
 
-    The challenge names an error only in that case (RFC 6750, 3.1).
+    The challenge in the headers names an error only if the request had credentials (RFC 6750, 3.1).
     """
     challenge = 'Bearer realm="moongate"'
     if not has_credentials:
@@ -99,8 +99,8 @@ class KeyGate:
     ) -> None:
         """`app` is the next ASGI application, to which authenticated requests are passed.
 
-        `requires_key` is whether requests need an API key even when all keys have been revoked while the gateway runs. `fast_path` is the
-        part of `app` that can start to serve a complete request without an ASGI call.
+        `requires_key`: requests need an API key even after all keys have been revoked while the gateway runs. `fast_path` is the part of
+        `app` that can start to serve a complete request without an ASGI call.
         """
         self._app = app
         self._path = settings.path
@@ -169,9 +169,10 @@ class KeyGate:
         return head.is_stream or (head.path == self._path and head.method == "GET") or head.path.startswith(AGUI_PATH)
 
     def admit(self, head: Head) -> Admission | ASGIApp:
-        """Decide, from its head, whether the body of a request is read.
+        """Decide from the head of a request whether the gateway reads the body.
 
-        Return an `Admission`, with facts about the caller that the HTTP server needs, or an ASGI application that sends the rejection.
+        If so, return an `Admission` with facts about the caller that the HTTP server needs. Otherwise return an ASGI application that sends
+        the rejection.
         """
         judged = self.judge(head)
         if judged is None:
@@ -186,7 +187,7 @@ class KeyGate:
     def judge(self, head: Head) -> Principal | ASGIApp | None:
         """Authenticate a request by its head. Return the caller's principal, or an ASGI application that sends the rejection.
 
-        Return `None` for the paths `/health` and `/ready`, which need no API key.
+        Return `None` if the path is `/health` or `/ready`, which need no API key.
         """
         fields = head.fields
         if b"transfer-encoding" in fields and b"content-length" in fields:
@@ -222,7 +223,7 @@ class KeyGate:
     def take(self, head: Head, body: bytes) -> StartedRequest | None:
         """Authenticate a completely received request, and start to serve it without the MCP SDK.
 
-        Return `None`, without any effect, if this ASGI application must be called for the request instead.
+        If this ASGI application must be called for the request instead, do nothing and return `None`.
         """
         fast_path = self._fast_path
         if fast_path is None or not (head.has_accepted_origin or self._has_accepted_origin(head)):
@@ -245,9 +246,10 @@ class KeyGate:
         return taken
 
     def _has_accepted_origin(self, head: Head) -> bool:
-        """Whether a request passes the checks of its head without a rejection, as far as this can be decided from earlier requests.
+        """Whether a request certainly passes the checks of its head. False means that the full checks must decide.
 
-        Its Host and Origin must have been accepted before, its body length and charset must be unambiguous, and its path must need a key.
+        True requires that an earlier request with the same Host and Origin was accepted, that the length and charset of the body are
+        unambiguous, and that the path needs an API key.
         """
         fields = head.fields
         if head.path in OPEN_PATHS or not head.is_single or b"transfer-encoding" in fields:
@@ -279,8 +281,8 @@ class KeyGate:
     def _principal(self, authorization: bytes, head: Head | None = None) -> Principal | None:
         """Return the principal of the API key in `authorization`, the value of the `Authorization` header; `None` if the key is not valid.
 
-        Without any API key on the gateway, and unless keys are required, return the local user. If `head` contains the key of an earlier
-        request on the same connection, the key is only checked for revocation.
+        If the gateway has no API keys and requires none, return the local user. If `head` contains the key of an earlier request on the
+        same connection, the key is only checked for revocation.
         """
         key = None if head is None else head.key
         if key is None or not self._keys.holds(key):

@@ -1,9 +1,10 @@
-"""`ParkedCalls`: lets calls, reads and prompts of 2026 clients wait for input ("parked") between two requests of the client.
+"""`ParkedCalls`: keeps calls, reads and prompts of 2026 clients waiting for input ("parked") between two requests of the client.
 
-A 2026 client receives a request for input in an `input_required` result, and answers by repeating its request with the answers. Remote
-2026 servers support this themselves. Agents, workflows and 2025 servers do not: their work runs in a separate task, which waits in `ask`,
-and continues when the client's repeated request arrives. As request state, the client gets a handle of the parked call: random, bound to
-the principal, and encrypted by the SDK's `RequestStateBoundary`. If the client does not repeat its request in time, the work is cancelled.
+A 2026 client receives a request for input in an `input_required` result, and answers by repeating its request with the answers. Remote 2026
+servers support this themselves. Agents, workflows and 2025 servers do not: their work runs in a separate task, which waits in `ask`, and
+continues when the client's repeated request arrives. As request state, the client gets a handle of the parked call. The handle is random,
+bound to the principal, and encrypted by the SDK's `RequestStateBoundary`. If the client does not repeat its request in time, the work is
+cancelled.
 """
 
 from __future__ import annotations
@@ -37,8 +38,7 @@ MAX_PARKED_PER_PRINCIPAL = 32
 Beyond it, the call that has been parked longest is cancelled."""
 
 GATHER_SECONDS = 0.1
-"""Requests for input that follow each other within this many seconds are sent to the client in one result, because 2025 servers send them
-one by one."""
+"""Maximum seconds between two requests for input that are sent to the client in one result. 2025 servers send their requests one by one."""
 
 MAX_GATHER_SECONDS = 2.0
 """Maximum seconds for which a call's first request for input waits for further requests for input, to be sent in the same result."""
@@ -67,12 +67,12 @@ class ParkedCaller(DetachedCaller):
         self.asks.expect(ctx)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Add a request for input to the call's next result, wait until the client repeats its request with the answer, and return it."""
+        """Add a request for input to the call's next result, wait until the client repeats its request, and return the client's answer."""
         return await self.asks.ask(request)
 
 
 class _Parked(Generic[OutcomeT]):
-    """A call that may wait for the client's input between two requests of the client, with its outcome when it has ended."""
+    """A call that may wait for the client's input between two requests of the client. Stores the outcome when the call has ended."""
 
     def __init__(self, ctx: CallContext, caller: ParkedCaller) -> None:
         self.handle = secrets.token_urlsafe(24)
@@ -113,11 +113,11 @@ class _Parked(Generic[OutcomeT]):
 class ParkedCalls:
     """Runs calls that may request input from a 2026 client, and parks them: keeps them waiting until the client's next request.
 
-    That request brings the input, and identifies the parked call by a handle in its request state.
+    The next request brings the input. A handle in its request state identifies the parked call.
     """
 
     def __init__(self, tasks: anyio.abc.TaskGroup, *, ttl_seconds: float) -> None:
-        """The calls run in `tasks`. A call that waits for input is cancelled if the client does not answer within `ttl_seconds`."""
+        """The calls run in the task group `tasks`. A parked call is cancelled if the client does not answer within `ttl_seconds`."""
         self._tasks = tasks
         self._ttl_seconds = ttl_seconds
         self._calls: dict[str, _Parked[Any]] = {}
@@ -145,12 +145,12 @@ class ParkedCalls:
         *,
         parked_as: type[ParkedCaller] = ParkedCaller,
     ) -> OutcomeT | InputRequired:
-        """Start a call, or resume the call that the request state in `ctx` names, which waits for input.
+        """Start a call, or resume the parked call (it waits for input) that the request state in `ctx` names.
 
         Return the outcome of the call, or its requests for input.
 
-        `work` runs the call; it is not used when a call is resumed. `caller` sends messages to the client during this request only; the
-        call itself uses one object of the class `parked_as` during all requests.
+        `work` is the function that runs a new call; it is not used to resume a call. `caller` sends messages to the client during this
+        request only. The call itself uses one object of the class `parked_as` during all requests.
 
         Raises:
             NotFound: The request state names a call that is not parked, or no longer parked (`kind` is `PARKED_CALL`).
@@ -165,10 +165,11 @@ class ParkedCalls:
         return await self._round(parked, caller)
 
     def note_behind(self, outcome: object, work: Callable[[CallContext], Awaitable[object]], ctx: CallContext) -> None:
-        """Remember a call of a stdio client that a remote gateway keeps waiting for input, so that `end_behind` can end the call there.
+        """Remember a call that a remote gateway keeps waiting for input of the stdio client, so that `end_behind` can end the call there.
 
-        `outcome` is the result of the last request of the call; nothing is remembered unless it requests input for a remote gateway.
-        `work` sends the next request of the call to the remote gateway, with a context derived from `ctx`.
+        `outcome` is the result of the last request of the call. The call is remembered only if `outcome` requests input and says that the
+        remote gateway keeps the call (`HELD_KEY`). `work` sends the next request of the call to the remote gateway, with a context derived
+        from `ctx`.
         """
         self._behind.pop(ctx.facts.request_state or "", None)
         if not isinstance(outcome, InputRequired) or outcome.state is None or not outcome.state.startswith(STATE_PREFIX):
@@ -200,7 +201,7 @@ class ParkedCalls:
         return await self._round(parked, caller)
 
     async def _round(self, parked: _Parked[OutcomeT], caller: Caller) -> OutcomeT | InputRequired:
-        """Serve one request of the client: wait until its call ends or requests input. Return the outcome, or the requests for input.
+        """Serve one request of the client: wait until its call ends or requests input, and return the outcome or the requests for input.
 
         If the client's request is cancelled, the call is cancelled.
         """
@@ -234,7 +235,7 @@ class ParkedCalls:
     ) -> None:
         """Run `work`, and store its outcome in `parked`.
 
-        If no request of the client waits when the work ends, the outcome is kept for the client's next request, until the deadline.
+        If the client has no request open when the work ends, the outcome is kept for the client's next request, until the deadline.
         """
         try:
             with parked.scope:
@@ -261,9 +262,9 @@ class ParkedCalls:
         parked.collected.set()
 
     def _make_room(self, principal: str) -> None:
-        """Before a call is parked: if `principal` has `MAX_PARKED_PER_PRINCIPAL` parked calls, cancel the one that was parked first.
+        """Make room for a further parked call: if `principal` has `MAX_PARKED_PER_PRINCIPAL` of them, cancel the one that was parked first.
 
-        A call for which a request of the client waits is not parked, and does not count.
+        A call is not parked, and does not count, while the client has a request for it open.
         """
         waiting = [p for p in self._calls.values() if p.principal == principal and p.scope.deadline < float("inf")]
         if len(waiting) >= MAX_PARKED_PER_PRINCIPAL:
@@ -276,13 +277,13 @@ class ParkedCalls:
 def seal_upstream_state(outcome: InputRequired) -> InputRequired:
     """Return the outcome of a remote server with `STATE_PREFIX` added to its request state.
 
-    Because of the prefix, a server cannot forge the handle of a parked call, which has another prefix.
+    The handles of parked calls have another prefix, so a server cannot forge such a handle.
     """
     return dataclasses.replace(outcome, state=STATE_PREFIX + outcome.state) if outcome.state is not None else outcome
 
 
 def open_upstream_state(state: str | None) -> str | None:
-    """Return the request state of a remote server from the one that the client sent, by removing `STATE_PREFIX`.
+    """Remove `STATE_PREFIX` from the request state that a client sent, and return the request state of the remote server.
 
     Raises:
         NotFound: `state` is the handle of a call that was parked here, although the tool's server now handles request states itself, so

@@ -23,7 +23,7 @@ class RunningCalls:
 
     @contextmanager
     def of(self, principal: str) -> Generator[anyio.CancelScope]:
-        """Record a call of the principal with this id while the context is entered. `end` cancels the code inside the context."""
+        """Record a call of the principal with this id as long as the context is entered. `end` cancels the code inside the context."""
         scope = anyio.CancelScope()
         self._calls[scope] = principal
         try:

@@ -54,8 +54,8 @@ END_SECONDS = 5.0
 async def serve_stdio(server: StdioParts, first: StartupAnswers | None = None, listed: Listed | None = None) -> None:
     """Serve one client over standard input and output until it closes its end of the pipe, or SIGINT or SIGTERM arrives.
 
-    `first` answered the client while the gateway was loading. `listed`, which stores results for the next start, runs once, after the first
-    listing of a 2025 session.
+    `first` is the object that answered the client while the gateway was loading. `listed` is a function that stores results for the next
+    start. It is called once, after the first listing of a 2025 session.
     """
     from gateway.server.stdio_transport import serve_stdio
 
@@ -82,9 +82,9 @@ class Endpoint:
 
     @classmethod
     def bind(cls, host: str, port: int, settings: ServerSettings, listener: socket.socket | None = None) -> Endpoint:
-        """Listen for HTTP clients at `host` and `port`, or use the socket `listener`, which listens already.
+        """Listen for HTTP clients at `host` and `port`, or use the socket `listener`, which already listens.
 
-        Clients can connect from now on; `serve_http` answers them, and closes the socket at its end.
+        Clients can connect from now on. `serve_http` answers them, and closes the socket when it ends.
 
         Raises:
             ConfigError: Another program listens at the address, or this process may not listen there.
@@ -161,7 +161,7 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
 async def _end_application(server: uvicorn.Server) -> None:
     """Cancel the in-flight requests and end the ASGI application's lifespan, because uvicorn does neither when `force_exit` is set.
 
-    Otherwise uvicorn would log a traceback when the event loop closes and cancels the lifespan.
+    If the lifespan did not end here, the closing event loop would cancel it, and uvicorn would log a traceback.
     """
     for request in server.server_state.tasks:
         request.cancel()
@@ -170,7 +170,7 @@ async def _end_application(server: uvicorn.Server) -> None:
 
 
 async def _on_signals(stop: Callable[[int], None]) -> None:
-    """Wait for SIGINT and SIGTERM until cancelled, and call `stop` with the number of signals so far (1, 2, …) at each.
+    """Wait for SIGINT and SIGTERM until cancelled. At each signal, call `stop` with the number of signals so far (1, 2, …).
 
     Signals within `SIGNAL_BURST_SECONDS` count as one.
     """
@@ -185,7 +185,10 @@ async def _on_signals(stop: Callable[[int], None]) -> None:
 
 
 def _quiet_server(config: uvicorn.Config) -> uvicorn.Server:
-    """Return a uvicorn server that does not handle signals, because uvicorn's handler raises each signal again, which ends the process."""
+    """Return a uvicorn server that does not handle signals.
+
+    The signal handler of uvicorn raises each signal again, which ends the process.
+    """
     import uvicorn
 
     class Quiet(uvicorn.Server):
@@ -209,8 +212,9 @@ _LIVENESS = (
 )
 """Socket options (level, name, value) that close a TCP connection when the client's machine has not responded for two minutes.
 
-Times are in seconds, the last one in milliseconds. On Linux, accepted connections inherit the options of the listening socket. Options
-that the operating system does not have are not set."""
+Times are in seconds, except the value of `TCP_USER_TIMEOUT`, which is in milliseconds. On Linux, accepted connections inherit the options
+of the listening socket. Options that the operating system does not have are not set.
+"""
 
 
 def bind(host: str, port: int) -> socket.socket:

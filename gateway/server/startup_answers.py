@@ -1,8 +1,8 @@
 """`StartupAnswers`: answers a 2025 client over stdio from the cache of an earlier run, while the gateway's modules are being imported.
 
 A thread answers `initialize`, `ping` and the listings, and stops at the first line that it cannot answer. When the gateway is ready, it
-handles all lines again, beginning with the first, and `AnsweredFilter` drops its responses to the requests that the thread has answered. If
-a listing differs from the thread's answer, the client is notified that the list changed.
+handles all lines again from the first line on, and `AnsweredFilter` drops its responses to the requests that the thread has answered. If a
+listing differs from the thread's answer, the client is notified that the list changed.
 
 This module is imported before the rest of the gateway, so it imports little.
 """
@@ -37,7 +37,7 @@ SHORT_BYTES = 4_096
 """Number of bytes that can be written to a pipe without blocking when `poll` reports the pipe as writable (`PIPE_BUF`)."""
 
 MAX_LINE = 65_536
-"""Maximum bytes of a client's line that is answered from the cache, before the gateway is ready. Longer lines wait for the gateway."""
+"""Maximum bytes of a client's line that is answered from the cache. Longer lines are answered when the gateway is ready."""
 
 MAX_NESTED = 100
 """Maximum number of JSON objects and lists in a client's line that is answered from the cache, before the gateway is ready."""
@@ -66,18 +66,21 @@ Listed = Callable[[], Coroutine[None, None, None]]
 
 @dataclass(slots=True)
 class EarlyExchange:
-    """The bytes read from a stdio client, and the requests answered from the cache, before the gateway was ready."""
+    """The bytes that were read from a stdio client, and the requests that were answered from the cache, before the gateway was ready."""
 
     data: bytes = b""
     """All bytes that were read from standard input so far."""
     unsent: bytes = b""
     """The end of the last response that could not be written to standard output yet."""
     told: dict[Number, tuple[str, str]] = field(default_factory=lambda: cast("dict[Number, tuple[str, str]]", {}))
-    """The requests that were answered: method and result (JSON text), by JSON-RPC id."""
+    """The answered requests: JSON-RPC id → method, and result as JSON text."""
 
 
 class StartupAnswers:
-    """Answers a stdio client from the cache of an earlier run while the gateway loads. `begin` starts a thread for this, `take` ends it."""
+    """Answers a stdio client from the cache of an earlier run while the gateway loads.
+
+    `begin` starts a thread that answers, and `take` ends the thread.
+    """
 
     def __init__(self, configuration: Path, version: str) -> None:
         """`configuration` is the absolute path of the configuration file, `version` the version of the gateway.
@@ -93,7 +96,7 @@ class StartupAnswers:
         self._answering: Answering | None = None
 
     def begin(self) -> None:
-        """Start answering in a thread, if the cache of an earlier run is valid and standard input is a pipe or socket."""
+        """Start a thread that answers, if the cache of an earlier run is valid and standard input is a pipe or socket."""
         if not _is_stream(0):
             return
         with contextlib.suppress(OSError, StorageError):
@@ -235,7 +238,8 @@ def _agreed(result: JsonValue) -> list[JsonValue]:
 def _message(line: bytes) -> JsonMapping | None:
     """Parse a line that contains a JSON-RPC request or notification.
 
-    Return `None` for a line that contains anything else, is long or deeply nested, or is JSON that two parsers may read differently.
+    Return `None` if the line contains anything else, is too long, has too many objects and lists, or is JSON that two parsers may read
+    differently.
     """
     is_odd = b"\\u" in line or b"NaN" in line or b"Infinity" in line
     if is_odd or len(line) > MAX_LINE or line.count(b"{") + line.count(b"[") > MAX_NESTED:

@@ -1,6 +1,6 @@
 """Stores the results of `initialize` and of the listing requests, so that the next start over stdio can send them while it still loads.
 
-`startup_answers` sends them, and `storage.startup_cache` describes the file.
+`startup_answers` sends the stored results, and `storage.startup_cache` describes the file that contains them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SnapshotParts(Protocol):
-    """The part of `GatewayServer` that produces the stored results: those of `initialize` and of the listing requests."""
+    """The part of `GatewayServer` that produces the results to store: those of `initialize` and of the listing requests."""
 
     plain: PlainAnswers
 
@@ -42,9 +42,9 @@ logger = logging.getLogger(__name__)
 async def keep_answers(loaded: LoadedConfig, server: SnapshotParts, modules: Collection[str], first: StartupAnswers) -> None:
     """Store the current results of `initialize` and of the listing requests for the next start over stdio.
 
-    Nothing is stored if a file on which the results depend changed since this process started, or if the results depend on too many
-    files. These include `modules`, the files of the Python modules that agents, workflows and functions import. `first` has the
-    cache file and the time of the start. Failures are logged.
+    Nothing is stored if a file on which the results depend changed since this process started, or if the results depend on too many files.
+    `modules` are further such files: the Python modules that agents, workflows and functions import. `first` has the cache file and the
+    time of the start. Failures are logged.
     """
 
     def keep(known: CachedAnswers) -> bool:
@@ -60,7 +60,7 @@ async def keep_answers(loaded: LoadedConfig, server: SnapshotParts, modules: Col
 
 
 def _deciding(loaded: LoadedConfig) -> Iterator[Path]:
-    """Yield the files, except Python modules, on which the results of listing requests depend, and the folders that may get new files."""
+    """Yield the files on which the results of listing requests depend, except Python modules, and the folders that may get such files."""
     if (lock := loaded.lock_path) is not None:
         yield lock
     yield state_dir(loaded.config.storage.dir) / "keys.json"

@@ -1,8 +1,8 @@
 """Serves one MCP client over standard input and output, when the client started the gateway as a child process.
 
-Standard input is polled, so a signal can end the gateway while the client keeps its pipe open; a thread reads input that cannot be polled
-(a file, or Windows). While the client is served, descriptors 0 and 1 are redirected: child processes cannot read the client's messages, and
-stray prints go to stderr. Serving ends when the client closes the pipe, or at the end of the file.
+Standard input is polled, so a signal can end the gateway while the client keeps its pipe open. If the input cannot be polled (a file, or
+Windows), a thread reads it. While the client is served, descriptors 0 and 1 are redirected, so that child processes cannot read the
+client's messages, and stray prints go to stderr. Serving ends when the client closes the pipe, or at the end of the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gateway.server.startup_answers import READ_SIZE, SHORT_BYTES, AnsweredFilte
 
 
 class StdioParts(ServerParts, Protocol):
-    """The attributes and methods of `GatewayServer` that are needed to serve a client over stdio."""
+    """The attributes and methods of `GatewayServer` that this module needs to serve a client over stdio."""
 
     parked: ParkedCalls
 
@@ -31,8 +31,9 @@ class StdioParts(ServerParts, Protocol):
 async def serve_stdio(server: StdioParts, first: StartupAnswers | None = None, listed: Listed | None = None) -> None:
     """Serve one MCP client over standard input and output until the client closes the pipe.
 
-    `first` answered the client while the gateway was loading; serving continues with the input that `first` has read. `listed` stores
-    results for the next start; it runs once, after the client's first listing request in a 2025 session.
+    `first` is the object that answered the client while the gateway was loading; serving continues with the input that it has read.
+    `listed` is a function that stores results for the next start. It is called once, after the client's first listing request in a 2025
+    session.
     """
     try:
         await _serve(server, first, listed)
@@ -56,7 +57,7 @@ async def _serve(server: StdioParts, first: StartupAnswers | None, listed: Liste
 
 
 class _Out:
-    """Writes whole lines to a pipe, socket or terminal, in the order of the calls. If the pipe is full, only the writing tasks wait."""
+    """Writes whole lines to a pipe, socket or terminal, in the order of the calls. If the pipe is full, only the tasks that write wait."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -84,9 +85,9 @@ class _Out:
 
 
 async def _lines(descriptor: int, data: bytes = b"") -> AsyncGenerator[bytes, None]:
-    """Yield the lines of standard input, of which `descriptor` is a duplicate, without line ends. Waiting for a line can be cancelled.
+    """Yield the lines of standard input, without line ends. Waiting for a line can be cancelled.
 
-    `data` is input that was read before; its lines come first.
+    `descriptor` is a duplicate of the descriptor of standard input. `data` is input that was read before; its lines come first.
     """
     pending: list[bytes] = []
     is_pollable = _is_pollable(descriptor)
@@ -133,7 +134,7 @@ def _private(number: int, diversion: Callable[[], int]) -> Generator[int, None, 
 
 
 def _errors() -> int:
-    """Return a new descriptor of standard error; of the null device if standard error is closed."""
+    """Return a new descriptor of standard error. If standard error is closed, return a descriptor of the null device."""
     try:
         return os.dup(2)
     except OSError:

@@ -1,9 +1,9 @@
 """`TaskHandler`: decides which calls become tasks, and finds tasks for clients. Used by `calls` and by `sdk_path.task_methods`.
 
-A task runs at a remote server or in this gateway. A task of a 2026 server for a 2026 client gets an encrypted handle as its id, and
-requests for it are relayed to the server. All other tasks run in this gateway (`tasks.runner`): those of agents, workflows and slow tools
-that policy promotes to tasks, and those in which client or server use the tasks of protocol 2025-11-25. Clients cannot distinguish the two
-kinds. Ids that are unknown, expired, or belong to another principal cause the same error.
+A task runs at a remote server or in this gateway. If a 2026 client calls a 2026 server and the call becomes a task there, the task gets an
+encrypted handle as its id, and requests for it are relayed to the server. All other tasks run in this gateway (`tasks.runner`): tasks of
+agents and workflows, tasks of slow tools that policy promotes to tasks, and all tasks whose client or server uses protocol 2025-11-25.
+Clients cannot distinguish the two kinds. Ids that are unknown, expired, or belong to another principal cause the same error.
 """
 
 from __future__ import annotations
@@ -37,12 +37,16 @@ from gateway.tools.ports import ClientProfile
 from gateway.upstream.task_follower import poll_seconds
 
 OWN_SOURCES = ("agent", "workflow")
-"""Names of the sources (agents and workflows) whose tools may require that clients call them as tasks. For tools of remote servers, the
-gateway decides whether a call runs as a task."""
+"""Names of the sources (agents and workflows) whose tools may require that clients call them as tasks.
+
+For tools of remote servers, the gateway decides whether a call runs as a task.
+"""
 
 CurrentCaller = Callable[[Principal], Principal | None]
-"""A function that returns a caller with the current scopes of its API key, or `None` if the key is revoked or has expired. It raises
-`StorageError` if the keys cannot be read."""
+"""A function that returns a caller with the current scopes of its API key, or `None` if the key is revoked or has expired.
+
+It raises `StorageError` if the keys cannot be read.
+"""
 
 SPACING_SECONDS = 0.5
 """Minimum seconds between two notifications to a client about the same task."""
@@ -58,17 +62,18 @@ def declares_tasks(client: ClientProfile) -> bool:
 
 
 def lacks_tasks(text: str) -> RpcError:
-    """Return the error for a request of a 2026 client that did not declare the tasks extension, which the request needs."""
+    """Return the error for a request that needs the tasks extension, although its 2026 client did not declare the extension."""
     return RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, text, {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}})
 
 
 class TaskHandler:
-    """Decides which calls become tasks, starts the tasks of this gateway, and finds tasks (also of remote servers) for clients."""
+    """Decides which calls become tasks, starts the tasks of this gateway, and finds tasks for clients, also tasks of remote servers."""
 
     def __init__(self, catalog: Catalog, key: bytes, current: CurrentCaller | None = None) -> None:
         """`key` (32 bytes) encrypts the handles under which clients see the tasks of remote servers.
 
-        `current` returns the current rights of the callers of running tasks, and of subscribers to tasks. `None`: rights never change.
+        `current` returns the current rights of a caller. It is used for callers of running tasks and for subscribers to tasks. `None`:
+        rights never change.
         """
         self._catalog = catalog
         self._given: TaskRunner | None = None
@@ -76,7 +81,7 @@ class TaskHandler:
         self._handles = TaskHandles(key)
 
     def run_with(self, runner: TaskRunner) -> None:
-        """Let this gateway run calls as tasks, with `runner`. A gateway without a runner only relays tasks of remote servers."""
+        """Use `runner` to run calls as tasks of this gateway. A gateway without a runner only relays tasks of remote servers."""
         self._given = runner
 
     @property
@@ -107,9 +112,10 @@ class TaskHandler:
         return now
 
     async def _admit(self, tool: str, before: Principal, now: Principal) -> None:
-        """Check that a caller may still use a tool. `before` is the caller at the start of its task, `now` the one with its current scopes.
+        """Check that a caller may still use a tool.
 
-        If the scopes have changed and no longer include the tool, record the refusal in the audit log and raise `PolicyDenied`.
+        `before` is the caller at the start of its task, and `now` is the caller with its current scopes. If the scopes have changed and no
+        longer include the tool, record the refusal in the audit log and raise `PolicyDenied`.
         """
         if now.scopes is None or now.scopes == before.scopes:
             return
@@ -121,7 +127,7 @@ class TaskHandler:
     # -- starting ----------------------------------------------------------------------------------------------
 
     def starts_here(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> bool:
-        """Whether a call of a 2026 client that supports tasks becomes a task of this gateway. A call that policy refuses does not."""
+        """Whether a call of a 2026 client that supports tasks becomes a task of this gateway. False if policy refuses the call."""
         runs_here = self._given is not None and tool.definition.task_by == "gateway"
         return runs_here and ctx.facts.takes_tasks and not isinstance(tool.check(arguments, ctx.facts.principal), Reject)
 
@@ -134,7 +140,7 @@ class TaskHandler:
     async def attend(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, work: Work) -> ToolOutcome:
         """Run a call whose client does not support tasks, and return its outcome. `work` runs the tool.
 
-        If the call takes longer than `tasks.inlineSeconds`, it continues as a task, and the outcome is a result that tells the client how
+        If the call takes longer than `tasks.inlineSeconds`, it continues as a task. The outcome is then a result that tells the client how
         to follow the task. If the source's `timeoutSeconds` is shorter, the call ends at that timeout, and never becomes a task.
         """
         seconds = self.runner.settings.inline_seconds
@@ -151,7 +157,9 @@ class TaskHandler:
         return self._given is not None and tool.definition.task == "required" and tool.source in OWN_SOURCES
 
     async def start(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, ttl_seconds: float | None = None) -> Task:
-        """Start a call as a task of this gateway, and return the task. It is kept for `ttl_seconds`, by default for `tasks.ttlSeconds`.
+        """Start a call as a task of this gateway, and return the task.
+
+        The task is stored for `ttl_seconds`, by default for `tasks.ttlSeconds`.
 
         Raises:
             RpcError: The caller has too many tasks. Clients of both protocol eras get this error.
@@ -216,7 +224,10 @@ class TaskHandler:
             await anyio.sleep(max(changed, spacing))
 
     async def can_follow(self, task_id: str, call: CallContext) -> bool:
-        """Whether a task has this id and the caller in `call` may follow it. A remote server is not asked whether it still has the task."""
+        """Whether a task with this id exists and the caller in `call` may follow the task.
+
+        For a handle of a remote server's task, the server is not asked whether the task still exists.
+        """
         try:
             await (self.open(task_id, call) if "." in task_id else self.find(task_id, call.facts.principal))
         except (NotFound, PolicyDenied):

@@ -27,7 +27,7 @@ _NONCE_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """The decrypted content of a handle, the id under which a client sees a task of a remote server."""
+    """The decrypted content of a handle. A handle is the id under which a client sees a task of a remote server."""
 
     tool: str
     """Exposed name of the tool whose call became the task."""

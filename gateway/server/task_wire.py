@@ -1,4 +1,4 @@
-"""Converts tasks that this gateway runs to their JSON form in the 2026 tasks extension (SEP-2663) and in protocol 2025-11-25."""
+"""Converts tasks that this gateway runs to JSON, as the 2026 tasks extension (SEP-2663) and protocol 2025-11-25 define it."""
 
 from __future__ import annotations
 

@@ -32,22 +32,32 @@ UNCOUNTED_METHODS = ("initialize", "ping", "subscriptions/listen")
 """MCP methods that do not count for the quota of calls: they are answered at once, or are streams, which have their own quota."""
 
 SMALL_BYTES = 4_096
-"""Request bodies up to this size do not count for the quota of bytes if the call is served without the MCP SDK, because the quota of calls
-already bounds their total size."""
+"""Maximum bytes of a request body that does not count for the quota of bytes if the call is served without the MCP SDK.
+
+The quota of calls already bounds the total size of such bodies.
+"""
 
 PACED_BYTES = 262_144
-"""Request bodies larger than this are large: each caller's large bodies are parsed one after the other, with pauses between them."""
+"""Number of bytes above which a request body is large.
+
+Each caller's large bodies are parsed one after the other, with pauses between them.
+"""
 
 PACED_PARTS = 4_000
-"""Request bodies with more JSON members, objects, lists and values than this are large: each caller's large bodies are parsed one after the
-other, with pauses between them. Parsing this many takes about 2 ms on the event loop."""
+"""Number of JSON members, objects, lists and values above which a request body is large.
+
+Each caller's large bodies are parsed one after the other, with pauses between them. Parsing this many parts takes about 2 ms on the event
+loop.
+"""
 
 BYTE_SECONDS, PART_SECONDS = 1e-8, 5e-7
 """Estimated seconds that parsing a request body with the MCP SDK takes: per byte, and per JSON member, object, list or value."""
 
 PACE = 2
-"""Parsing the large request bodies of one caller may take at most one second of event loop time in this many seconds. The caller's next
-large body is delayed accordingly."""
+"""Minimum time between the parsing of two large request bodies of one caller, as a multiple of the time that parsing the first takes.
+
+With the value 2, parsing the large bodies of one caller takes at most half of the event loop's time.
+"""
 
 MAX_WAIT_SECONDS = 10.0
 """Maximum seconds that a caller's large request bodies may wait to be parsed.
@@ -55,7 +65,7 @@ MAX_WAIT_SECONDS = 10.0
 While the wait is longer, further bodies of the caller that exceed `SMALL_BYTES` are refused (HTTP 429)."""
 
 MAX_KNOWN = 1_024
-"""Number of callers from which on the counts of callers without requests in progress are removed before a new caller is counted."""
+"""Number of counted callers at which the callers without requests in progress are removed before a new caller is added."""
 
 
 class Totals:
@@ -88,9 +98,9 @@ class Usage:
     )
 
     def __init__(self, name: str, quotas: CallerQuotas, totals: Totals, log: SparseLog, *, is_admin: bool, is_paced: bool) -> None:
-        """`name` is the id of the caller's principal, for logs. `totals` contains the counts over all callers, which this object updates.
+        """`name` is the id of the caller's principal, for logs. `totals` contains the counts over all callers; this object updates them.
 
-        If `is_paced`, large request bodies of the caller are parsed one after the other, with pauses.
+        If `is_paced`, the caller's large request bodies are parsed one after the other, with pauses between them.
         """
         self.is_paced = is_paced
         self._next = 0.0
@@ -138,7 +148,7 @@ class Usage:
     def refuse_bytes(self, size: int) -> Refusal | None:
         """Return a refusal if a request body of `size` bytes would exceed the caller's quota of bytes; `None` if it is allowed.
 
-        A body is also refused if the caller's large bodies wait longer than `MAX_WAIT_SECONDS` to be parsed.
+        A body is also refused while large bodies of the caller must wait longer than `MAX_WAIT_SECONDS` until they are parsed.
         """
         if size > SMALL_BYTES and self.wait_seconds() > MAX_WAIT_SECONDS:
             text = f"Large bodies of this caller wait for more than {MAX_WAIT_SECONDS:g} s. Send fewer of them at a time."
@@ -172,7 +182,7 @@ class Usage:
         self._all.bytes += size
 
     def set_unread(self, size: int) -> None:
-        """Set how many bytes of responses the caller's clients have not read yet. If this reaches the quota, further calls are refused."""
+        """Set how many bytes of responses the caller's clients have not read yet. Further calls are refused if the quota is reached."""
         self.unread = size
         self.max_calls = self._quotas.calls.per_caller if self.unread < self._quotas.unread.per_caller else 0
 
@@ -192,7 +202,7 @@ class Usage:
         return max(0.0, self._next - time.monotonic())
 
     def read_large(self, seconds: float) -> None:
-        """Record a large request body whose parsing takes `seconds`: the caller's next large body must wait `PACE` times as long."""
+        """Record a large request body whose parsing takes `seconds`. The caller's next large body must wait `PACE` times `seconds`."""
         self._next = max(self._next, time.monotonic()) + seconds * PACE
 
     def hold_request(self, count: int) -> None:
@@ -234,7 +244,7 @@ class Usages:
         return usage if usage is not None else self._new(principal)
 
     def known(self, principal_id: str) -> Usage:
-        """Return the counts of the caller whose principal has this id: calls, requests, … in progress. They are 0 for a new caller."""
+        """Return the `Usage` (counts of calls, requests, … in progress) of the caller with this principal id; all 0 for a new caller."""
         return self.by_id.get(principal_id) or self._new(LOCAL if principal_id == LOCAL.id else Principal(principal_id))
 
     def _new(self, principal: Principal) -> Usage:
@@ -250,15 +260,15 @@ class Usages:
 class CountedBody:
     """An ASGI `receive` callable that counts a request body against its caller's quota of bytes in progress, and delays large bodies.
 
-    A large body is delayed until the caller's earlier large bodies were parsed, and a pause has passed. A body of unknown length
-    counts with the largest allowed length until it has arrived. The body is counted until `release` is called.
+    A large body is delayed until the caller's earlier large bodies were parsed and a pause has passed. A body of unknown length counts as
+    if it had the largest allowed length, until it has arrived. The body is counted until `release` is called.
     """
 
     def __init__(self, receive: Receive, scope: Scope, usage: Usage, size: int, *, is_known: bool) -> None:
-        """`size` is the length of the body in bytes, or the largest allowed length unless `is_known`. `receive` is the server's callable.
+        """`size` is the length of the body in bytes; unless `is_known`, the largest allowed length. `receive` is the server's callable.
 
-        If the whole body has arrived, and its JSON members and values were counted to be within the limits, `COUNTED_SCOPE_KEY` is set in
-        `scope`, so that the application does not count again.
+        When the whole body has arrived, `COUNTED_SCOPE_KEY` is set in `scope` if the JSON members and values of the body were counted here
+        and are within the limits. The application then does not count them again.
         """
         self._receive = receive
         self._scope: Scope = scope
@@ -270,7 +280,7 @@ class CountedBody:
         usage.hold_bytes(size)
 
     async def __call__(self) -> Message:
-        """Return the next ASGI message of the request. To spread the parsing of large bodies, their last messages are delayed."""
+        """Return the next ASGI message of the request. The last message of a large body is delayed, so that parsing is spread over time."""
         message = await self._receive()
         if message["type"] == "http.request" and (self._parts is not None or not self._is_known):
             body = message.get("body", b"")
