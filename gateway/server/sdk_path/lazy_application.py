@@ -1,4 +1,4 @@
-"""`LazyApplication`: serves the HTTP requests that the fast path does not answer. It imports the MCP SDK at the first of these requests.
+"""`LazyApplication`: serves HTTP requests that the fast path (without the MCP SDK) does not answer. The first of them imports the SDK.
 
 `/health` and `/ready` are answered without this import.
 """
