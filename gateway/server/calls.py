@@ -49,7 +49,7 @@ class CallHandler:
         """The calls of the SDK path, by caller."""
 
     async def run(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: Caller) -> ToolOutcome:
-        """Run one round of a 2026 client's call, which is one request and its result, and return the outcome.
+        """Run one round of a 2026 client's call (one request and its result), and return the outcome.
 
         The outcome may be a request for input, which the client answers with the next round, or a task.
         """
@@ -147,7 +147,7 @@ def input_required_to_wire(outcome: InputRequired) -> JsonObject:
 
 
 def is_plain_result(result: JsonMapping) -> bool:
-    """Whether a `tools/call` result can be sent without the MCP SDK's models, which would not change it in any protocol version.
+    """Whether a `tools/call` result can be sent without the MCP SDK's models, because they would not change it in any protocol version.
 
     This is true if the result has only common fields, and content blocks of the types text, image and audio.
     """

@@ -131,9 +131,9 @@ class Envelopes:
 
 
 def is_plain_envelope(envelope: JsonMapping) -> bool:
-    """Whether what a 2026-07-28 request declares about its client in `_meta` is valid, as far as can be checked without the MCP SDK.
+    """Check, without the MCP SDK, what a 2026-07-28 request declares about its client in `_meta`. Return whether it is valid.
 
-    Unusual capabilities, which only the SDK's models can check, give false.
+    Return false for unusual capabilities, which only the SDK's models can check.
     """
     if envelope.get(PROTOCOL_VERSION_META_KEY) not in MODERN_PROTOCOL_VERSIONS:
         return False

@@ -35,7 +35,7 @@ LISTINGS: Mapping[str, Listed] = {
     "resources/templates/list": "templates",
     "prompts/list": "prompts",
 }
-"""The MCP methods of listing requests, with the kind of entries (tools, resources, …) that each method lists."""
+"""MCP method of a listing request → the kind of entries (tools, resources, …) that the method lists."""
 
 WIRE_KEY: Mapping[Listed, str] = {
     "tools": "tools",
@@ -43,7 +43,7 @@ WIRE_KEY: Mapping[Listed, str] = {
     "templates": "resourceTemplates",
     "prompts": "prompts",
 }
-"""The key in the result of a listing request whose value is the list of entries, by kind of entries (tools, resources, …)."""
+"""Kind of entries (tools, resources, …) → the key in the result of a listing request whose value is the list of these entries."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class SessionTable:
         usage.hold_session(1)
 
     def closed(self, session: TrackedSession, reason: Reason) -> None:
-        """Remove a session that ended, and log the reason. Do nothing if the MCP SDK has taken over the session, with its own entry."""
+        """Remove a session that ended, and log the reason. Do nothing if an entry of the MCP SDK has replaced the session's entry."""
         entry = self._entries.get(session.wire_id)
         if entry is not None and entry[1] is session:
             self._forget(session.wire_id)

@@ -75,7 +75,7 @@ def _with_rule(config: Any, rule: SignatureRule) -> Any:
 
 
 def _unreadable(signature: bytes, rule: SignatureRule) -> str:
-    """Return the reason why a signature file cannot be used; empty if it can."""
+    """Return the reason why a signature file cannot be used; empty if it can be used."""
     if len(signature) > MAX_SIGNATURE_BYTES:
         return f"{rule.file!r} is larger than {MAX_SIGNATURE_BYTES} bytes."
     try:

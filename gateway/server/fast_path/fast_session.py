@@ -102,7 +102,7 @@ class FastSession(Channel):
         self.told: NotificationLog | None = None
 
     async def notify(self, method: str, params: JsonObject | None) -> None:
-        """Send a notification on the GET on which the client listens for notifications, and store it for a client that reconnects.
+        """Send a notification on the client's listening GET, and store it for a client that reconnects.
 
         If the client never opened a GET, the notification is dropped. If the MCP SDK takes over the session, or has done so, the SDK sends
         the notification.

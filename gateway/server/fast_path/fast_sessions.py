@@ -75,7 +75,7 @@ _VERSIONS = frozenset({None, *(version.encode() for version in HANDSHAKE_PROTOCO
 
 
 class SessionParts(Protocol):
-    """The interface of `GatewayServer` that serving 2025 sessions without the MCP SDK needs."""
+    """The part of `GatewayServer`'s interface that is needed to serve 2025 sessions without the MCP SDK."""
 
     clients: Clients
     usages: Usages

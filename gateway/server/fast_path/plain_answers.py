@@ -31,7 +31,8 @@ from gateway.wire.rpc_envelope import RESULT, plain_members
 DISCOVER = "server/discover"
 
 METHODS = frozenset({DISCOVER, *LISTINGS})
-"""MCP methods, besides tool calls, that can be answered without the MCP SDK for 2026 clients; for 2025 clients only the listings."""
+"""MCP methods, besides `tools/call`, that can be answered without the MCP SDK: all of them for 2026 clients, only the listing methods for
+2025 clients."""
 
 MAX_PAGES = 64
 """Maximum number of encoded pages of listings that are cached. The least recently used page is dropped first."""
@@ -42,7 +43,7 @@ connection alive during longer waits."""
 
 
 class AnswerParts(Protocol):
-    """The interface of `GatewayServer` that answering `server/discover` and listing requests needs."""
+    """The part of `GatewayServer`'s interface that is needed to answer `server/discover` and listing requests."""
 
     catalog: Catalog
     lists: Listings

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 MAX_KNOWN_TOOLS = 50_000
-"""Maximum number of tools for which it is cached whether they may be called without the MCP SDK. At the limit the cache is cleared."""
+"""Maximum number of tools in the cache that stores whether a tool may be called without the MCP SDK. At the limit the cache is cleared."""
 
 Delegate = Callable[[str, InFlightCall, "Scope", "Receive", "Send"], Awaitable[None]]
 """A function that lets the SDK path (with the MCP SDK) answer the HTTP request of a running call.
@@ -53,7 +53,7 @@ _ID_TYPES = frozenset({int, str})
 
 
 class CallParts(Protocol):
-    """The interface of `GatewayServer` that running plain tool calls needs."""
+    """The part of `GatewayServer`'s interface that is needed to run plain tool calls."""
 
     catalog: Catalog
     clients: Clients
@@ -174,7 +174,7 @@ class PlainCalls:
     ) -> StartedCall | None:
         """Start the tool call of a request in a 2025 session. Return `None`, without any effect, if the request needs the MCP SDK.
 
-        The call and its body of `size` bytes count in `usage`, the counts of the caller over HTTP, until the call ends.
+        `usage` counts what the caller has in progress over HTTP. It includes the call, and its body of `size` bytes, until the call ends.
         """
         params = _plain_params(message)
         if params is None:
@@ -196,7 +196,7 @@ class PlainCalls:
     def start(self, message: JsonObject, head: Head, principal: Principal, usage: Usage) -> StartedCall | None:
         """Start the tool call of a 2026-07-28 request over HTTP. Return `None`, without any effect, if the request needs the MCP SDK.
 
-        `head` has the request's headers. The call counts in `usage`, the counts of the caller, until it ends.
+        `head` has the request's headers. `usage` counts what the caller has in progress, including this call until it ends.
         """
         params = _plain_params(message)
         if params is None:

@@ -95,7 +95,7 @@ class StartedAnswer(StartedRequest):
     def __init__(self, app: ASGIApp, work: Coroutine[None, None, bytes | None], principal: Principal, usage: Usage) -> None:
         """Start `work` in a task. `work` returns the encoded response, or `None` if `app` (the SDK path, with the MCP SDK) must answer.
 
-        While the task runs, the request counts as a call in `usage`, the counts of the caller.
+        `usage` counts what the caller has in progress; the request counts as a call in it while the task runs.
         """
         usage.calls += 1
         self._task = asyncio.get_running_loop().create_task(work)

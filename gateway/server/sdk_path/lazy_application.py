@@ -49,7 +49,7 @@ class Probes:
 
 
 class SdkParts(Protocol):
-    """The interface of `GatewayServer` that serving requests with the MCP SDK needs."""
+    """The part of `GatewayServer`'s interface that is needed to serve requests with the MCP SDK."""
 
     clients: Clients
     usages: Usages

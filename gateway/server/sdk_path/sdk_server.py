@@ -128,7 +128,7 @@ class _Server(Server[Any]):
 
 
 class Parts(Protocol):
-    """The interface of `GatewayServer` that the gateway's request handlers need."""
+    """The part of `GatewayServer`'s interface that the gateway's request handlers need."""
 
     catalog: Catalog
     clients: Clients

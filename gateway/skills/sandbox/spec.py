@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Spec:
     """The program of a run, its files and its limits, for the launcher, which confines and starts it.
 
-    Paths are absolute and exist, except `own` and paths in `read`.
+    All paths are absolute. They exist, except that `own` and paths in `read` may be missing.
     """
 
     argv: Sequence[str]
