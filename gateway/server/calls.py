@@ -89,7 +89,7 @@ class CallHandler:
         return run
 
     async def run_legacy(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: CloseableCaller) -> ToolOutcome:
-        """Run a 2025 client's call until it is finished, and return the outcome. Requests for input are sent to the client meanwhile.
+        """Run a 2025 client's call until it is finished, and return the outcome. Send the client requests for input while the call runs.
 
         A call that takes long may become a task; the result then tells the client how to follow the task.
         """

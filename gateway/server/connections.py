@@ -69,7 +69,7 @@ def _open_files() -> int | None:
 def network_of(host: str | None) -> str | None:
     """Return the key under which the connections of a client with the IP address `host` are counted together.
 
-    It is the address itself for IPv4, and the /64 network for IPv6, because one machine may use all addresses of a /64 network.
+    The key is the address itself for IPv4, and the /64 network for IPv6, because one machine may use all addresses of a /64 network.
     """
     if host is None:
         return None
@@ -176,7 +176,7 @@ class Connections:
 
         It counts for its caller, or for the network of its client while the caller is unknown (`admission` is `None`). If the caller or
         network exceeds its quota, its oldest incomplete requests are ended. If all incomplete requests together exceed the total quota, the
-        oldest ones of the caller or network with most bytes are ended. The request itself may be ended, too.
+        oldest ones of the caller or network with most bytes are ended. The request on `peer` may be among the ended requests.
         """
         held, quotas = self._incomplete, self._quotas
         owner, is_local = peer.address, is_local_network(peer.address)

@@ -110,8 +110,8 @@ class Envelopes:
     def profile_of(self, meta: JsonMapping) -> ClientProfile | None:
         """Return the profile (protocol version, capabilities, name) of the client that sent a request of protocol version 2026-07-28.
 
-        `meta` is the request's `_meta`, in which the client declares this profile. Return `None` if the declaration is invalid, or if it
-        has an unusual form, such as capabilities that only the MCP SDK's models can check, and the SDK is not loaded.
+        `meta` is the request's `_meta`, in which the client declares this profile. Return `None` if the declaration is invalid. Also return
+        `None` if its form is unusual (such as capabilities that only the MCP SDK's models can check) and the SDK is not loaded.
         """
         envelope = {key: meta[key] for key in ENVELOPE_KEYS if key in meta}
         key = repr(envelope)

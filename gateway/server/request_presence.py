@@ -101,7 +101,7 @@ class RequestPresence:
 
     @asynccontextmanager
     async def waiting(self) -> AsyncGenerator[None, None]:
-        """Enter this context around a wait for a person or a queue: if the client is lost meanwhile, the request is ended."""
+        """Enter this context around a wait for a person or a queue: if the client is lost during the wait, the request is ended."""
         self.need()
         try:
             yield

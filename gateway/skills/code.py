@@ -167,7 +167,7 @@ class CodeSkills(SkillBackend):
         return file, data
 
     async def run(self, skill: ServedSkill, function: str, args: JsonValue, ctx: CallContext) -> str:
-        """Call a script of the skill, which is a Python function, and return its result as text.
+        """Call a script (a Python function) of the skill, and return its result as text.
 
         Raises:
             NotFound: The skill has no such script.

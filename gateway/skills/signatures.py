@@ -29,8 +29,8 @@ INSTALL = "install it with `pip install 'moongate[signatures]'`"
 def rule_for(folder: str, signed: Mapping[str, SignatureRule]) -> SignatureRule | None:
     """Return the signature rule for the skill folder `folder`, or `None` if its signature is not required.
 
-    `signed` maps folders that are searched for skills to rules. If several of these contain `folder`, the rule of the innermost is
-    returned.
+    `signed` maps folders that are searched for skills to rules. If several of these folders contain `folder`, the rule of the innermost
+    folder is returned.
     """
     around = [root for root in signed if segments_below(root, folder) is not None]
     return signed[max(around, key=len)] if around else None

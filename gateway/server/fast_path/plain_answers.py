@@ -38,8 +38,8 @@ MAX_PAGES = 64
 """Maximum number of encoded pages of listings that are cached. The least recently used page is dropped first."""
 
 WAIT_SECONDS = 10.0
-"""Seconds that a listing request waits for sources that are starting, before the request is passed to the MCP SDK, which keeps the
-connection alive during longer waits."""
+"""Seconds that a listing request waits for starting sources (servers and other providers of entries). The request is then passed to the MCP
+SDK, which keeps the connection alive during longer waits."""
 
 
 class AnswerParts(Protocol):

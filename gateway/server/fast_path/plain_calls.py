@@ -1,10 +1,10 @@
 """`PlainCalls`: runs plain `tools/call` requests without the MCP SDK, and encodes their results. `StartedCall`: one of these requests.
 
 A call is plain if it is a valid request for a tool of a remote server and uses no other feature: no progress, no answers to requests for
-input, no task. A call that is not plain is left to the SDK path before it has any effect. A call that was started but ends with an error,
-requests input, sends a log message, becomes a task, has content that protocol versions encode differently, or is slow, is delegated to the
-SDK path while it runs (`in_flight`), so that only the SDK path implements these cases. The gate (the checks that every call passes) applies
-policy, as for calls of the SDK path. Used by `dispatch`.
+input, no task. A call that is not plain is left to the SDK path before it has any effect. A started call is delegated to the SDK path
+(`in_flight`) if it ends with an error, requests input, sends a log message, becomes a task, has content that protocol versions encode
+differently, or is slow. So only the SDK path implements these cases. The gate (the checks that every call passes) applies policy, as for
+calls of the SDK path. Used by `dispatch`.
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ def _plain_params(message: JsonObject) -> JsonObject | None:
 def _forwarded(client: KnownClient, meta: JsonValue) -> JsonMapping | None:
     """Return the part of `meta`, the `_meta` of a 2026-07-28 request, that is sent on to the tool's server.
 
-    Return `None` if `meta` declares another client than `client`, or requests a feature such as progress.
+    Return `None` if `meta` declares a client other than `client`, or requests a feature such as progress.
     """
     known, own = client.envelope, _NOTHING
     envelope: JsonMapping | None = meta  # checked in the next line

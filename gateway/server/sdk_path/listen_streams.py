@@ -33,8 +33,8 @@ from gateway.tools.base import ChangeKind
 logger = logging.getLogger(__name__)
 
 MISSED_SECONDS = 10.0
-"""Maximum age, in seconds, of list changes of which a new listen stream is notified at its start, because its client may have read the
-lists before the change."""
+"""Maximum age, in seconds, of the list changes that are sent on a new listen stream at its start. The client may have read the lists before
+these changes."""
 
 _EVENTS: dict[ChangeKind, ServerEvent] = {
     "tools": ToolsListChanged(),

@@ -109,7 +109,7 @@ class _Nameless:
     def look_at(self, processes: Iterable[int]) -> bool:
         """Measure the deleted files of these processes. Return whether files may be hidden in messages between the processes.
 
-        That is so if descriptors are in a message (sent over a socket and not received yet) now, and were at the last measurement.
+        Files may be hidden if descriptors are in a message (sent over a socket and not received yet) both now and at the last measurement.
 
         Raises:
             PermissionError: The /proc entries of a process cannot be read, so that it may have any file open.

@@ -151,7 +151,7 @@ class Sandbox:
         """Store the settings. No program runs before `probe` or `run`.
 
         `wrapper_path` is the search path for bubblewrap, which is used if the launcher (which confines the program) may not create
-        namespaces. `python` is the interpreter for the test programs, by default that of this process. It should be the one that runs
+        namespaces. `python` is the interpreter for the test programs, by default the one of this process. Pass the interpreter that runs
         scripts: if the gateway runs as root, the result of `probe` depends on whether every user can execute the interpreter.
         """
         self._wrapper_path = wrapper_path
