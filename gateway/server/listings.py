@@ -56,7 +56,8 @@ class ListingRequest:
     on-demand tools."""
     is_modern: bool
     via: tuple[str, ...] = ()
-    """Ids of the gateways through which the request came. In a listing for another gateway, each entry names its originating gateway."""
+    """Ids of the gateways through which the request came. In a listing for another gateway, each entry names the gateways that it came
+    through."""
     cursor: str | None = None
 
 
