@@ -24,7 +24,7 @@ TOO_MANY_PARTS = (
 )
 
 COUNTED_SCOPE_KEY = "moongate.counted"
-"""ASGI scope key that is set when the whole request body has arrived, and its JSON members and values were counted and are not too many.
+"""ASGI scope key that is set when the whole request body has arrived, and a count found its JSON members and values within the limit.
 
 The application then need not count them again before it parses the body."""
 
@@ -32,7 +32,8 @@ The application then need not count them again before it parses the body."""
 def problem_of(data: bytes, *, is_counted: bool = False) -> tuple[int, str] | None:
     """Check whether a message may be parsed as JSON. Return the code and text of a JSON-RPC error if not, else `None`.
 
-    A message is rejected if it is not UTF-8, or has too many JSON members or values. With `is_counted`, these are not counted again.
+    A message is rejected if it is not UTF-8, or has too many JSON members or values. With `is_counted`, members and values are not counted,
+    because they have been counted before.
     """
     if not is_utf8_text(data):
         return PARSE_ERROR, NOT_UTF8

@@ -1,7 +1,7 @@
 """`CallHandler`: runs the `tools/call` requests of 2025 and 2026 clients. `to_wire`: converts the outcome of a call to the JSON result.
 
 The fast path, which does not use the MCP SDK, and the SDK path (`sdk_path.call_methods`) both run calls with this module, so they send the
-same results. Policy is applied by the tools of the catalog, which are wrapped by the gate.
+same results. The catalog's tools apply policy themselves: each is wrapped by the gate (the checks that every call passes).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _BLOCKS: Mapping[str, Sequence[str]] = {
     "image": ("data", "mimeType"),
     "audio": ("data", "mimeType"),
 }
-"""The only fields, besides `type`, of content blocks that are sent without the MCP SDK's models, by block type.
+"""Type of a content block → its fields besides `type`. A block with exactly these fields is sent without the MCP SDK's models.
 
-A result with other blocks is converted by these models."""
+A result with any other block is converted by the SDK's models."""
 _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 """Fields of a `tools/call` result that have the same form in every protocol version, so that they need no conversion by the MCP SDK."""
 
@@ -49,7 +49,7 @@ class CallHandler:
         """The calls of the SDK path, by caller."""
 
     async def run(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: Caller) -> ToolOutcome:
-        """Run one round of a 2026 client's call, which is one request and its result, and return the outcome.
+        """Run one round of a 2026 client's call (one request and its result), and return the outcome.
 
         The outcome may be a request for input, which the client answers with the next round, or a task.
         """
@@ -72,9 +72,10 @@ class CallHandler:
         return self._tasks.relayed(tool, outcome, ctx) if isinstance(outcome, TaskStarted) else outcome
 
     async def run_plain(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run one round of a 2026 client's call: one request and its result. It is a faster `run`, with the same outcome, for some tools.
+        """Run one round of a 2026 client's call (one request and its result), with the same outcome as `run`, but faster.
 
-        The tool must never run as a task of this gateway, and may request input from the client only by its result, not while it runs.
+        Only for a tool that never runs as a task of this gateway, and that requests input from the client only by its result, not while it
+        runs.
         """
         outcome = await tool.call(arguments, ctx)
         if isinstance(outcome, Complete):
@@ -88,7 +89,7 @@ class CallHandler:
         return run
 
     async def run_legacy(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: CloseableCaller) -> ToolOutcome:
-        """Run a 2025 client's call until it is finished, and return the outcome. Requests for input are sent to the client meanwhile.
+        """Run a 2025 client's call until it is finished, and return the outcome. Send the client requests for input while the call runs.
 
         A call that takes long may become a task; the result then tells the client how to follow the task.
         """
@@ -146,7 +147,7 @@ def input_required_to_wire(outcome: InputRequired) -> JsonObject:
 
 
 def is_plain_result(result: JsonMapping) -> bool:
-    """Whether a `tools/call` result can be sent without the MCP SDK's models, which would not change it in any protocol version.
+    """Whether a `tools/call` result can be sent without the MCP SDK's models, because they would not change it in any protocol version.
 
     This is true if the result has only common fields, and content blocks of the types text, image and audio.
     """

@@ -1,9 +1,9 @@
 """`Changes`: notifies 2025 sessions of changed lists and resources, and passes the same changes to the listen streams of 2026 clients.
 
-It does not need the MCP SDK, so that it also notifies sessions on the fast path. The streams (`sdk_path.listen_streams`) are attached when
-the SDK is loaded. Changes of a list within `COALESCE_SECONDS` are sent as one notification, and a client is notified of each list at most
-once per `SPACING_SECONDS`. Clients are always notified of the last change. Each session is notified in a separate task, so a client that
-does not read delays no other client.
+It does not need the MCP SDK, so it also notifies sessions on the fast path, which are served without the SDK. A listen stream
+(`sdk_path.listen_streams`) is the response to `subscriptions/listen`; these streams are attached when the SDK is loaded. Changes of a list
+within `COALESCE_SECONDS` are sent as one notification, and a client is notified of each list at most once per `SPACING_SECONDS`. Clients
+are always notified of the last change. Each session is notified in a separate task, so a client that does not read delays no other client.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ MAX_PENDING_UPDATES = 10_000
 """Maximum number of resource updates that wait to be sent, in total and per client. Further updates are dropped, as MCP allows."""
 
 _LISTENERS = ""
-"""Key of a pending tool-list notification for all 2026 clients together, because their listen streams do not identify the client. For
-a 2025 client the key identifies its session."""
+"""Key of a pending tool-list notification for all 2026 clients together, because a listen stream does not identify its client. The key of a
+notification for a 2025 client identifies the client's session."""
 
 _NOTIFICATIONS: dict[ChangeKind, str] = {
     "tools": "notifications/tools/list_changed",
@@ -50,7 +50,7 @@ _Key = TypeVar("_Key", bound=str)
 
 
 class _Paced(Generic[_Key]):
-    """A rate limiter: a set of keys of pending notifications (such as kinds of lists), each due at most once per `SPACING_SECONDS`."""
+    """A rate limiter for notifications, by a key such as the kind of a list. Each key is due at most once per `SPACING_SECONDS`."""
 
     def __init__(self) -> None:
         self._waiting: set[_Key] = set()
@@ -78,7 +78,7 @@ class Streams(Protocol):
     """Interface of the object that sends changes on the `subscriptions/listen` streams of 2026 clients."""
 
     async def list_changed(self, kind: ChangeKind) -> None:
-        """Send the list-changed notification for lists of `kind` on each stream that subscribed to it."""
+        """Send the list-changed notification for lists of `kind` on each stream that subscribed to this notification."""
         ...
 
     async def resource_updated(self, uri: str) -> None:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DESCRIPTORS_KEPT_BACK = 0.5
-"""Fraction of the process's limit of open files that HTTP connections may not use, because child processes, files and the database do."""
+"""Fraction of the process's limit of open files that is reserved for child processes, files and the database. HTTP connections may use the
+rest."""
 
 
 def connection_limit(settings: HttpSettings, open_files: int | None = None) -> int:
@@ -68,7 +69,7 @@ def _open_files() -> int | None:
 def network_of(host: str | None) -> str | None:
     """Return the key under which the connections of a client with the IP address `host` are counted together.
 
-    It is the address itself for IPv4, and the /64 network for IPv6, because one machine may use all addresses of a /64 network.
+    The key is the address itself for IPv4, and the /64 network for IPv6, because one machine may use all addresses of a /64 network.
     """
     if host is None:
         return None
@@ -111,8 +112,8 @@ class Connections:
     def opened(self, peer: Peer, now: float) -> bool | None:
         """Count the new connection `peer`, and decide whether it is served. At a limit, close a connection that waits for its client.
 
-        Return true if its requests are served, false if it may only be used for health checks and by administrators, and `None` if it is
-        refused. `now` is the event loop's time.
+        Return true if the connection's requests are served, false if only health checks and administrators may use the connection, and
+        `None` if the connection is refused. `now` is the event loop's time.
         """
         if peer.address is None:
             return True
@@ -134,7 +135,7 @@ class Connections:
         return True
 
     def _frees_reserve(self) -> bool:
-        """Close the oldest connection that was opened above a limit and waits for its client, and return true.
+        """Close the oldest of the connections that were opened above a limit and wait for their client. Return true.
 
         Return false if all connections above the limit are busy.
         """
@@ -148,8 +149,8 @@ class Connections:
     def _stays_full(self, group: LongestIdle[Peer], newcomer: Peer, now: float) -> bool:
         """Close the connection of `group` that has waited longest for its client, to make room for the new connection `newcomer`.
 
-        Return false if there is room now. Return true if no connection of `group` waits, or if the closed connection was itself one above
-        the limit, so that closing it made no room.
+        Return false if there is room now. Return true if no connection of `group` waits, or if the closed connection was itself opened
+        above the limit: closing it made no room.
         """
         idle = group.find(now, but=newcomer)
         if idle is None:
@@ -175,7 +176,7 @@ class Connections:
 
         It counts for its caller, or for the network of its client while the caller is unknown (`admission` is `None`). If the caller or
         network exceeds its quota, its oldest incomplete requests are ended. If all incomplete requests together exceed the total quota, the
-        oldest ones of the caller or network with most bytes are ended. The request itself may be ended, too.
+        oldest ones of the caller or network with most bytes are ended. The request on `peer` may be among the ended requests.
         """
         held, quotas = self._incomplete, self._quotas
         owner, is_local = peer.address, is_local_network(peer.address)

@@ -20,8 +20,8 @@ def wants_level(wanted: LogLevel | None, level: str) -> bool:
 class DetachedCaller:
     """Sends the progress and log messages of a call that its client continues with several requests; implements `Caller`.
 
-    `current` is the `Caller` of the request that now waits for the call. It receives the messages. Between two
-    requests `current` is `None`, and messages are dropped.
+    `current` is the `Caller` of the request that now waits for the call's result, and receives the messages. Between two requests `current`
+    is `None`, and messages are dropped.
     """
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ _INFO = {"name", "version", "title", "description"}
 
 
 class KnownClient:
-    """The client of a 2026-07-28 tool call, as it described itself in the call's `_meta`. The description was found to be valid.
+    """The client of a 2026-07-28 tool call, as it described itself in the call's `_meta`. The description is known to be valid.
 
     If a later call on the same connection has the same description, it is not checked again.
     """
@@ -47,7 +47,7 @@ class KnownClient:
     __slots__ = ("envelope", "facts", "spelled")
 
     def __init__(self, meta: JsonMapping, facts: CallFacts) -> None:
-        """`meta` is the `_meta` of a call, which must be valid. `facts` describe the client, for the context of each of its calls."""
+        """`meta` is the valid `_meta` of a call. `facts` describe the client, and go into the context of each call of the client."""
         self.facts = facts
         envelope = {key: meta[key] for key in ENVELOPE_KEYS if key in meta}
         is_small, is_exact = _measured(envelope)
@@ -74,7 +74,7 @@ def is_named(name: str, headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _measured(envelope: JsonMapping) -> tuple[bool, bool]:
-    """Measure an envelope. Return whether it is small enough to store, and whether Python's `==` compares it exactly.
+    """Return whether an envelope (what a 2026 client declares) is small enough to store, and whether Python's `==` compares it exactly.
 
     `==` does not compare numbers and booleans exactly: 1, 1.0 and true are different JSON values, but equal in Python.
     """
@@ -110,8 +110,8 @@ class Envelopes:
     def profile_of(self, meta: JsonMapping) -> ClientProfile | None:
         """Return the profile (protocol version, capabilities, name) of the client that sent a request of protocol version 2026-07-28.
 
-        `meta` is the `_meta` of the request, in which the client declares them. Return `None` if the declaration is invalid, or if it has
-        an unusual form, such as capabilities that only the MCP SDK's models can check, and the SDK is not loaded.
+        `meta` is the request's `_meta`, in which the client declares this profile. Return `None` if the declaration is invalid. Also return
+        `None` if its form is unusual (such as capabilities that only the MCP SDK's models can check) and the SDK is not loaded.
         """
         envelope = {key: meta[key] for key in ENVELOPE_KEYS if key in meta}
         key = repr(envelope)
@@ -131,9 +131,9 @@ class Envelopes:
 
 
 def is_plain_envelope(envelope: JsonMapping) -> bool:
-    """Whether what a 2026-07-28 request declares about its client in `_meta` is valid, as far as can be checked without the MCP SDK.
+    """Check, without the MCP SDK, what a 2026-07-28 request declares about its client in `_meta`. Return whether it is valid.
 
-    Unusual capabilities, which only the SDK's models can check, give false.
+    Return false for unusual capabilities, which only the SDK's models can check.
     """
     if envelope.get(PROTOCOL_VERSION_META_KEY) not in MODERN_PROTOCOL_VERSIONS:
         return False

@@ -52,13 +52,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5.0
-"""Seconds that a stopping server waits for the running steps of durable tasks (calls that continue after a restart).
+"""Seconds that a stopping server waits for running steps that must not run twice, of durable tasks (calls that continue after a restart).
 
-The next start could not repeat a step that was interrupted."""
+If such a step is interrupted, the next start cannot repeat it."""
 
 REVOKED_SECONDS = 2.0
-"""Seconds between two checks for revoked API keys, which end the running calls and tasks of their callers. New requests with a revoked key
-are rejected at once."""
+"""Seconds between two checks for revoked API keys. A check ends the running calls and tasks of callers whose key was revoked. New requests
+with a revoked key are rejected at once."""
 
 AGUI_PATH = "/agui/"
 """URL path below which applications run agents over the AG-UI protocol: `/agui/<agent>`."""
@@ -67,7 +67,7 @@ AGUI_PATH = "/agui/"
 class GatewayServer:
     """The MCP server of a gateway. It is an async context manager, which must be entered before clients are served.
 
-    Leaving it ends all calls that wait for input, and all streams of subscriptions.
+    Leaving the context ends all calls that wait for input, and all subscription streams.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class GatewayServer:
         catalog.subscribe(lambda _: self.describe())
 
     def keep_tasks_in(self, records: Records, settings: TaskSettings, tools: TaskTools) -> None:
-        """Let the server run calls as durable tasks, stored in `records`, which continue after a restart. Call this before it is entered.
+        """Let the server run calls as durable tasks, which are stored in `records` and continue after a restart.
 
-        Clients that do not support tasks follow their tasks by calling the tools in `tools`. Without this call, the server runs no tasks,
-        and only relays tasks of remote servers.
+        Call this before the server is entered. Without this call, the server runs no tasks of its own, and only relays tasks of remote
+        servers. Clients that do not support tasks call the tools in `tools` to follow their tasks.
         """
         self._kept_tasks = (records, settings, tools)
 
@@ -162,7 +162,7 @@ class GatewayServer:
 
     @property
     def has_sdk(self) -> bool:
-        """Whether the MCP server of the SDK was created, which happens when a request first needs the SDK."""
+        """Whether the MCP SDK's server exists. `load_sdk` creates it when a request first needs the SDK."""
         return self._sdk is not None
 
     async def load_sdk(self) -> SdkServer:
@@ -173,9 +173,9 @@ class GatewayServer:
 
     @property
     def mcp(self) -> Server[Any]:
-        """The server object of the MCP SDK, which is created if it does not exist yet.
+        """The MCP SDK's server object. Reading this property creates the object if it does not exist yet.
 
-        Creating it here blocks the event loop while the SDK is imported; `load_sdk` does not block.
+        The creation blocks the event loop while the SDK is imported; `load_sdk` does not block.
         """
         return self._whole().mcp
 

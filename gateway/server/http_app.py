@@ -29,10 +29,10 @@ def build_http_app(
 ) -> KeyGate:
     """Compose the ASGI application that serves a gateway over HTTP at `host` and `port`.
 
-    A request passes authentication, then `HttpDispatch`, which answers requests without the MCP SDK, then the SDK path, until one of them
-    answers it. If `server.http.directPath` is `off`, the SDK path answers all. The application must receive ASGI lifespan events, which
-    start and end 2025 sessions. `routes` returns the Starlette routes of other packages; it is called when a request first needs the SDK
-    path. `probes` provides the content of the responses to `/ready` and `/health`.
+    After authentication, a request reaches `HttpDispatch`, which answers requests that do not need the MCP SDK, and passes all others to
+    the SDK path. If `server.http.directPath` is `off`, the SDK path answers every request. The application must receive ASGI lifespan
+    events, which start and end 2025 sessions. `routes` returns the Starlette routes of other packages; it is called when a request first
+    needs the SDK path. `probes` provides the content of the responses to `/ready` and `/health`.
 
     Raises:
         ConfigError: `host` is not a loopback address, and there is no API key.

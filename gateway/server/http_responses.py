@@ -66,7 +66,7 @@ def _response(body: bytes, status: int, headers: Mapping[str, str]) -> ASGIApp:
 def insufficient_scope(wanted: str, verdict: Reject) -> tuple[JsonObject, dict[str, str]]:
     """Return the JSON content and the headers of a 403 response to a caller whose API key lacks the scope `wanted` (RFC 6750, 3.1).
 
-    `verdict` is the rejection, whose reason is the message.
+    `verdict` is the rejection; its reason becomes the message in the content.
     """
     challenge = f'Bearer realm="moongate", error="insufficient_scope", scope="{wanted}"'
     return {"error": "insufficient_scope", "message": verdict.reason}, {"WWW-Authenticate": challenge}

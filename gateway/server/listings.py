@@ -1,6 +1,6 @@
 """`Listings`: builds the result pages of `tools/list`, `resources/list`, `resources/templates/list` and `prompts/list`.
 
-Requests that are answered with and without the MCP SDK use it. A cursor names the last entry of the previous page, so paging survives
+The fast path (without the MCP SDK) and the SDK path both use it. A cursor names the last entry of the previous page, so paging survives
 changes of earlier entries. The first listing of a process waits, with a deadline, for sources that are still starting.
 """
 
@@ -35,7 +35,7 @@ LISTINGS: Mapping[str, Listed] = {
     "resources/templates/list": "templates",
     "prompts/list": "prompts",
 }
-"""The MCP methods of listing requests, with the kind of entries (tools, resources, …) that each method lists."""
+"""MCP method of a listing request → the kind of entries (tools, resources, …) that the method lists."""
 
 WIRE_KEY: Mapping[Listed, str] = {
     "tools": "tools",
@@ -43,7 +43,7 @@ WIRE_KEY: Mapping[Listed, str] = {
     "templates": "resourceTemplates",
     "prompts": "prompts",
 }
-"""The key in the result of a listing request whose value is the list of entries, by kind of entries (tools, resources, …)."""
+"""Kind of entries (tools, resources, …) → the key in the result of a listing request whose value is the list of these entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,12 @@ class ListingRequest:
 
     principal: Principal
     scope: str
-    """Key under which `catalog.disclosure` stores which on-demand tools the client has loaded; other on-demand tools are not listed."""
+    """Key under which `catalog.disclosure` stores the on-demand tools that the client has loaded. The listing leaves out all other
+    on-demand tools."""
     is_modern: bool
     via: tuple[str, ...] = ()
-    """Ids of the gateways through which the request came. A listing for another gateway names the originating gateways of its entries."""
+    """Ids of the gateways through which the request came. In a listing for another gateway, each entry names the gateways that it came
+    through."""
     cursor: str | None = None
 
 
@@ -81,9 +83,9 @@ class Listings:
         return self._page(request, WIRE_KEY[kind], "name", entries)
 
     def is_loop(self, via: Sequence[str]) -> bool:
-        """Whether a listing request came through this gateway before. `via` has the ids of the gateways that it came through.
+        """Whether a listing request already passed this gateway. `via` has the ids of the gateways that the request passed.
 
-        For such a request `page` returns an empty page, because two gateways that wait for each other's listings would deadlock.
+        If it did, `page` returns an empty page, because two gateways that wait for each other's listings would deadlock.
         """
         return self._own_id in via
 

@@ -1,6 +1,6 @@
 """Checks the `Host` and `Origin` headers of requests, so that web pages cannot use a gateway on this machine by DNS rebinding.
 
-The decisions are the same as those of the MCP SDK's `TransportSecurityMiddleware`, without importing the SDK; a test compares the two.
+The module decides in the same way as the MCP SDK's `TransportSecurityMiddleware` but does not import the SDK; a test compares the two.
 """
 
 from __future__ import annotations

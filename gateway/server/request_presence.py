@@ -1,10 +1,10 @@
 """`RequestPresence`: ends a request of a 2025 HTTP session if its client is lost while the request needs the client.
 
 In a 2025 session a closed stream does not cancel its request: the client may open the stream again with `Last-Event-ID` (2025-11-25,
-Transports). But a request that waits for a person's answer needs a stream to ask the client; without it, the call would occupy its
-concurrency slot until the question expires. A call also needs its client if it keeps other clients waiting, at a server that serves one
-client at a time. `resumable_sessions` reports the open streams, and calls report when they need the client (`CallContext.presence`). Over
-stdio, and for 2026 requests, this module is not needed: the end of the connection ends the call.
+Transports). But a request that waits for a person's answer needs a stream to ask the client; without a stream, the call would occupy its
+concurrency slot until the question expires. A call also needs its client if other clients wait for the call's end, because the remote
+server serves one client at a time. `resumable_sessions` reports the open streams, and calls report when they need the client
+(`CallContext.presence`). Over stdio, and for 2026 requests, this module is not needed: the end of the connection ends the call.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ reachable."""
 class RequestPresence:
     """Tracks whether the client of one request in a 2025 HTTP session is reachable; implements `Presence`.
 
-    While `need` was called more often than `release`, the request needs its client. The request is ended if it needs its client, and the
-    client has had no stream open for `RESUME_SECONDS`.
+    The request needs its client while `need` was called more often than `release`. A request that needs its client is ended if the client
+    has had no stream open for `RESUME_SECONDS`.
     """
 
     def __init__(self, running: MutableMapping[str, RequestPresence]) -> None:
@@ -48,7 +48,7 @@ class RequestPresence:
     def stream(self) -> Generator[None, None, None]:
         """Count an open stream on which the client receives messages of the request, while this context is entered.
 
-        It is the response to the request's POST, or to a GET that resumes this response.
+        The stream is the response to the request's POST, or to a GET that resumes this response.
         """
         self._streams += 1
         self._update()
@@ -78,7 +78,10 @@ class RequestPresence:
 
     @property
     def is_here(self) -> bool:
-        """Whether the client has a stream open for the request. Also true after the request has ended, because a task needs no client."""
+        """Whether the client has a stream open for the request.
+
+        Also true after the request has ended, because a task that continues the request's call needs no client.
+        """
         return self._streams > 0 or self._scope is None
 
     async def here(self) -> None:
@@ -98,7 +101,7 @@ class RequestPresence:
 
     @asynccontextmanager
     async def waiting(self) -> AsyncGenerator[None, None]:
-        """Enter this context around a wait for a person or a queue: if the client is lost meanwhile, the request is ended."""
+        """Enter this context around a wait for a person or a queue: if the client is lost during the wait, the request is ended."""
         self.need()
         try:
             yield

@@ -1,9 +1,10 @@
 """`SessionTable`: limits the open 2025 sessions over HTTP, and ends an idle session to make room for a new session.
 
 It contains the sessions that are served with the MCP SDK (on the SDK path) and without it (on the fast path). If a caller has reached its
-own limit, the caller's session that has been idle longest is ended. If all callers together have reached the total limit, a session of the
-caller with the most sessions is ended, unless the caller of the new session has as many. A session with a call in progress or an open
-stream is not idle. The client of an ended session receives 404 and opens a new session (2025-11-25, Transports, Session Management).
+own limit, the caller's session that has been idle longest is ended. If all callers together have reached the total limit, an idle session
+of the caller with the most sessions is ended. If no other caller has more sessions than the new session's caller, that caller loses a
+session. A session with a call in progress or an open stream is not idle. The client of an ended session receives 404 and opens a new
+session (2025-11-25, Transports, Session Management).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class SessionTable:
         return len(self._entries)
 
     def admit(self, usage: Usage) -> Refusal | None:
-        """Make room for a new session of the caller with the counts `usage`. Return a refusal if this is not possible, else `None`.
+        """Make room for a new session of the caller whose sessions `usage` counts. Return a refusal if this is not possible, else `None`.
 
         If a limit of sessions is reached, an idle session is ended; if no session is idle, the new session is refused.
         """
@@ -67,7 +68,7 @@ class SessionTable:
         return None
 
     def opened(self, usage: Usage, session: TrackedSession) -> None:
-        """Add a new session of the caller with the counts `usage`.
+        """Add a new session of the caller whose sessions `usage` counts.
 
         A session that the MCP SDK has taken over from the fast path replaces the earlier entry with the same `Mcp-Session-Id`.
         """
@@ -81,7 +82,7 @@ class SessionTable:
         usage.hold_session(1)
 
     def closed(self, session: TrackedSession, reason: Reason) -> None:
-        """Remove a session that ended, and log the reason. Do nothing if the MCP SDK has taken over the session, with its own entry."""
+        """Remove a session that ended, and log the reason. Do nothing if an entry of the MCP SDK has replaced the session's entry."""
         entry = self._entries.get(session.wire_id)
         if entry is not None and entry[1] is session:
             self._forget(session.wire_id)
@@ -99,7 +100,7 @@ class SessionTable:
     def _idle_for(self, usage: Usage, reached: QuotaReached) -> TrackedSession | None:
         """Return the idle session to end so that a new session does not exceed the quota `reached`; `None` if no session is idle.
 
-        `usage` has the counts of the new session's caller.
+        `usage` counts the sessions of the new session's caller.
         """
         now, own = time.monotonic(), self._by_caller.get(usage)
         if not reached.is_own_share:

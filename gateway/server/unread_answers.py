@@ -1,12 +1,12 @@
-"""`UnreadAnswers`: limits, per caller and in total, the bytes of HTTP responses that clients have not read yet. `HeldBytes` counts bytes.
+"""`UnreadAnswers`: limits, per caller and in total, the bytes of HTTP responses that clients have not read yet. `HeldBytes` counts them.
 
-`wire.http1_exchange` reports a response only if its socket does not accept the whole response at once. `server.usage` refuses further calls
-of a caller that has reached its quota; calls in flight at that time may still respond. At more than `policy.quotas.UNREAD_EXCESS` times a
-quota, the connection whose response has been unread longest is closed.
+`wire.http1_exchange` reports a response to this module only if the socket does not accept the whole response at once. `server.usage`
+refuses further calls of a caller that has reached its quota; calls in flight at that time may still respond. At more than
+`policy.quotas.UNREAD_EXCESS` times a quota, the connection whose response has been unread longest is closed.
 
-Decided: close the connection, because the tool has run and its result is in memory, so that nothing else frees the memory. Instead of:
-keeping the call's concurrency slot occupied until its response is read, which bounds the number of unread responses but not their bytes.
-Revisit when: responses are streamed from the server to the client.
+Decided: close the connection, because the tool has run, its result is in memory, and only closing frees this memory. Instead of: keeping
+the call's concurrency slot occupied until its response is read, which bounds the number of unread responses but not their bytes. Revisit
+when: responses are streamed from the server to the client.
 """
 
 from __future__ import annotations
@@ -110,8 +110,9 @@ class UnreadAnswers:
     def hold(self, connection: UnreadConnection, exchange: Exchange[Head], size: int) -> bool:
         """Set the number of unread response bytes of a connection to `size`.
 
-        They count for the caller of the request in `exchange`, or of an earlier response that is still unread. Return false if they do not
-        count, because the request was rejected or was for a page that needs no API key. Connections are closed if a quota is far exceeded.
+        The bytes count for the caller of an earlier response that is still unread, or else for the caller of the request in `exchange`.
+        Return false if the request has no caller, because it was rejected or was for a page that needs no API key: its bytes are not
+        counted. If a quota is far exceeded, close connections.
         """
         caller = _caller_of(exchange)
         if caller is None:

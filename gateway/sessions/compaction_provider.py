@@ -73,7 +73,7 @@ class RunCompaction:
 
 
 class CompactionProvider(ContextProvider):
-    """Context provider that compacts an agent's history: before a run the loaded messages, after it the messages in the session's state.
+    """Context provider that compacts the loaded messages before a run of an agent, and the messages in the session's state after the run.
 
     `before_strategy` is applied before the run, `after_strategy` after it. Add this provider after the history provider. Stored messages
     that a strategy excludes are only marked; a history provider with `skip_excluded` does not load them again.

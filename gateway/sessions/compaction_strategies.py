@@ -118,7 +118,7 @@ class SelectiveToolCallCompactionStrategy:
 
 
 class ToolResultCompactionStrategy:
-    """Compaction strategy: replaces tool calls and their results by a line of text each, except the newest `keep_last_tool_call_groups`."""
+    """Compaction strategy: replaces each tool call and its results by one line of text, except the newest `keep_last_tool_call_groups`."""
 
     def __init__(self, *, keep_last_tool_call_groups: int = 1) -> None:
         self.keep_last_tool_call_groups = _not_negative(keep_last_tool_call_groups)
@@ -142,7 +142,7 @@ class SummarizationStrategy:
     """
 
     def __init__(self, *, client: SummaryClient, target_count: int = 4, threshold: int | None = 2, prompt: str | None = None) -> None:
-        """Store the settings. `client` calls the model that summarises, and `prompt` replaces its instructions.
+        """Store the settings. `client` calls the model that summarises; `prompt` replaces the default instructions for this model.
 
         About `target_count` messages stay unchanged (system messages not counted), because a group of messages is never split.
         """
@@ -187,7 +187,7 @@ class SummarizationStrategy:
 class TokenBudgetComposedStrategy:
     """Compaction strategy: runs other strategies in order until the conversation has at most `token_budget` tokens.
 
-    If they do not suffice, excludes the oldest groups of messages.
+    If these strategies do not suffice, it excludes the oldest groups of messages.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """`FileHistoryProvider`: stores conversations with agents as JSON Lines, with one file per session and one message per line.
 
-The files are plain text and contain full messages, so choose the folder accordingly. File names are those of agent-framework, so that its
-folders can be used.
+The files are plain text and contain full messages, so choose a folder whose readers may see these messages. File names are those of
+agent-framework, so that folders with conversations of agent-framework can be used.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class HistoryProvider(ContextProvider):
         context.extend_messages(self, await self.load(context.session_id, state))
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Store the messages of the run that the constructor arguments select: other providers' messages, the input, and the response."""
+        """Store those messages of the run that the constructor's arguments select: other providers' messages, the input, the response."""
         new: list[Message] = []
         if self.store_context_messages:
             new += context.get_messages(sources=self.store_context_from, exclude_sources={self.source_id})
@@ -142,5 +142,5 @@ class InMemoryHistoryProvider(HistoryProvider):
 
 
 def included(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages that compaction has not excluded, which the model sees."""
+    """Return the messages that the model sees: those that compaction has not excluded."""
     return [message for message in messages if not message.additional_properties.get(EXCLUDED_KEY)]

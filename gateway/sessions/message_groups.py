@@ -1,7 +1,7 @@
 """Divides conversations into groups of messages, which compaction excludes together, and annotates the messages with their groups.
 
 A group is a system message, a user message, an assistant's text, or a tool call with its reasoning, results and approvals. Providers of
-models reject a conversation with a call without a result or a result without a call, so a group is never split. The annotations are stored
+models reject a conversation in which a call has no result, or a result has no call, so a group is never split. The annotations are stored
 in `Message.additional_properties` under agent-framework's keys, and are never sent to a model.
 """
 
@@ -83,8 +83,8 @@ def annotate_message_groups(
 
     A group is the messages that compaction must exclude together, such as a tool call and its result.
 
-    Returns the ids of the groups in order. Messages without an id receive one. The tokens of a message are counted once, or again with
-    `force_reannotate`. `from_index` is ignored; it exists for compatibility with agent-framework.
+    Returns the ids of the groups in order. Messages without an id receive one. The tokens of each message are counted only once, unless
+    `force_reannotate` is true. `from_index` is ignored; it exists for compatibility with agent-framework.
     """
     groups = _group(messages)
     for index, group in enumerate(groups):
@@ -113,7 +113,7 @@ def groups_of(messages: list[Message], tokenizer: TokenizerProtocol | None = Non
 
 
 def newest_group(groups: Sequence[MessageGroup]) -> MessageGroup | None:
-    """Return the last group of messages that is neither excluded nor a system message; `None` if every group is.
+    """Return the last group of messages that is neither excluded nor a system message; `None` if there is no such group.
 
     Compaction never excludes this group, so that the model has input.
     """
@@ -121,7 +121,7 @@ def newest_group(groups: Sequence[MessageGroup]) -> MessageGroup | None:
 
 
 def included_messages(messages: list[Message]) -> list[Message]:
-    """Return the messages of a conversation that compaction has not excluded, which the model sees."""
+    """Return the messages of a conversation that the model sees: those that compaction has not excluded."""
     return included(messages)
 
 
@@ -132,9 +132,10 @@ def included_token_count(messages: list[Message]) -> int:
 
 
 def annotation_of(message: Message) -> JsonMapping:
-    """Return what is known about the group of a message: the value of its annotation `GROUP_ANNOTATION_KEY`; empty without annotation.
+    """Return the description of a message's group: the value of the annotation `GROUP_ANNOTATION_KEY`; empty without this annotation.
 
-    A group is the messages that compaction must exclude together, such as a tool call and its result. Its id and kind are in the value.
+    A group is the messages that compaction must exclude together, such as a tool call and its result. The description has the group's id
+    and kind.
     """
     found = message.additional_properties.get(GROUP_ANNOTATION_KEY)
     return cast("JsonMapping", found) if isinstance(found, Mapping) else {}

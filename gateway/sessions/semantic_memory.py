@@ -89,9 +89,9 @@ class SemanticMemoryProvider(ContextProvider):
         self._database: OpensDatabase = LazyDatabase(url) if url is None or isinstance(url, str | Path) else url
 
     async def remember(self, texts: Sequence[str], *, owner: str | None = None, fields: Mapping[str, object] | None = None) -> None:
-        """Store texts with their embeddings as memories of `owner` (default: the provider's owner). `recall` returns them with `fields`.
+        """Store texts with their embeddings as memories of `owner` (default: the provider's owner).
 
-        Raises `ModelError`, `StorageError`.
+        `recall` returns each text with `fields`. Raises `ModelError`, `StorageError`.
         """
         cut = [text.strip()[:MAX_TEXT_CHARS] for text in texts if text.strip()]
         if cut:
@@ -163,7 +163,10 @@ class SemanticMemoryProvider(ContextProvider):
 
 
 async def _through_gate(step: Tool, arguments: JsonObject, call: CallContext) -> str:
-    """Call a step of the run and return its text; in a gateway, under the policy of the agent. Raises `ToolFailed` if policy refuses it."""
+    """Call the tool `step` for a run and return the text of its result. In a gateway, the agent's policy applies to the call.
+
+    Raises `ToolFailed` if the call fails, or if policy refuses it.
+    """
     guard = guard_in(call)
     outcome = await drive(step if guard is None else guard.step(step), arguments, call.child())
     if not isinstance(outcome, Complete) or outcome.is_error:

@@ -24,7 +24,7 @@ Registered = TypeVar("Registered", bound=type)
 def register_state_type(cls: Registered) -> Registered:
     """Class decorator: register a class whose objects may be in a session's state, so that `AgentSession.from_dict` can restore them.
 
-    Supported are classes with `to_dict` and `from_dict`, and pydantic models. The `type` in the JSON form of an object is the class name in
+    The class must have `to_dict` and `from_dict`, or be a pydantic model. The `type` in the JSON form of an object is the class name in
     lower case, or the result of the class method `_get_type_identifier`.
     """
     _STATE_TYPES[_identifier(cls)] = cls
@@ -84,7 +84,7 @@ class SupportsAgentRun(Protocol):
     def run(
         self, messages: str | Message | Sequence[str | Message], *, stream: bool = False, session: AgentSession | None = None
     ) -> Awaitable[AgentResponse] | ResponseStream[AgentResponseUpdate, AgentResponse]:
-        """Run the agent with `messages` as input. Await the return value for the response, or, with `stream`, iterate over its updates."""
+        """Run the agent with `messages` as input. Await the return value for the response. With `stream`, iterate over it for updates."""
         ...
 
     def create_session(self, *, session_id: str | None = None) -> AgentSession:

@@ -34,11 +34,12 @@ CONTEXT_SOURCE_KEY = "context_source"
 
 
 PRINCIPAL_KEY = "dev.moongate/principal"
-"""Key in the `metadata` of a run. Its value is the id of the principal for which the agent runs; `local` in a Python program."""
+"""Key in the `metadata` of a run. Its value is the id of the principal for which the agent runs; `local` if a Python program runs the agent
+without a gateway."""
 
 
 class HasSourceId(Protocol):
-    """Protocol of an object that adds data to a run and has an id, the attribute `source_id`, such as a context provider."""
+    """Protocol of an object (such as a context provider) that adds data to a run. Its attribute `source_id` is its id."""
 
     source_id: str
 
@@ -81,7 +82,7 @@ class SessionContext:
 
     @property
     def response(self) -> AgentResponse | None:
-        """The response of the run, read-only; `None` until the run has ended, before `after_run` is called."""
+        """The response of the run, read-only. It is `None` until the run has ended, and is set before `after_run` is called."""
         return self._response
 
     def finish(self, response: AgentResponse) -> None:
@@ -123,7 +124,8 @@ class SessionContext:
 
         Raises:
             TypeError: An object is not middleware.
-            MiddlewareException: An object is agent middleware, which cannot be added because the run has started, or of unknown kind.
+            MiddlewareException: An object is agent middleware, which cannot be added after the run has started, or is middleware of an
+                unknown kind.
         """
         items = list(cast("Sequence[object]", middleware)) if isinstance(middleware, Sequence) else [middleware]
         if isinstance(middleware, str | bytes) or not all(callable(i) or callable(getattr(i, "process", None)) for i in items):
@@ -172,7 +174,7 @@ class ContextProvider:
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The folders to which this provider writes data of a model; empty by default.
+        """The folders to which this provider writes data that comes from a model; empty by default.
 
         A gateway rejects folders that contain code or configuration that the gateway runs.
         """
@@ -205,15 +207,15 @@ async def call_run_hook(provider: ContextProvider, name: RunHook, agent: object,
 async def call_hook(provider: object, name: str, *args: Any, **values: Any) -> Any:
     """Call the async method `name` of a context provider and return its result; return `None` if the provider does not have the method.
 
-    Only those `values` are passed for which the method has parameters, because providers written for earlier versions of agent-framework
-    define some methods with fewer parameters.
+    A value in `values` is passed only if the method has a parameter for it, because providers written for earlier versions of
+    agent-framework define some methods with fewer parameters.
     """
     method = getattr(provider, name, None)
     return None if method is None else await call_declared(method, *args, **values)
 
 
 async def call_declared(function: Callable[..., Any], /, *args: Any, **values: Any) -> Any:
-    """Call a sync or async function with `args` and with those `values` for which it has parameters; return its result."""
+    """Call a sync or async function with `args`, and with each value in `values` that it has a parameter for; return its result."""
     parameters = inspect.signature(function).parameters
     found: object = function(*args, **{key: value for key, value in values.items() if accepts(parameters, key)})
     return await found if inspect.isawaitable(found) else found

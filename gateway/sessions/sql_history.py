@@ -73,7 +73,7 @@ class SqlHistoryProvider(HistoryProvider):
 
 
 def _key(session_id: str | None) -> str:
-    """Return the session id under which messages are stored: `default` for `None`, and with characters escaped that databases reject."""
+    """Return the session id under which messages are stored: `default` for `None`. Characters that databases reject are escaped."""
     return (session_id or "default").encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 

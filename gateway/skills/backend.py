@@ -21,7 +21,7 @@ class SkillBackend(ABC):
     """A provider of skills that are not in folders."""
 
     id: ClassVar[str]
-    """Id of the backend, with which the `Skill.key` of its skills begins.
+    """Id of the backend: the first part of the `Skill.key` of each of its skills.
 
     It must not be the path of a folder with skills, because the keys of skills in folders begin with that path.
     """
@@ -41,8 +41,8 @@ class SkillBackend(ABC):
     async def refresh(self) -> None:  # noqa: B027
         """Check whether the backend's skills have changed, and update `skills`. If the check fails, `skills` stays unchanged.
 
-        The skill library calls this as often as it checks skill folders. By default it does nothing, for a backend that learns of changes
-        in another way.
+        The skill library calls this as often as it checks skill folders. The default implementation does nothing, which suits a backend
+        that learns of changes in another way.
         """
 
     async def ready(self) -> None:  # noqa: B027
@@ -69,7 +69,7 @@ class SkillBackend(ABC):
         """
 
     def locate(self, skill: Skill, path: str) -> tuple[str, str]:
-        """Return the id of the source that publishes a skill's file, and the file's URI at that source. By default, this is the gateway.
+        """Return the id of the source that publishes a skill's file, and the file's URI at that source. The default source is the gateway.
 
         The scopes of an API key, which limit what the key may read, are checked against both values.
 
@@ -82,7 +82,7 @@ class SkillBackend(ABC):
         """Call one of the skill's `functions` (scripts that are Python functions) and return its result as text.
 
         Raises:
-            NotFound: The skill has no such function. By default, no skill of a backend has any.
+            NotFound: The skill has no such function. The default implementation always raises this.
             SkillError: The arguments do not fit the function.
             ToolFailed: The function fails.
         """

@@ -167,7 +167,7 @@ class CodeSkills(SkillBackend):
         return file, data
 
     async def run(self, skill: ServedSkill, function: str, args: JsonValue, ctx: CallContext) -> str:
-        """Call a script of the skill, which is a Python function, and return its result as text.
+        """Call a script (a Python function) of the skill, and return its result as text.
 
         Raises:
             NotFound: The skill has no such script.
@@ -284,7 +284,8 @@ def _to_bytes(value: object) -> bytes:
 def _skills_in(value: object) -> list[Skill | SkillsSource]:
     """Return the skills and skill sources in a Python value; empty if it has none.
 
-    A skill or skill source is returned itself. For a skill class, a new instance is returned; for a list, what its items yield.
+    A skill or skill source is returned itself. For a skill class, a new instance is returned; for a list, the skills and skill sources in
+    its items.
 
     Raises:
         ConfigError: Creating an instance of the skill class fails.
@@ -302,7 +303,7 @@ def _skills_in(value: object) -> list[Skill | SkillsSource]:
 
 
 def _own_values(module: ModuleType) -> list[object]:
-    """Return the values of a module's variables, among which skills are searched, without classes that the module imports."""
+    """Return the values of a module's variables, which are searched for skills. Classes that the module imports are left out."""
     return [v for v in vars(module).values() if not isclass(v) or v.__module__ == module.__name__]
 
 

@@ -41,7 +41,7 @@ MAX_SEARCH_FOLDERS = 20_000
 
 
 class Changed(Exception):
-    """Raised if a file can no longer be read as it was listed. Internal to the package `skills`: its callers list the skill again."""
+    """Raised if a file can no longer be read as it was listed. It is handled inside the package `skills`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,9 @@ def find_skills(
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each skill folder below `root` as `(root, segments)`, in path order. Folders inside a skill are not searched.
 
-    A skill folder has a `SKILL.md`. `roots` are the real paths of all configured folders. For a symbolic link to a skill folder, the
-    link's target is yielded, with the one of `roots` that contains the target. If none does, the link is skipped and added to `problems`.
+    A skill folder has a `SKILL.md`. `roots` are the real paths of all configured folders. For a symbolic link to a skill folder, the link's
+    target is yielded, with the one of `roots` that contains the target. If no configured folder contains the target, the link is skipped
+    and added to `problems`.
     """
     stack: list[tuple[str, ...]] = [()]
     looked = 0

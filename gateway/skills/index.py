@@ -197,9 +197,9 @@ def _assemble(folders: Mapping[Key, SkillFolder], trouble: Sequence[SkillReport]
 def with_more(index: SkillIndex, more: Sequence[Skill], keeps: Callable[[str], bool] | None) -> SkillIndex:
     """Return a copy of `index`, the index of skills in folders, with the skills of other providers (`more`) added.
 
-    The gateway's own skills (not those of remote servers) for whose id `keeps` returns false are removed. If two skills have the same id,
-    the skill of a folder keeps the id. A skill that is a Python object gets a prefix (`code/<name>`). A skill of a remote server is left
-    out and logged, because its URIs belong to that server.
+    A skill of the gateway (not of a remote server) is removed if `keeps` returns false for its id. If two skills have the same id, the
+    skill in a folder keeps the id. The other skill gets a prefix (`code/<name>`) if it is a Python object. If it is a remote server's
+    skill, it is left out and logged, because its URIs belong to that server.
     """
     if not more and keeps is None:
         return index

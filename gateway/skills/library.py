@@ -63,9 +63,9 @@ class SkillLibrary:
         """Store the settings. Nothing is read before `refresh`.
 
         `strict` refuses skills with warnings. Folders are checked again after `refresh_seconds`; with 0, every use reads the folders on
-        disk. `keeps` returns for the id of one of the gateway's own skills (not of a remote server) whether the skill is served. `signed`
-        has a rule for each root folder whose skills must be signed. The index is cached in `state_folder`, except with `signed`: signatures
-        are checked at every start.
+        disk. `keeps` receives the id of one of the gateway's own skills (not of a remote server), and returns whether the skill is served.
+        `signed` has a rule for each root folder whose skills must be signed. The index is cached in `state_folder`, except with `signed`:
+        signatures are checked at every start.
         """
         self._roots = tuple(str(path) for path in paths)
         self._strict = strict

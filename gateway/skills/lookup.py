@@ -102,9 +102,9 @@ def skills_of_file(index: SkillIndex, names: Sequence[str]) -> list[Skill]:
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return the question whether up to three of the names in `known` are meant by `name`; the text `otherwise` if none is similar.
+    """Return the question "Did you mean …?" with up to three names in `known` that are similar to `name`; else the text `otherwise`.
 
-    Error messages end with it.
+    Error messages end with the returned text.
     """
     folded = {k.casefold(): k for k in known}
     wanted = name.strip().casefold()[:200]

@@ -66,10 +66,10 @@ def verdict_of(diagnostics: Iterable[Diagnostic], *, strict: bool = False) -> Ve
 
 @dataclass(frozen=True, slots=True)
 class SkillReport:
-    """Report about one skill: whether it was accepted or rejected, and the diagnostics that say why.
+    """Report about one skill: whether it was accepted or rejected, and the diagnostics with the reasons.
 
-    A report may also be about a folder searched for skills, a path or a Python object from which no skill can be read; its `name` is then
-    empty.
+    A report may also be about something from which no skill can be read: a folder searched for skills, a path or a Python object. The
+    report's `name` is then empty.
     """
 
     path: str
@@ -113,8 +113,8 @@ class SkillDocument:
     body_start: int = 0
     """Offset in `text`, in characters, at which the Markdown after the frontmatter begins."""
     conformant: bool = False
-    """Whether `skills/list` may list the skill: valid YAML, a legal name, no control characters, and only values that can be sent as
-    JSON."""
+    """Whether `skills/list` may list the skill: its frontmatter is valid YAML with a legal name and only values that can be sent as JSON,
+    and its text has no control characters."""
     diagnostics: tuple[Diagnostic, ...] = ()
 
     @property
@@ -207,7 +207,7 @@ class Skill:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the skill's entry says `dynamic` instead of listing the files, so that files may exist that `files` does not have."""
+        """Whether the skill's entry has `dynamic` instead of a list of files. The skill may then have files that are not in `files`."""
         return self.entry.get("resources") == "dynamic"
 
     @property

@@ -42,9 +42,10 @@ EXECUTABLE_KEYS = frozenset({"hooks", "model", "context", "agent", "shell", "all
 """Frontmatter fields with which some hosts run commands or widen permissions. The gateway treats them as data."""
 
 TOOLS_ONLY = " Served by tools only"
-"""Start of the last sentence in a diagnostic's message, if `skills/list` leaves out the skill because of the reported problem.
+"""Start of the last sentence in the message of a diagnostic about a problem for which `skills/list` leaves out the skill.
 
-The tools for skills still serve the skill. `SkillFrontmatter` removes the sentence, because it does not apply to skills in programs."""
+The skill tools still serve the skill. `SkillFrontmatter` removes the sentence, because it does not apply to a skill that a Python program
+creates."""
 
 _CONTROLS_TEXT = f"The text has control characters; remove them.{TOOLS_ONLY}."
 _COMMAND = re.compile(r"!`[^`\n]+`")
@@ -184,8 +185,8 @@ def _check_file(text: str, size: int, file_name: str, parts: Frontmatter) -> lis
 def check_fields(frontmatter: JsonMapping, directory: str, header: str = "") -> list[Diagnostic]:
     """Check the fields of a frontmatter by the Agent Skills specification, and return a diagnostic for each problem.
 
-    `directory` is the name of the skill's folder. `header` is the text of the frontmatter, in which the line numbers of the diagnostics are
-    found.
+    `directory` is the name of the skill's folder. `header` is the text of the frontmatter; the diagnostics' line numbers are determined
+    from it.
     """
     found = _check_name(frontmatter, directory, header)
     return [*found, *_check_description(frontmatter, header), *_check_optional(frontmatter, header)]

@@ -1,7 +1,7 @@
-"""Converts what a remote MCP server lists to skills of the index: entries of `skills/list` (SEP-2640) and `SKILL.md` resources.
+"""Converts a remote MCP server's entries of `skills/list` (SEP-2640) and `SKILL.md` resources to skills for the skill index.
 
 The catalog's `RemoteSkills`, `library` and `objects.mcp_source` use this module. It sends no requests itself; its callers pass functions
-that do. `policy.skill_policy` decides which entries are valid.
+that send them. `policy.skill_policy` decides which entries are valid.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from gateway.skills.model import MANIFEST, MAX_SKILL_BYTES, Skill, SkillDocument
 from gateway.skills.parser import parse_skill
 
 INDEX_URI = "skill://index.json"
-"""URI of the resource in which a server lists its skills by the draft of SEP-2640. Microsoft's agent framework reads no other list."""
+"""URI of the resource in which a server lists its skills according to the draft of SEP-2640. Microsoft's agent framework reads only this
+list."""
 
 MAX_SKILLS = 10_000
 """Maximum number of skills of one remote server that are listed and served; the server's further skills are ignored."""

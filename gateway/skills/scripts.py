@@ -118,7 +118,7 @@ class ScriptRunner:
     async def run(self, skill: Skill, path: str, args: JsonValue, files: Mapping[str, bytes], *, caller: str) -> FinishedJob:
         """Run the script `path` of a skill in the sandbox, in a copy of `files`, and return its output.
 
-        `files` has the content of all files of the skill, with the listed digests. `caller` is the id of the principal.
+        `files` has the content of all files of the skill, with the digests that `skill` lists. `caller` is the id of the principal.
 
         Raises:
             SkillError: The script is not granted, its arguments are wrong, or the interpreter or the sandbox is missing.

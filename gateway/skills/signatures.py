@@ -29,8 +29,8 @@ INSTALL = "install it with `pip install 'moongate[signatures]'`"
 def rule_for(folder: str, signed: Mapping[str, SignatureRule]) -> SignatureRule | None:
     """Return the signature rule for the skill folder `folder`, or `None` if its signature is not required.
 
-    `signed` maps folders that are searched for skills to rules. If several of these contain `folder`, the rule of the innermost is
-    returned.
+    `signed` maps folders that are searched for skills to rules. If several of these folders contain `folder`, the rule of the innermost
+    folder is returned.
     """
     around = [root for root in signed if segments_below(root, folder) is not None]
     return signed[max(around, key=len)] if around else None
@@ -75,7 +75,7 @@ def _with_rule(config: Any, rule: SignatureRule) -> Any:
 
 
 def _unreadable(signature: bytes, rule: SignatureRule) -> str:
-    """Return the reason why a signature file cannot be used; empty if it can."""
+    """Return the reason why a signature file cannot be used; empty if it can be used."""
     if len(signature) > MAX_SIGNATURE_BYTES:
         return f"{rule.file!r} is larger than {MAX_SIGNATURE_BYTES} bytes."
     try:

@@ -164,8 +164,8 @@ class LoadSkill:
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
         """Return the tool's description for one caller, with a list of skills.
 
-        These are the skills in `named` or, if `named` is empty, the skills that the caller may read: `scopes` are the scopes of the
-        caller's API key, and `None` allows all skills.
+        The list has the skills in `named` or, if `named` is empty, the skills that the caller may read. `scopes` are the scopes of the
+        caller's API key; `None` allows all skills.
         """
         if named:
             skills = skills_named(self._index, named)

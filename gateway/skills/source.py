@@ -166,7 +166,7 @@ class SkillSource:
         return [skill.document.frontmatter.get("allowed-tools") for skill in skills_of_file(self.index, names)]
 
     async def tools(self) -> Sequence[Tool]:
-        """Return the tools for skills; `run_skill_script` only if scripts can run. Empty if models may not see any skill."""
+        """Return the tools for skills, with `run_skill_script` only if scripts can run; an empty list if models may not see any skill."""
         return list(self._tools)
 
     def subscribe(self, on_change: OnChange) -> None:

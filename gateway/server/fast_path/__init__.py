@@ -1,1 +1,1 @@
-"""The fast path: answers requests that need no feature of the MCP SDK without it. All other requests are passed to `sdk_path`."""
+"""The fast path: answers requests without the MCP SDK if they need no feature of it. It passes all other requests to `sdk_path`."""

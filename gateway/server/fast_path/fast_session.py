@@ -1,4 +1,4 @@
-"""`FastSession`: the state of a 2025 HTTP session that is served without the MCP SDK: handshake, notifications, and the GET for them."""
+"""`FastSession`: the state of a 2025 HTTP session without the MCP SDK: handshake, notifications, and the GET on which they are sent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Stream:
         """HTTP status with which the MCP SDK answered the GET that it took over; 0 before."""
 
     async def write(self, event: bytes) -> None:
-        """Send a server-sent event after all pending events. If `MAX_PENDING` events are pending, drop it.
+        """Send a server-sent event after all pending events. Drop the event if `MAX_PENDING` events are pending.
 
         If this method is cancelled, the event stays pending, and is sent before the next event.
         """
@@ -59,7 +59,7 @@ class Stream:
                 self.sent = time.monotonic()
 
     async def go_on(self, message: Message) -> None:
-        """Send an ASGI message of the MCP SDK to the client. This is the SDK's `send` for the GET, after it has taken over the stream.
+        """Send an ASGI message of the MCP SDK to the client. The SDK uses this as `send` for the GET after it has taken over the stream.
 
         The response head is not sent, because the client has already received one.
         """
@@ -79,7 +79,7 @@ class Stream:
 class FastSession(Channel):
     """A 2025 HTTP session that the fast path serves without the MCP SDK.
 
-    While the client has no GET open on which it listens for notifications, they are stored until it reconnects with `Last-Event-ID`.
+    While the client has no listening GET open, its notifications are stored until it reconnects with `Last-Event-ID`.
     """
 
     __slots__ = ("_end", "_heir", "body", "legacy", "moving", "stream", "told", "wire_id")
@@ -102,7 +102,7 @@ class FastSession(Channel):
         self.told: NotificationLog | None = None
 
     async def notify(self, method: str, params: JsonObject | None) -> None:
-        """Send a notification on the GET on which the client listens for notifications, and store it for a client that reconnects.
+        """Send a notification on the client's listening GET, and store it for a client that reconnects.
 
         If the client never opened a GET, the notification is dropped. If the MCP SDK takes over the session, or has done so, the SDK sends
         the notification.
@@ -122,7 +122,7 @@ class FastSession(Channel):
             await stream.write(event)
 
     def waits(self) -> tuple[int, float] | None:
-        """Return 0 and the monotonic time since when the session is idle.
+        """Return 0 and the monotonic time at which the session became idle.
 
         Return `None` while the session is busy: it has an open stream or a call in progress, or the MCP SDK is taking it over.
         """

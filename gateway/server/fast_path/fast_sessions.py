@@ -5,12 +5,12 @@ It answers the handshake, `ping`, `logging/setLevel` and listings, and keeps ope
 an unusual header) moves the session to the SDK path: the SDK opens a session with the same id and receives the client's handshake again,
 and the GET continues there. In-flight calls continue, and no notification is lost.
 
-`HttpDispatch` parses the requests, whose size `KeyGate` bounds, and calls this module. A session on the fast path has no `asyncio` task.
-`session_table` bounds the number of sessions on the fast path and the SDK path together.
+`KeyGate`, which authenticates requests, also bounds their size. `HttpDispatch` then parses them and calls this module. A session on the
+fast path has no `asyncio` task. `session_table` bounds the number of sessions on the fast path and the SDK path together.
 
-Decided: `FastSessions` has its own table of sessions, beside `Clients`, in which calls of both paths find a session.
-Because: while a session moves, `Clients` and `SessionTable` have the SDK's entry already, and its requests must wait for the move's end.
-Revisit when: the SDK can open a session with a given state, without receiving the handshake again.
+Decided: `FastSessions` has its own table of sessions, in addition to the table in `Clients`, in which calls of both paths find their
+session. Because: while a session moves, `Clients` and `SessionTable` already have the SDK's entry for it, and requests of the session must
+wait until the move has ended. Revisit when: the SDK can open a session with a given state, without receiving the handshake again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PULSE_SECONDS = 5.0
-"""Seconds between two checks of all sessions, which end idle sessions and send a comment on streams that had no events for a while."""
+"""Seconds between two checks of all sessions. A check ends idle sessions, and sends a comment on streams that had no event for
+`SILENCE_SECONDS`."""
 
 SILENCE_SECONDS = 9.0
 """Seconds without an event after which a stream gets an SSE comment at the next check, so that no proxy closes the stream."""
@@ -66,7 +67,7 @@ receives 404 and opens a new session."""
 MOVE_CHECKS = 200
 """Number of short sleeps by which the timeout `MOVE_SECONDS` is measured.
 
-If the process gets no processor time for a while, only one of the sleeps passes meanwhile, and not the whole timeout."""
+If the process gets no processor time for a while, only one of the sleeps passes in that time, not the whole timeout."""
 
 _SESSION, _VERSION = b"mcp-session-id", b"mcp-protocol-version"
 _VERSIONS = frozenset({None, *(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)})
@@ -74,7 +75,7 @@ _VERSIONS = frozenset({None, *(version.encode() for version in HANDSHAKE_PROTOCO
 
 
 class SessionParts(Protocol):
-    """The interface of `GatewayServer` that serving 2025 sessions without the MCP SDK needs."""
+    """The part of `GatewayServer`'s interface that is needed to serve 2025 sessions without the MCP SDK."""
 
     clients: Clients
     usages: Usages
@@ -97,7 +98,7 @@ class FastSessions:
         self._table = table
 
     def reads(self, head: Head, principal: Principal) -> bool:
-        """Whether `serve` needs the message in the body of a request: it may open a session, or belongs to one."""
+        """Whether `serve` needs the message in a request's body, because the request may open a session, or belongs to a session."""
         if not (head.is_single and head.is_json_post):
             return False
         session = self._find(head, principal)
@@ -244,7 +245,7 @@ class FastSessions:
     # -- its end -------------------------------------------------------------------------------------------------
 
     async def _move(self, wire_id: str, scope: Scope) -> None:
-        """Move a session, with the stream of its listening GET, to the SDK path: from now on, the MCP SDK serves it.
+        """Move a session, with the stream of its listening GET, to the SDK path: from now on, the MCP SDK serves the session.
 
         If the move has already begun, wait until it has ended. Do nothing if the session is not on the fast path.
         """
@@ -301,7 +302,7 @@ def _may_open(head: Head) -> bool:
 
 
 def _is_usual(session: FastSession, head: Head) -> bool:
-    """Whether a request repeats no header and has the protocol version of its session, which does not move to the SDK path."""
+    """Whether a request repeats no header and has its session's protocol version, and the session is not moving to the SDK path."""
     version = head.fields.get(_VERSION)
     is_same = version is None or version.decode() == session.legacy.profile.protocol_version
     return is_same and head.is_single and session.moving is None
@@ -310,7 +311,7 @@ def _is_usual(session: FastSession, head: Head) -> bool:
 async def _move_stream(manager: SessionHeir, session: FastSession) -> bool:
     """Move the open listening GET of a session to the SDK path (requests that the MCP SDK serves). Wait until the GET continues there.
 
-    This is done after the SDK has opened a session with the same id. Return true, also if no GET is open.
+    Call this after the SDK has opened a session with the same id. Always return true, even if no GET is open.
     """
     stream = session.stream
     if stream is not None and stream.moved is not None:

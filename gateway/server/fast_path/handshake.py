@@ -46,7 +46,8 @@ class InitializeRequest:
     number: int | str
     """The JSON-RPC id of the request."""
     client: ClientProfile
-    """The client, with the negotiated protocol version: its own, or the latest 2025 version if the gateway does not support its own."""
+    """The client, with the negotiated protocol version: the version that the client requests, or the latest 2025 version if the gateway
+    does not support the requested version."""
 
 
 def plain_initialize(message: JsonMapping) -> InitializeRequest | None:
@@ -71,9 +72,9 @@ def plain_initialize(message: JsonMapping) -> InitializeRequest | None:
 
 
 def _shaped(value: JsonValue, shape: Shape) -> JsonObject | None:
-    """Return the members of a JSON object that `shape` names, and no other members.
+    """Return a copy of the JSON object `value` that has only the members named in `shape`.
 
-    Return `None` if `value` is not an object, or if one of these members has a type that `shape` does not allow.
+    Return `None` if `value` is not an object, or if one of the named members has a type that `shape` does not allow.
     """
     if not isinstance(value, dict):
         return None

@@ -1,6 +1,6 @@
 """`PlainAnswers`: answers `server/discover` and listing requests of 2025 and 2026 clients without the MCP SDK.
 
-The response equals that of the SDK, which answers unusual and invalid requests (SDK path). Encoded pages are cached for as long as the
+The responses equal those of the SDK. Unusual and invalid requests are left to the SDK path. Encoded pages are cached for as long as the
 listing stays the same, and shared by callers that see the same entries.
 """
 
@@ -31,18 +31,19 @@ from gateway.wire.rpc_envelope import RESULT, plain_members
 DISCOVER = "server/discover"
 
 METHODS = frozenset({DISCOVER, *LISTINGS})
-"""MCP methods, besides tool calls, that can be answered without the MCP SDK for 2026 clients; for 2025 clients only the listings."""
+"""MCP methods, besides `tools/call`, that can be answered without the MCP SDK: all of them for 2026 clients, only the listing methods for
+2025 clients."""
 
 MAX_PAGES = 64
 """Maximum number of encoded pages of listings that are cached. The least recently used page is dropped first."""
 
 WAIT_SECONDS = 10.0
-"""Seconds that a listing request waits for sources that are starting, before the request is passed to the MCP SDK, which keeps the
-connection alive during longer waits."""
+"""Seconds that a listing request waits for starting sources (servers and other providers of entries). The request is then passed to the MCP
+SDK, which keeps the connection alive during longer waits."""
 
 
 class AnswerParts(Protocol):
-    """The interface of `GatewayServer` that answering `server/discover` and listing requests needs."""
+    """The part of `GatewayServer`'s interface that is needed to answer `server/discover` and listing requests."""
 
     catalog: Catalog
     lists: Listings
@@ -102,7 +103,7 @@ def _parse(message: JsonMapping, methods: Set[str], *, is_modern: bool) -> Plain
 
 
 def _is_token(value: JsonValue) -> bool:
-    """Whether `value` is a progress token, which is ignored in a listing request, because some clients send a token with every request."""
+    """Whether `value` is a progress token. Listing requests ignore it, because some clients send a token with every request."""
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
@@ -135,8 +136,8 @@ class PlainAnswers:
     async def whole_lists(self) -> dict[str, str]:
         """Return the result of each listing method for a new 2025 session of the local user, as JSON text by method.
 
-        They are stored to answer a client while the gateway starts the next time. A listing that has more than one page, or that only the
-        MCP SDK can encode, is left out.
+        The results are stored, and answer a client at the next start, while the gateway is still starting. A listing that has more than one
+        page, or that only the MCP SDK can encode, is left out.
         """
         found: dict[str, str] = {}
         for method in LISTINGS:

@@ -1,10 +1,10 @@
 """`PlainCalls`: runs plain `tools/call` requests without the MCP SDK, and encodes their results. `StartedCall`: one of these requests.
 
 A call is plain if it is a valid request for a tool of a remote server and uses no other feature: no progress, no answers to requests for
-input, no task. A call that is not plain is left to the SDK path before it has any effect. A call that was started but ends with an error,
-requests input, sends a log message, becomes a task, has content that protocol versions encode differently, or is slow, is delegated to the
-SDK path while it runs (`in_flight`), so that each decision and message has one implementation. Policy is applied by the gate, as for calls
-of the SDK path. Used by `dispatch`.
+input, no task. A call that is not plain is left to the SDK path before it has any effect. A started call is delegated to the SDK path
+(`in_flight`) if it ends with an error, requests input, sends a log message, becomes a task, has content that protocol versions encode
+differently, or is slow. So only the SDK path implements these cases. The gate (the checks that every call passes) applies policy, as for
+calls of the SDK path. Used by `dispatch`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 MAX_KNOWN_TOOLS = 50_000
-"""Maximum number of tools for which it is cached whether they may be called without the MCP SDK. At the limit the cache is cleared."""
+"""Maximum number of tools in the cache that stores whether a tool may be called without the MCP SDK. At the limit the cache is cleared."""
 
 Delegate = Callable[[str, InFlightCall, "Scope", "Receive", "Send"], Awaitable[None]]
 """A function that lets the SDK path (with the MCP SDK) answer the HTTP request of a running call.
@@ -53,7 +53,7 @@ _ID_TYPES = frozenset({int, str})
 
 
 class CallParts(Protocol):
-    """The interface of `GatewayServer` that running plain tool calls needs."""
+    """The part of `GatewayServer`'s interface that is needed to run plain tool calls."""
 
     catalog: Catalog
     clients: Clients
@@ -62,7 +62,7 @@ class CallParts(Protocol):
 
     @property
     def has_sdk(self) -> bool:
-        """Whether the MCP server of the SDK was created, which happens when the first request needs the SDK."""
+        """Whether the MCP SDK's server exists. It is created when a request first needs the SDK."""
         ...
 
 
@@ -80,11 +80,11 @@ class StartedCall(StartedRequest):
         key: tuple[str, int | str] | None,
         in_session: dict[tuple[str, int | str], InFlightCall],
     ) -> None:
-        """`delegate` lets the MCP SDK answer the request of a running call; `None` over stdio. `principal` is the caller.
+        """`delegate` passes the request of a running call to the MCP SDK; `None` over stdio. `principal` is the caller.
 
         `encode` converts the outcome of the call to the response; it returns `None` for an outcome that only the SDK can encode.
-        `in_session` contains the calls in flight of all 2025 sessions, and `key` (`Mcp-Session-Id` and JSON-RPC id) is the key of this call
-        in it; `None` for a 2026 call.
+        `in_session` contains the in-flight calls of all 2025 sessions. `key` is this call's key in `in_session`: its `Mcp-Session-Id` and
+        JSON-RPC id; `None` for a 2026 call.
         """
         self.running = running
         self._delegate = delegate
@@ -117,7 +117,7 @@ class StartedCall(StartedRequest):
     def answer(self) -> tuple[Field | None, Body] | None:
         """Return the `Mcp-Session-Id` header field (`None` for a 2026 call) and the encoded response.
 
-        Return `None` alone if the MCP SDK must answer: the call still runs, failed, or has a result that only the SDK can encode.
+        Return `None` instead if the MCP SDK must answer: the call still runs, failed, or has a result that only the SDK can encode.
         """
         outcome = self.running.result
         body = None if outcome is None else self._encode(outcome)
@@ -153,7 +153,7 @@ class PlainCalls:
     """Starts `tools/call` requests that need no feature of the MCP SDK. Each HTTP endpoint and each stdio connection has its own object."""
 
     def __init__(self, parts: CallParts, delegate: Delegate | None = None) -> None:
-        """`delegate` lets the MCP SDK answer HTTP requests for which it is needed after all; `None` over stdio."""
+        """`delegate` passes the HTTP request of a started call to the MCP SDK if the call turns out to need it; `None` over stdio."""
         self._parts = parts
         self.envelopes = Envelopes(lambda: parts.has_sdk)
         """Checks what 2026 requests declare about their client."""
@@ -174,7 +174,7 @@ class PlainCalls:
     ) -> StartedCall | None:
         """Start the tool call of a request in a 2025 session. Return `None`, without any effect, if the request needs the MCP SDK.
 
-        The call and its body of `size` bytes count in `usage`, the counts of the caller over HTTP, until the call ends.
+        `usage` counts what the caller has in progress over HTTP. It includes the call, and its body of `size` bytes, until the call ends.
         """
         params = _plain_params(message)
         if params is None:
@@ -196,7 +196,7 @@ class PlainCalls:
     def start(self, message: JsonObject, head: Head, principal: Principal, usage: Usage) -> StartedCall | None:
         """Start the tool call of a 2026-07-28 request over HTTP. Return `None`, without any effect, if the request needs the MCP SDK.
 
-        `head` has the request's headers. The call counts in `usage`, the counts of the caller, until it ends.
+        `head` has the request's headers. `usage` counts what the caller has in progress, including this call until it ends.
         """
         params = _plain_params(message)
         if params is None:
@@ -334,7 +334,7 @@ def _plain_params(message: JsonObject) -> JsonObject | None:
 def _forwarded(client: KnownClient, meta: JsonValue) -> JsonMapping | None:
     """Return the part of `meta`, the `_meta` of a 2026-07-28 request, that is sent on to the tool's server.
 
-    Return `None` if `meta` declares another client than `client`, or requests a feature such as progress.
+    Return `None` if `meta` declares a client other than `client`, or requests a feature such as progress.
     """
     known, own = client.envelope, _NOTHING
     envelope: JsonMapping | None = meta  # checked in the next line
@@ -353,7 +353,7 @@ def _forwarded(client: KnownClient, meta: JsonValue) -> JsonMapping | None:
 def _is_plain_meta(meta: JsonValue, *, has_envelope: bool = True) -> TypeGuard[JsonMapping]:
     """Whether `_meta` of a request is an object that requests no feature, such as progress.
 
-    Only with `has_envelope` may it contain the keys in which a 2026-07-28 request describes its client.
+    With `has_envelope`, `_meta` may contain the keys in which a 2026-07-28 request describes its client; otherwise it may not.
     """
     if not isinstance(meta, dict):
         return False

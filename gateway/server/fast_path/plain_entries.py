@@ -1,7 +1,7 @@
 """`plain_entry`: converts an entry of a listing (a tool, resource or prompt) to the form that the MCP SDK's models would send.
 
-It does not use these models. Keys that the protocol does not define are left out, as the models do. An entry that the models might reject
-or change is not converted. Used by `plain_answers`.
+It does this without the models. Like the models, it leaves out keys that the protocol does not define. It does not convert an entry that
+the models might reject or change. Used by `plain_answers`.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class StartedRequest(ABC):
     def answer(self) -> tuple[Field | None, Body] | None:
         """Return the `Mcp-Session-Id` header field (`None` outside 2025 sessions) and the encoded response.
 
-        Return `None` alone if `go_on` must be called, which answers the request.
+        Return `None` instead if the calling code must call `go_on`, which answers the request.
         """
         return None
 
@@ -93,9 +93,9 @@ class StartedAnswer(StartedRequest):
     """A listing or `server/discover` request that was started without the MCP SDK; an `asyncio` task produces the response."""
 
     def __init__(self, app: ASGIApp, work: Coroutine[None, None, bytes | None], principal: Principal, usage: Usage) -> None:
-        """Start `work` in a task. It returns the encoded response, or `None` if `app` (the SDK path, with the MCP SDK) must answer.
+        """Start `work` in a task. `work` returns the encoded response, or `None` if `app` (the SDK path, with the MCP SDK) must answer.
 
-        While the task runs, the request counts as a call in `usage`, the counts of the caller.
+        `usage` counts what the caller has in progress; the request counts as a call in it while the task runs.
         """
         usage.calls += 1
         self._task = asyncio.get_running_loop().create_task(work)
@@ -117,7 +117,7 @@ class StartedAnswer(StartedRequest):
         self._task.add_done_callback(lambda _: then())
 
     def answer(self) -> tuple[Field | None, Body] | None:
-        """Return a pair of `None` (no session header) and the encoded response; `None` alone if the MCP SDK must answer.
+        """Return a pair of `None` (no session header) and the encoded response; `None` instead of the pair if the MCP SDK must answer.
 
         The SDK must answer if the task failed or returned no response.
         """

@@ -1,6 +1,6 @@
 """`SdkApplication`: the Starlette application for MCP requests that need the MCP SDK, and for the routes of other packages.
 
-`lazy_application` imports this module at the first request that needs it. `KeyGate` has authenticated every request before.
+`lazy_application` imports this module at the first request that needs it. `KeyGate` authenticates every request first.
 """
 
 from __future__ import annotations

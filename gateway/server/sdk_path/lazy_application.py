@@ -1,4 +1,4 @@
-"""`LazyApplication`: serves the HTTP requests that the fast path does not answer. It imports the MCP SDK at the first of these requests.
+"""`LazyApplication`: serves HTTP requests that the fast path (without the MCP SDK) does not answer. The first of them imports the SDK.
 
 `/health` and `/ready` are answered without this import.
 """
@@ -49,7 +49,7 @@ class Probes:
 
 
 class SdkParts(Protocol):
-    """The interface of `GatewayServer` that serving requests with the MCP SDK needs."""
+    """The part of `GatewayServer`'s interface that is needed to serve requests with the MCP SDK."""
 
     clients: Clients
     usages: Usages

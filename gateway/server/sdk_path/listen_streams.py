@@ -1,6 +1,6 @@
 """`ListenStreams`: serves the `subscriptions/listen` streams of 2026 clients with the MCP SDK's handler.
 
-`server.changes` reports changed lists and resources to it.
+`server.changes` calls it when lists or resources have changed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from gateway.tools.base import ChangeKind
 logger = logging.getLogger(__name__)
 
 MISSED_SECONDS = 10.0
-"""Maximum age, in seconds, of list changes of which a new listen stream is notified at its start, because its client may have read the
-lists before the change."""
+"""Maximum age, in seconds, of the list changes that are sent on a new listen stream at its start. The client may have read the lists before
+these changes."""
 
 _EVENTS: dict[ChangeKind, ServerEvent] = {
     "tools": ToolsListChanged(),
@@ -73,7 +73,7 @@ class ListenStreams:
         self._listen = ListenHandler(self._bus)
 
     async def list_changed(self, kind: ChangeKind) -> None:
-        """Send the list-changed notification for lists of `kind` on each open stream that subscribed to it."""
+        """Send the list-changed notification for lists of `kind` on each open stream that subscribed to this notification."""
         await self._bus.publish(_EVENTS[kind])
 
     async def resource_updated(self, uri: str) -> None:

@@ -22,16 +22,17 @@ PROGRESS_BURST = 10
 """Number of progress notifications of one call that may be sent without a pause; later ones are spaced (`PROGRESS_SPACING_SECONDS`)."""
 
 PROGRESS_SPACING_SECONDS = 0.1
-"""Average minimum seconds between two progress notifications of one call, after the first `PROGRESS_BURST`."""
+"""Minimum seconds, on average, between two progress notifications of one call, after the first `PROGRESS_BURST` notifications."""
 
 LOG_BURST = 100
-"""Number of log messages of one call that may be sent without a pause; of later ones, those beyond the rate are dropped."""
+"""Number of log messages of one call that may be sent without a pause. Later messages that exceed the rate are dropped
+(`LOG_SPACING_SECONDS`)."""
 
 LOG_SPACING_SECONDS = 0.01
-"""Average minimum seconds between two log messages of one call, after the first `LOG_BURST`."""
+"""Minimum seconds, on average, between two log messages of one call, after the first `LOG_BURST` messages."""
 
 FLUSH_SECONDS = 5.0
-"""Maximum seconds that the result of a call is delayed until its last progress notification was sent to a client that reads slowly."""
+"""Maximum seconds that the result of a call waits until the last progress notification was sent, if the client reads slowly."""
 
 SendProgress = Callable[[float, float | None, str | None], Awaitable[None]]
 SendLog = Callable[[LogLevel, JsonValue, str | None], Awaitable[None]]

@@ -1,6 +1,7 @@
 """`ReadMethods`: serves `resources/read`, `prompts/get`, `completion/complete`, resource subscriptions and `logging/setLevel`.
 
-It serves 2025 and 2026 clients. The catalog finds the source and applies policy; this module converts parameters and results.
+It serves 2025 and 2026 clients. The catalog finds the source (a remote server, or the gateway's own skills, agents, …) and applies policy;
+this module converts parameters and results.
 """
 
 from __future__ import annotations
@@ -111,10 +112,10 @@ class ReadMethods:
         return {}
 
     async def _answer(self, ctx: RequestContext, work: Callable[[CallContext], Awaitable[Outcome]], *, may_ask: bool) -> JsonObject:
-        """Run `work`, a resource read or prompt, and return its result as JSON object.
+        """Run `work`, a resource read or prompt, and return its result as a JSON object.
 
-        Requests for input of `work` are sent to a 2025 client meanwhile; to a 2026 client they are returned as the result. `may_ask` is
-        whether `work` may request input while it runs.
+        If `work` requests input, a 2025 client receives the request while `work` waits; a 2026 client receives it as the result. `may_ask`
+        is whether `work` may request input while it runs.
         """
         modern = is_modern(ctx)
         era: Era = "modern" if modern else "legacy"

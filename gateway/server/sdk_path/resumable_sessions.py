@@ -181,7 +181,7 @@ class _KeptSession:
         return "failed" if self.is_established else "refused"
 
     def waits(self) -> tuple[int, float] | None:
-        """Return 0 and the monotonic time since when the session is idle; `None` while it has a request or stream open.
+        """Return 0 and the monotonic time at which the session became idle; `None` while it has a request or stream open.
 
         The time is computed from the session's idle deadline, which the SDK sets when the last request of the session ends.
         """
@@ -272,8 +272,8 @@ class SessionManager(StreamableHTTPSessionManager):
         """Open an SDK session that continues the session `wire_id`, which was served without the SDK. Return whether this succeeded.
 
         `handshake` are the bodies of the client's `initialize` request and, if it was sent, of `notifications/initialized`; the SDK gets
-        them again. `scope` is a later request of the session, whose `Host`, `Origin`, path and addresses these requests get. `told` are the
-        notifications of the GET on which the client listens, so that it can resume its stream; `None` if there was no GET.
+        them again. `scope` is the ASGI scope of a later request of the session; the repeated requests get its `Host`, `Origin`, path and
+        addresses. `told` has the notifications of the listening GET, so that the client can resume this stream; `None` if there was no GET.
         """
         store = ReplayStore()
         if told is not None:

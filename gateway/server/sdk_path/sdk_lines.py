@@ -20,7 +20,7 @@ from gateway.server.in_flight import InFlightCall
 from gateway.server.sdk_path.sdk_server import SdkServer
 
 DelegatedLine: TypeAlias = tuple[str, InFlightCall | None]
-"""A line with a JSON-RPC message of the client, and the running call of the request in it if the call was started without the SDK."""
+"""A line with a JSON-RPC message of the client, and the running call of this message if the call was started without the SDK."""
 
 
 async def serve_lines(
@@ -31,8 +31,8 @@ async def serve_lines(
 ) -> None:
     """Serve one client with the SDK's server until `lines`, the stream of the client's messages, has ended and all requests are answered.
 
-    A request that waits for input is not awaited, because its client can no longer send the input. `write_line` sends a line with a
-    message to the client. The deadline of `grace` limits the wait for answers; the SDK then cancels the requests.
+    A request that waits for input is not awaited after the end of `lines`, because the client can no longer send the input. `write_line`
+    sends a line with a message to the client. The deadline of `grace` limits the wait for answers; after it, the SDK cancels the requests.
     """
     requests: dict[str, str] = {}
     asked: dict[str, str] = {}  # the gateway's open requests for input
@@ -75,9 +75,10 @@ def _message(line: str, call: InFlightCall | None) -> SessionMessage | Exception
 
 
 def _note(message: SessionMessage | Exception, own: dict[str, str], other: dict[str, str]) -> None:
-    """Add a request to `own`, the sender's open requests: its JSON-RPC id, and the id of the request that it belongs to, or "None".
+    """Update the open requests of both sides for a message: `own` has those of the message's sender, `other` those of its receiver.
 
-    Remove a request that the message cancels from `own`, and a request that it answers from `other`, the receiver's open requests.
+    A request is added to `own`, as its JSON-RPC id → the id of the request that it belongs to, or "None". If the message cancels a request,
+    remove that request from `own`; if it answers a request, remove that request from `other`.
     """
     match message:
         case SessionMessage(message=JSONRPCRequest(id=number, method=method), metadata=metadata):

@@ -128,7 +128,7 @@ class _Server(Server[Any]):
 
 
 class Parts(Protocol):
-    """The interface of `GatewayServer` that the gateway's request handlers at the MCP SDK's server need."""
+    """The part of `GatewayServer`'s interface that the gateway's request handlers need."""
 
     catalog: Catalog
     clients: Clients
@@ -146,7 +146,7 @@ class Parts(Protocol):
     own_id: str
     """Id of this gateway in a chain of gateways."""
     state_key: bytes
-    """Encrypts the request state in results."""
+    """Key that encrypts the request state in results."""
     ask_timeout_seconds: float
     extensions: dict[str, JsonObject]
     """Settings of MCP extensions by id. The mapping may be changed later, and each handshake declares its current content."""
@@ -157,7 +157,7 @@ class Parts(Protocol):
 
 
 class SdkServer:
-    """The server of the SDK path: registers the gateway's handlers and middleware at the MCP SDK's low-level server `mcp`.
+    """The server of the SDK path: registers the gateway's handlers and middleware with the MCP SDK's low-level server `mcp`.
 
     Create it while `GatewayServer` runs. `close` ends its listen streams.
     """
@@ -220,7 +220,7 @@ class SdkServer:
                 session.calls -= 1
 
     def _register(self, parts: Parts) -> None:
-        """Register the request handlers at the SDK's server.
+        """Register the request handlers with the SDK's server.
 
         They are not passed to the SDK's constructor, because its types do not allow handlers that return JSON objects.
         """
@@ -255,7 +255,7 @@ class SdkServer:
             self._parts.clients.session_of(ctx)
 
     async def _describe(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Middleware: write the caller's instructions into results of `initialize` and `server/discover`.
+        """Middleware: write the MCP instructions for the caller into results of `initialize` and `server/discover`.
 
         After `initialize`, the middleware also attaches the SDK's connection to a session that was served without the SDK before.
         """

@@ -37,7 +37,7 @@ Facts = Callable[[RequestContext], CallContext]
 
 
 def bind_skills(server: Server[Any], face: SkillFace, facts: Facts) -> None:
-    """Register the handlers of `skills/list`, `skills/get` and `resources/directory/read` at the SDK's server.
+    """Register the handlers of `skills/list`, `skills/get` and `resources/directory/read` with the SDK's server.
 
     `face` finds the skills, and `facts` returns the call context of a request.
     """

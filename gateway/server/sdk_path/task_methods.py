@@ -56,7 +56,7 @@ class TaskMethods:
         """Called with the request's context and the task when a 2025 client starts a task, whose status changes the client must get."""
 
     def bind(self, server: Server[Any]) -> None:
-        """Register the handlers of the `tasks/…` methods, and the middleware for calls that start tasks, at the SDK's server."""
+        """Register the handlers of the `tasks/…` methods, and the middleware for calls that start tasks, with the SDK's server."""
         server.add_request_handler("tasks/get", TaskParams, self._guarded(self._get))
         server.add_request_handler("tasks/update", TaskParams, self._guarded(self._update))
         server.add_request_handler("tasks/cancel", TaskParams, self._guarded(self._cancel))
@@ -65,9 +65,9 @@ class TaskMethods:
         server.middleware.append(self.start_legacy)
 
     async def start_legacy(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Middleware: serve a `tools/call` request with `task` of a 2025 client, which starts a task. Other requests are passed on.
+        """Middleware: serve a 2025 client's `tools/call` request that has `task`, and so starts a task. Pass on all other requests.
 
-        It is a middleware so that the SDK's models do not validate the result, a task.
+        It is a middleware, so that the SDK's models do not validate the result (a task).
 
         Raises:
             RpcError: The tool cannot run as a task, or the caller has too many tasks.

@@ -47,7 +47,7 @@ class _Notification(BaseModel):
 class _AckSession:
     """Wraps the MCP SDK's session object during a listen request, to change one notification: the acknowledgement of the subscription.
 
-    The ids of the tasks that the stream follows are added to it.
+    It adds the ids of the tasks that the stream follows to the acknowledgement.
     """
 
     def __init__(self, session: Any, task_ids: list[str]) -> None:
@@ -85,9 +85,9 @@ class TaskNotifications:
 
     @asynccontextmanager
     async def on_stream(self, ctx: RequestContext, params: SubscriptionsListenRequestParams) -> AsyncGenerator[RequestContext]:
-        """Send the states of the tasks that a listen request names on its stream, while this context is entered.
+        """Send the states of tasks on the stream of a listen request that names them, while this context is entered.
 
-        Yield the request context with which the listen request must be served: it adds the task ids to the acknowledgement.
+        Yield a request context, with which the listen request must be served: its session adds the task ids to the acknowledgement.
 
         Raises:
             RpcError: The request names tasks without declaring the tasks extension, or too many tasks.

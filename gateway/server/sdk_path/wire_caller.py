@@ -73,7 +73,7 @@ class WireCaller:
             await self._logs.log(level, data, logger)
 
     async def finish(self) -> None:
-        """Send the last progress report if the rate limit delayed it, and a message with the number of log messages that it dropped.
+        """Send the last progress report if the rate limit delayed it, and a message with the number of dropped log messages, if any.
 
         Call this before the result of the request is sent.
         """

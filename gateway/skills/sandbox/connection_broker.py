@@ -100,7 +100,7 @@ def is_near(packed: bytes) -> bool:
 def is_own(packed: bytes) -> bool:
     """Return whether a packed IP address is an address of this machine.
 
-    This is so if the kernel would choose the same address as the source of a packet to it.
+    It is one if the kernel would choose the same address as the source of a packet to the address.
     """
     family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
     text = socket.inet_ntop(family, packed)

@@ -109,7 +109,7 @@ class _Nameless:
     def look_at(self, processes: Iterable[int]) -> bool:
         """Measure the deleted files of these processes. Return whether files may be hidden in messages between the processes.
 
-        That is so if descriptors are in a message (sent over a socket and not received yet) now, and were at the last measurement.
+        Files may be hidden if descriptors are in a message (sent over a socket and not received yet) both now and at the last measurement.
 
         Raises:
             PermissionError: The /proc entries of a process cannot be read, so that it may have any file open.
@@ -171,7 +171,7 @@ class _Nameless:
 
 
 def _is_alive(place: str) -> bool:
-    """Return whether a thread has not ended: an ended thread has no memory, and its /proc entries belong to root.
+    """Return whether a thread is alive. An ended thread has no memory, and its /proc entries belong to root.
 
     `place` is the thread's folder in /proc.
     """
@@ -183,7 +183,7 @@ def _is_alive(place: str) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the ids of all descendants of process `pid`. Complete if `pid` adopts orphans (`PR_SET_CHILD_SUBREAPER`)."""
+    """Return the ids of all descendants of process `pid`. Orphans are included if `pid` adopts them (`PR_SET_CHILD_SUBREAPER`)."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

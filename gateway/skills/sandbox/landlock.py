@@ -22,8 +22,8 @@ OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 TCP, SCOPES = 0b11, 0b11
 """Bits of Landlock for operations that are refused to a script, apart from access to files.
 
-`TCP` is bind and connect by TCP (refused only without network access). `SCOPES` is connections to abstract sockets, and signals to
-processes, outside the sandbox."""
+`TCP` has the bits for bind and connect by TCP (refused only without network access). `SCOPES` has the bits for connections to abstract
+sockets, and signals to processes, outside the sandbox."""
 
 ENOUGH_FOR_FILES = 3
 """First Landlock version that protects the content of files completely, because it can refuse `truncate` by path."""

@@ -207,7 +207,7 @@ def _end_like(child: int) -> NoReturn:
 
 
 def _shut_in(spec: Spec, channel: Channel, launcher: _socket.socket, *, gap: str, is_nobody: bool, is_exempt: bool) -> None:
-    """Drop every right that the script must not have, and tell the launcher which limits it must enforce.
+    """Drop every right that the script must not have, and send the launcher the limits that the launcher must enforce.
 
     `gap` is the reason why this process could not enter namespaces; empty if it did. `is_exempt` is whether the launcher runs as root, so
     that the kernel does not limit the number of its processes. `is_nobody` is whether this process has changed from root to the user

@@ -38,7 +38,7 @@ _READ_ONLY_ATTRIBUTES = 0x1 | 0x2 | 0x4
 """`MOUNT_ATTR_RDONLY | NOSUID | NODEV` (linux/mount.h): a read-only mount without set-user-id programs and devices."""
 
 _SPARE_ENTRIES = 512
-"""Number of files and folders that a script's root file system may have besides those of the script: the mount points in it."""
+"""Number of files and folders that a script's root file system may have in addition to the script's own: the mount points."""
 
 _KEEP_CAPABILITIES = 0b100
 """`SECBIT_NO_SETUID_FIXUP`: a process keeps its capabilities when it changes its user (linux/securebits.h)."""
@@ -181,7 +181,7 @@ def show_at(folder: str, path: str) -> bool:
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Return those of the absolute `paths` that exist, without paths that are inside another of them."""
+    """Return the absolute `paths` that exist, without paths that are inside another path in `paths`."""
     found: list[str] = []
     for path in sorted({os.path.normpath(path) for path in paths if path.startswith("/") and os.path.exists(path)}):
         if not any(path.startswith(f"{outer}/") for outer in found):

@@ -151,7 +151,7 @@ class Sandbox:
         """Store the settings. No program runs before `probe` or `run`.
 
         `wrapper_path` is the search path for bubblewrap, which is used if the launcher (which confines the program) may not create
-        namespaces. `python` is the interpreter for the test programs, by default that of this process. It should be the one that runs
+        namespaces. `python` is the interpreter for the test programs, by default the one of this process. Pass the interpreter that runs
         scripts: if the gateway runs as root, the result of `probe` depends on whether every user can execute the interpreter.
         """
         self._wrapper_path = wrapper_path
@@ -368,9 +368,9 @@ def readable(job: Job) -> list[str]:
 
 
 def wrapper_command(wrapper: str, job: Job, folder: str, max_bytes: int) -> list[str]:
-    """Return the command line of bubblewrap, to which that of the launcher (which confines and starts the program) is appended.
+    """Return bubblewrap's command line, to be followed by that of the launcher, the program that confines and starts the job's program.
 
-    It creates namespaces and a root file system with the paths that the program may read. Only a file system of `max_bytes` is writable.
+    Bubblewrap creates namespaces and a root file system with the program's readable paths. Only a file system of `max_bytes` is writable.
     """
     command = [wrapper, "--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev"]
     command += ["--share-net"] if job.network else []
@@ -462,7 +462,7 @@ def _remove_now(folder: str) -> None:
 
 
 def python_path() -> str:
-    """Return the path of this process's Python interpreter outside of any virtual environment, which runs the launcher and scripts."""
+    """Return the path of this process's Python interpreter, outside any virtual environment. It runs the launcher and scripts."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 

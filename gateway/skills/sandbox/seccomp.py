@@ -1,14 +1,15 @@
-"""The seccomp filter of a sandboxed script. It says which system calls fail, and which only pretend to succeed.
+"""The seccomp filter of a sandboxed script. It determines which system calls fail, and which report success without effect.
 
 The calls `connect` and `bind` of a script with network access are answered by the launcher, the program that confines the script.
 
-Decided: a list of refused system calls; calls that are newer than the list are refused, too. Because interpreters need several hundred
-calls, which differ between versions, so that a list of allowed calls would break scripts at every upgrade.
+Decided: a list of refused system calls; calls that are newer than the list are refused, too. Because: interpreters need several hundred
+calls, which differ between versions, so a list of allowed calls would break scripts at every upgrade.
 
-Calls that change mode, time and owner of files (`PRETENDED`) report success and change nothing. Because `cp -p`, `tar`, `git init`, `touch`
-and Python's `shutil.copy` end with an error if such a call fails, and nothing depends on the result inside the copy of the skill, which is
-deleted after the run: modes and owners only protect against other users, and no other user has access. Calls on extended attributes fail as
-on a file system without such attributes (`EOPNOTSUPP`), which these programs expect. Other refused calls fail with `EPERM`, unless stated.
+Calls that change mode, time and owner of files (`PRETENDED`) report success and change nothing, because `cp -p`, `tar`, `git init`, `touch`
+and Python's `shutil.copy` end with an error if such a call fails. Nothing depends on the real result: the script runs in a copy of the
+skill that is deleted after the run. Modes and owners only protect against other users, and no other user has access. Calls on extended
+attributes fail as on a file system without such attributes (`EOPNOTSUPP`), which these programs expect. Other refused calls fail with
+`EPERM`, unless stated.
 """
 
 from __future__ import annotations

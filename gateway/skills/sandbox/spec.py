@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Spec:
     """The program of a run, its files and its limits, for the launcher, which confines and starts it.
 
-    Paths are absolute and exist, except `own` and paths in `read`.
+    All paths are absolute. They exist, except that `own` and paths in `read` may be missing.
     """
 
     argv: Sequence[str]
@@ -34,7 +34,8 @@ class Spec:
     """Maximum number of files and folders that the script may create."""
     network: bool
     nobody: bool
-    """Whether the launcher, which confines and starts the script, must change to the user `nobody` first. It must run as root for this."""
+    """Whether the launcher, which confines and starts the script, must change to the user `nobody` first. The launcher must run as root for
+    this."""
     nobody_inside: bool
     """Whether the script's process changes to the user `nobody` after it entered its namespaces, while the launcher stays root. The
     process becomes root again if it cannot get a root file system of its own."""
