@@ -148,7 +148,7 @@ class ChildProcesses:
             self._wake_waiting()
 
     def note_idle(self) -> None:
-        """Wake the process starts that wait because the limit is reached, because a process became idle and can be stopped to make room."""
+        """Wake the process starts that wait at the limit. Called when a process became idle, because it can now be stopped for them."""
         if self._waiting:
             self._wake_waiting()
 

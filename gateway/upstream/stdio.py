@@ -55,8 +55,8 @@ async def open_stdio(
 ) -> AsyncGenerator[Carrier, None]:
     """Start the child process of `entry`, and yield the carrier that exchanges messages with it. Leaving stops its process group.
 
-    Diagnostics are written to `log`. With `children`, the child also ends if the gateway is killed, and its environment names the gateways
-    through which it was started.
+    Diagnostics are written to `log`. If `children` is given, the child also ends if the gateway is killed, and the child's environment
+    names the gateways through which it was started.
 
     Raises:
         NotSent: The program cannot be started.

@@ -148,8 +148,8 @@ class TaskFollower:
     def __init__(self, server: str, line: TaskLine, options: MCPTaskOptions, *, readable: Callable[[str], str] = str) -> None:
         """Create the object without side effects.
 
-        `line` sends the requests. `readable` removes hidden text from status messages if policy requires it. The attribute `options` may be
-        replaced at any time; tasks that are being polled keep the earlier options.
+        `line` sends the requests. `readable` removes hidden text (not seen by people) from status messages, if policy requires it. The
+        attribute `options` may be replaced at any time; tasks that are being polled keep the earlier options.
         """
         self.options = options
         self._readable = readable
