@@ -61,7 +61,7 @@ It reads lines from the gateway: `+ ID` adds a process group, `- ID` removes one
 
 
 class Holder(Protocol):
-    """The owner of one running child process, which can stop it to make room for another process."""
+    """The owner of one running child process. The owner can stop the process to make room for another process."""
 
     def idle_since(self) -> float | None:
         """Return the time at which the process was last used for a call, or `None` while it is in use or starting."""

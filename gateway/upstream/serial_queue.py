@@ -211,7 +211,7 @@ class SerialQueue:
         self._next()
 
     def _next(self) -> None:
-        """Count one running call less. After the last running call, let the waiting calls of the next client begin."""
+        """Count one running call fewer. After the last running call, let the waiting calls of the next client begin."""
         self._running -= 1
         if self._running or not self._waiting:
             return

@@ -145,9 +145,9 @@ class ServerMessages:
             self._notifying -= 1
 
     def _only_caller(self) -> CallContext | None:
-        """Return the call to which to attribute a message of the server that names no call.
+        """Return the call to which a message of the server that names no call is attributed.
 
-        This is the only running call, or the latest one if all running calls belong to one client session; else return `None`.
+        This is the only running call. If several calls run, it is the latest call if all of them belong to one client session, else `None`.
         """
         calls = list(self._running.values())
         if len(calls) <= 1:

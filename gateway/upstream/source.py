@@ -377,9 +377,9 @@ class UpstreamSource:
         return cast("JsonObject", readable_value(result.get("completion") or {"values": []}, self._policy))
 
     async def watch(self, uri: str) -> None:
-        """Count one more client that watches the resource `uri`. For the first client, subscribe to it at the server."""
+        """Count one more client that watches the resource `uri`. For the first client, subscribe to the resource at the server."""
         await self._watcher.watch(uri, self._connection)
 
     async def unwatch(self, uri: str) -> None:
-        """Count one client less that watches the resource `uri`. After the last client, unsubscribe from it at the server."""
+        """Count one client fewer that watches the resource `uri`. After the last client, unsubscribe from the resource at the server."""
         self._watcher.unwatch(uri)
