@@ -45,7 +45,7 @@ IDLE_SECONDS = 5.0
 """Seconds after the last result until the idle helper processes are ended."""
 
 JUDGE_SECONDS = 60.0
-"""Timeout in seconds of each order to a helper process: to parse a result, and to apply the gate's rules and store the result whole.
+"""Timeout in seconds of each order to a helper process: to parse a result, and to apply the gate's rules, which may store the result.
 
 The deadline of the call does not cover these steps.
 """

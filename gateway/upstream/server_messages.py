@@ -83,7 +83,7 @@ class ServerMessages:
 
     @property
     def settle_seconds(self) -> float:
-        """Seconds until open requests for input of ended calls are rejected and the server has had time to react; 0 if there are none."""
+        """Seconds until open requests for input of ended calls are rejected and the server could react; 0 if no such request is open."""
         return CANCEL_SECONDS + SETTLE_SECONDS if self._withdrawn else 0
 
     async def answer_request(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:

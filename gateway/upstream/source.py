@@ -1,4 +1,4 @@
-"""`UpstreamSource`: makes one remote MCP server available to the gateway as a source: of tools, resources, prompts and completion.
+"""`UpstreamSource`: makes one remote MCP server available to the gateway as a source of tools, resources, prompts and completion.
 
 Lists are read when the server becomes ready and when it announces a change, never for a call. Each call is one request to the server. The
 package `gate` applies policy to arguments and results, and `input_guard` applies policy to requests for input.

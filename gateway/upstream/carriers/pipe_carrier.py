@@ -18,7 +18,7 @@ from gateway.wire.rpc_envelope import notification
 
 
 class PipeCarrier:
-    """The `Carrier` of one child process. Sends requests over the pipe to the process, which `upstream.stdio` opens and closes.
+    """The `Carrier` of one child process. Sends requests over the pipe that `upstream.stdio` opens and closes.
 
     It uses asyncio instead of anyio, because each response sets the result of an asyncio future of the pipe.
     """

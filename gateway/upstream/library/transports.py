@@ -90,8 +90,8 @@ class MCPStreamableHTTPTool(MCPTool):
         """Store the settings; `connect` opens the connection to `url`.
 
         `headers` are sent with every request, and `header_provider` adds headers to a call. `http_client` replaces the built-in HTTP
-        client. It is never closed, and does not send `headers`. `terminate_on_close` (whether closing ends the session at the server)
-        applies only together with `http_client`.
+        client. It does not send `headers`, and this class never closes it. `terminate_on_close` (whether closing ends the session at the
+        server) applies only together with `http_client`.
         """
         super().__init__(name, **options)
         self.url = url

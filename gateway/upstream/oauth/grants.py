@@ -83,7 +83,7 @@ class TokenClient:
         )
 
     async def register(self, redirect_uri: str, scope: str | None) -> Grant:
-        """Register the gateway as a client of the authorization server (RFC 7591), and return a `Grant` without tokens.
+        """Register the gateway as a client of the authorization server (RFC 7591). Return a `Grant` with the registration, but no tokens.
 
         Raises:
             GrantRefused: The issuer does not register clients, or refused the request.
