@@ -320,7 +320,7 @@ class Content:
         status: str | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Create a content for shell commands that a model requests to run. `timeout_ms` and `max_output_length` are limits for them."""
+        """Create a content for shell commands that a model requests to run. `timeout_ms` and `max_output_length` limit the commands."""
         limits: JsonObject = {"timeout_ms": timeout_ms, "max_output_length": max_output_length}
         return cls._make("shell_tool_call", common, call_id=call_id, commands=commands, status=status, **limits)
 

@@ -29,19 +29,19 @@ def sharing_raw(original: T, memo: dict[int, Any]) -> T:
 
 
 def last_raw(raw: object) -> object:
-    """Return the last item of a `raw_representation` that is a list of provider objects; a single provider object is returned itself.
+    """Return the last provider object of a `raw_representation` that is a list; return any other `raw_representation` unchanged.
 
-    Used for responses that are joined from the parts of a stream, if the caller did not request a stream.
+    Used if the caller did not request a stream, but the response was joined from the parts of a stream.
     """
     parts = cast("list[object]", raw) if isinstance(raw, list) else [raw]
     return parts[-1] if parts else None
 
 
 def joined_raw(first: object, second: object) -> object:
-    """Return the `raw_representation` of two joined parts of a response from the values of the parts.
+    """Return the `raw_representation` of a content or response that was joined from two parts, whose values are `first` and `second`.
 
-    If only one part has a provider object, it is returned unchanged. Several objects are returned as a list in order. `None` if both values
-    are `None`.
+    If only one part has a provider object, the object is returned unchanged. Several objects are returned as a list in order. If both
+    values are `None`, the result is `None`.
     """
     found = [raw for raw in (first, second) if raw is not None]
     if len(found) == 1 and not isinstance(found[0], list):

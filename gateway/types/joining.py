@@ -17,7 +17,8 @@ from gateway.types.messages import Message
 _GROWING = "_growing"
 """Name of the attribute that marks a content as created by joining parts of an unfinished response.
 
-Only this response refers to the content, so the next part of the text may be appended in place instead of creating a new content."""
+Only the unfinished response refers to a marked content. Therefore the next part of a text may be appended in place, without a new content.
+"""
 
 
 class _HasRaw(Protocol):
@@ -27,7 +28,7 @@ class _HasRaw(Protocol):
 def append_content(contents: list[Content], content: Content) -> None:
     """Add a streamed content to the list: join it to the last content if both are parts of one text or one tool call, otherwise append it.
 
-    A tool call that the program must answer itself (`user_input_request`) replaces earlier parts with the same call id.
+    A tool call with `user_input_request`, which the program must answer itself, replaces earlier parts with the same call id.
     """
     before = contents[-1] if contents else None
     if content.type == "function_call" and content.user_input_request:
@@ -59,9 +60,9 @@ def add_raw(target: _HasRaw, raw: object) -> None:
 
 
 def stop_growing(messages: Sequence[Message]) -> None:
-    """Mark the contents of a complete response as finished, so that later parts are not appended to their texts in place.
+    """Mark the contents of a complete response as finished. Later parts are then not appended to their texts in place.
 
-    Other responses may share these contents from now on.
+    Call this before other responses may share the contents.
     """
     for message in messages:
         for content in message.contents:

@@ -55,7 +55,10 @@ class ChatOptions(TypedDict, total=False):
     """Id of a conversation that the provider stores and the call continues."""
     additional_properties: JsonObject
     loop: JsonMapping
-    """Limits of the function loop, which runs the tools that the model calls; not sent to the provider. They replace the agent's limits."""
+    """Limits of the function loop, which runs the tools that the model calls.
+
+    These limits replace the agent's limits, and are not sent to the provider.
+    """
 
 
 def tool_mode(choice: ToolMode | str | None) -> ToolMode | None:

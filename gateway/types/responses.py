@@ -229,7 +229,10 @@ class _Response(Generic[UpdateT]):
     _optional: ClassVar[tuple[str, ...]]
     """Names of the attributes of the response that `to_dict` includes if they are set, in this order."""
     _own: ClassVar[tuple[str, ...]]
-    """Names of attributes that the other class of responses does not have. Joining or splitting copies them from or to the updates."""
+    """Names of the attributes of this class that the other class of responses (`ChatResponse` or `AgentResponse`) lacks.
+
+    `from_updates` copies these attributes from the updates, and `to_updates` copies them to the last update.
+    """
     _update: ClassVar[Callable[..., Any]]
     """Class of the updates (parts of a streamed response) that `from_updates` joins to a response of this class."""
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
@@ -454,7 +457,7 @@ class AgentResponse(_NamesValueType, _Response[AgentResponseUpdate]):
 
     @property
     def user_input_requests(self) -> list[Content]:
-        """Contents that need an answer before the run can continue: requests for approval or consent, and tools that the caller runs."""
+        """Contents that need an answer before the run continues: requests for approval or consent, and calls of the caller's own tools."""
         return [c for message in self.messages for c in message.contents if c.user_input_request]
 
     def to_json(self) -> str:

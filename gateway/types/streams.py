@@ -40,10 +40,10 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         cleanup_hooks: Sequence[Callable[[], Any]] | None = None,
         result_hooks: Sequence[Callable[[FinalT], Any]] | None = None,
     ) -> None:
-        """Create a stream of the parts in `stream`. `finalizer` makes the complete response from all parts, when the stream has ended.
+        """Create a stream of the parts in `stream`. When the stream has ended, `finalizer` makes the complete response from all parts.
 
         Without a finalizer, the complete response is that of `stream` if `stream` is a `ResponseStream`, otherwise the list of parts. The
-        hooks are those of `with_transform_hook`, `with_cleanup_hook` and `with_result_hook`.
+        methods `with_transform_hook`, `with_cleanup_hook` and `with_result_hook` describe the three kinds of hooks.
         """
         self._source = stream
         self._iterator: AsyncIterator[UpdateT] | None = None
@@ -79,7 +79,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
     def with_finalizer(
         self, finalizer: Callable[[Sequence[UpdateT]], OuterFinalT | Awaitable[OuterFinalT]]
     ) -> ResponseStream[UpdateT, OuterFinalT]:
-        """Return a stream of this stream's parts whose complete response is made by `finalizer`."""
+        """Return a stream of the same parts. Its complete response is the result of `finalizer`."""
         return ResponseStream(self, finalizer)
 
     def with_transform_hook(self, hook: Callable[[UpdateT], Any]) -> ResponseStream[UpdateT, FinalT]:
@@ -119,10 +119,10 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         result_hooks: Sequence[Callable[[FinalT], Any]],
         cleanup_hooks: Sequence[Callable[[], Any]],
     ) -> ResponseStream[UpdateT, FinalT]:
-        """Add the hooks of middleware to a stream that has not been read yet, and return the stream to read.
+        """Add the hooks of middleware to this stream, which must be unread, and return the stream that the caller must read instead.
 
-        If there is a hook that may replace parts, `fold` makes the complete response from the replaced parts, so that data which middleware
-        removed from a part is not in the complete response either.
+        If there is a transform hook, `fold` makes the complete response from the parts that the hooks returned. Therefore data that
+        middleware removed from a part is missing in the complete response, too.
         """
         transforms = [*self._transform_hooks, *transform_hooks]
         stream = self
@@ -139,9 +139,9 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         return self._seen
 
     def __await__(self) -> Generator[Any, None, ResponseStream[UpdateT, FinalT]]:
-        """Wait for the iterator that yields the parts, and return this stream without reading a part.
+        """Resolve the source of the parts, and return this stream. No part is read.
 
-        It exists because programs for Microsoft's agent-framework await streams.
+        This method exists because programs for Microsoft's agent-framework await streams.
         """
         return self._resolved().__await__()
 
@@ -234,9 +234,9 @@ class ResponseStream(Generic[UpdateT, FinalT]):
 
 
 async def _apply(hooks: Sequence[Callable[[Any], Any]], value: Any) -> Any:
-    """Call the hooks one after the other, each with the result of the last, and return the last result.
+    """Call the hooks in order, pass each the result of the previous hook, and return the result of the last hook.
 
-    A result of `None` does not replace the value.
+    If a hook returns `None`, the value stays as it was.
     """
     for hook in hooks:
         hooked = await _settled(hook(value))

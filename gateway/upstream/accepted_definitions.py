@@ -55,7 +55,7 @@ class AcceptedDefinitions:
         return self._change(lambda known: {**found, **known})
 
     def accept(self, edit: Callable[[dict[str, JsonObject]], Forms]) -> None:
-        """Replace the recorded definitions by the result of `edit`, which receives a copy of them, and notify running gateways.
+        """Replace the recorded definitions with the result of `edit`, which receives a copy of them, and notify running gateways.
 
         Raises:
             StorageError: The file cannot be read or written.

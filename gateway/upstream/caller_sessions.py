@@ -27,7 +27,7 @@ from gateway.upstream.transport import Remote
 logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 256
-"""Maximum number of sessions with one server at once that each belong to a single caller."""
+"""Maximum number of open sessions with one server that each belong to a single caller."""
 
 IDLE_SECONDS = 600.0
 """Seconds without a call after which the session of a caller is closed."""
@@ -60,7 +60,7 @@ class _Held:
 
 
 class CallerSessions:
-    """Opens, shares and closes the sessions with one server that belong to single callers. The task group `tasks` outlives the sessions."""
+    """Opens, shares and closes sessions with one server, each for a single caller. The task group `tasks` outlives the sessions."""
 
     def __init__(self, remote: Remote, tasks: anyio.abc.TaskGroup, open_session: OpenSession) -> None:
         self._remote = remote
@@ -96,10 +96,10 @@ class CallerSessions:
     def _key(self, ctx: CallContext, capabilities: JsonObject) -> str:
         """Return the key of the server session on which a call runs. Calls with equal keys share a session.
 
-        `capabilities` are the client capabilities to declare to the server; without them, the server cannot request input. Then all calls
-        share one session, unless policy separates callers. With capabilities, all calls that come from one session of an MCP 2025 client
-        share a server session, while concurrent calls of an MCP 2026 client never share one: the gateway could not tell to which of them a
-        request for input belongs. A call that starts a task and the polls of its task (`CallFacts.line`) always share a session.
+        `capabilities` are the client capabilities to declare to the server. If they are empty, the server cannot request input, and all
+        calls share one session unless policy separates callers. Otherwise, all calls that come from one session of an MCP 2025 client share
+        a server session. Concurrent calls of an MCP 2026 client never share a session, because the gateway could not tell which of the
+        calls a request for input belongs to. A call that starts a task and the polls of its task (`CallFacts.line`) always share a session.
         """
         if not capabilities:
             separate = self._remote.policy.callers == "separate"

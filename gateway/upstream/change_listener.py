@@ -86,7 +86,7 @@ class ChangeListener:
                     self._on_change(change)
 
     async def watch(self, uri: str, connection: Connection) -> None:
-        """Count one more client that watches the resource `uri`. For the first client, subscribe to it at the server.
+        """Count one more client that watches the resource `uri`. For the first client, subscribe to the resource at the server.
 
         Raises:
             NotFound: The server does not support subscriptions.
@@ -109,7 +109,7 @@ class ChangeListener:
             raise
 
     def unwatch(self, uri: str) -> None:
-        """Count one client less that watches the resource `uri`. After the last client, `run` unsubscribes from it at the server."""
+        """Count one client fewer that watches the resource `uri`. After the last client, `run` unsubscribes from the resource."""
         if self._watched[uri] > 1:
             self._watched[uri] -= 1
             return

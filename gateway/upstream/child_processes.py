@@ -1,13 +1,15 @@
 """`ChildProcesses`: limits the child processes (stdio servers) of one gateway, ends them with the gateway, and prevents endless starts.
 
-Processes that all callers share and those of a single caller count alike. If the limit is reached, the process that was idle longest is
-stopped. A killed gateway cannot clean up, so a small shell process watches it: the shell reads a pipe that only the gateway writes to, and
-when the pipe breaks it kills the registered process groups. That includes grandchildren and works on every POSIX system; a process that
+A process that all callers share and a process of a single caller each count as one. If the limit is reached, the process that was idle
+longest is stopped.
+
+A killed gateway cannot clean up, so a small shell process watches the gateway. The shell reads a pipe that only the gateway writes to. When
+the pipe breaks, the shell kills the registered process groups. That includes grandchildren and works on every POSIX system; a process that
 leaves its group (a daemon) is not covered. On Windows the SDK uses job objects.
 
 A gateway whose configuration starts the same gateway again, directly or through other gateways, would never stop starting processes.
-Therefore the environment of each child process lists the gateways through which it was started (`LINEAGE_VARIABLE`), and a gateway that
-finds its own configuration in the list starts no process.
+Therefore the environment of each child process lists the gateways through which the process was started (`LINEAGE_VARIABLE`). A gateway
+that finds its own configuration in the list starts no process.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ It reads lines from the gateway: `+ ID` adds a process group, `- ID` removes one
 
 
 class Holder(Protocol):
-    """The owner of one running child process, which can stop it to make room for another process."""
+    """The owner of one running child process. The owner can stop the process to make room for another process."""
 
     def idle_since(self) -> float | None:
         """Return the time at which the process was last used for a call, or `None` while it is in use or starting."""
@@ -71,10 +73,13 @@ class Holder(Protocol):
 
 
 class ChildProcesses:
-    """Limits and watches all child processes of one gateway. Enter it before the first process starts; leave it after the last ended."""
+    """Limits and watches all child processes of one gateway.
+
+    Enter this context manager before the first process starts, and leave it after the last process has ended.
+    """
 
     def __init__(self, limit: int, own_id: str) -> None:
-        """At most `limit` processes run at once. `own_id` is this gateway's id, which child processes get in `LINEAGE_VARIABLE`."""
+        """Allow at most `limit` running processes. `own_id` is this gateway's id, which `lineage` returns for each process."""
         self._limit = limit
         self._own_id = own_id
         self._lineage = os.environ.get(LINEAGE_VARIABLE, "").split()
@@ -101,10 +106,10 @@ class ChildProcesses:
                 await watch.aclose()
 
     def lineage(self, server: str) -> dict[str, str]:
-        """Return `LINEAGE_VARIABLE` for a child process: the gateways through which this gateway was started, and then this gateway.
+        """Return `LINEAGE_VARIABLE` for a child process: the ids of the gateways that started this gateway, then this gateway's id.
 
         Raises:
-            NotSent: This gateway was started by a gateway with the same configuration, or through `MAX_HOPS` gateways.
+            NotSent: One of the gateways that started this gateway has the same configuration, or there are `MAX_HOPS` of them.
         """
         if configuration_of(self._own_id) in map(configuration_of, self._lineage):
             why = "this gateway was started by a gateway with the same configuration, so gateways would start each other endlessly"
@@ -143,7 +148,7 @@ class ChildProcesses:
             self._wake_waiting()
 
     def note_idle(self) -> None:
-        """Wake the process starts that wait because the limit is reached: a process became idle, so it may be stopped for them."""
+        """Wake the process starts that wait at the limit. Called when a process became idle, because it can now be stopped for them."""
         if self._waiting:
             self._wake_waiting()
 
@@ -152,7 +157,7 @@ class ChildProcesses:
         self._changed = anyio.Event()
 
     def _make_room(self) -> None:
-        """Stop the process that was idle longest, unless enough processes are being stopped already for all waiting starts."""
+        """Stop the process that was idle longest. Do nothing if more processes are being stopped already than starts wait."""
         if len(self._leaving) > self._waiting:
             return
         idle = [(since, n) for n, h in enumerate(self._holders) if h not in self._leaving and (since := h.idle_since()) is not None]
@@ -190,7 +195,10 @@ class ChildProcesses:
                 await self._start_watch()
 
     async def _start_watch(self) -> None:
-        """Start the shell process that watches the gateway, also if an earlier one was killed, and register every process group with it."""
+        """Start the shell process that watches the gateway, and register every process group with it.
+
+        Called again if an earlier shell process was killed.
+        """
         try:
             # In a session of its own, the shell survives a signal to the gateway's process group.
             env = {"PATH": os.environ.get("PATH", os.defpath)}

@@ -1,9 +1,9 @@
-"""`Connection`: opens the MCP session with one remote server that all callers share, and opens it again after failures.
+"""`Connection`: opens the session with one remote MCP server, which all callers share, and opens a new session after failures.
 
 One task opens and closes every session, so that cancel scopes are entered and left in the same task, and a failing server does not affect
-other servers. Callers wait for a limited time while a session is being opened. An idle connection is closed after `idleSeconds` and opened
-again by the next call. After a failure, attempts to connect are spaced out, and one call at a time tries the server again. `source` reads
-the lists of tools, resources and prompts of a new session (`on_ready`).
+other servers. Callers wait for a limited time while a session is being opened. An idle connection is closed after `idleSeconds`, and the
+next call opens it again. After a failure, attempts to connect are spaced out, and only one call at a time tries the server again. `source`
+reads the lists of tools, resources and prompts of a new session (`on_ready`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ State = Literal["starting", "ready", "idle", "auth needed", "down"]
 HEAD_START_SECONDS = 0.03
 """Delay in seconds of the first attempt to connect to a server.
 
-Starting servers uses all CPU cores; the delay lets a gateway over stdio first send its first response to the client.
+The start of server processes uses all CPU cores. The delay lets a gateway over stdio send its first response to the client before that.
 """
 
 FIRST_BACKOFF_SECONDS = 0.5
@@ -46,7 +46,10 @@ MAX_BACKOFF_SECONDS = 30.0
 """Longest wait between attempts to reach a server that no call needs."""
 
 STABLE_SECONDS = 5.0
-"""If a session that lasted at least this long ends, a new session is opened at once. The end of a shorter session counts as a failure."""
+"""Seconds for which a session must have lasted so that a new session is opened at once when it ends.
+
+The end of a shorter session counts as a failure.
+"""
 
 RETRY_SPACING_SECONDS = 1.0
 """Shortest time between two attempts to connect that calls trigger while the server is down."""
@@ -62,7 +65,7 @@ PROBE_SECONDS = 3.0
 
 
 class Connection:
-    """Opens and supervises the session with one server that all callers share. `run` must be running while `session` is used."""
+    """Opens and supervises the one session with a server, which all callers share. `run` must be running while `session` is used."""
 
     def __init__(
         self,
@@ -123,9 +126,9 @@ class Connection:
     async def session(self, *, probe: bool = False, patient: bool = False) -> Session:
         """Return the live session. If no session is open, wait for the running attempt to open a session, or start an attempt.
 
-        Pass `probe` if the session is for a call. If the server is failing although its session is open, then only one call per
-        `PROBE_SECONDS` gets the session, to try the server; other calls get the error. With `patient`, wait for one more attempt after a
-        failed attempt to connect.
+        Set `probe` if the session is for a call. A server can be failing although its session is open: then only one call per
+        `PROBE_SECONDS` gets the session, to try the server, and other calls raise the error. If `patient`, wait for one more attempt after
+        a failed attempt to connect.
 
         Raises:
             NotSent: No session was opened within `connectTimeoutSeconds`, or the server is failing; the message gives the last failure.
@@ -292,7 +295,7 @@ class Connection:
             self._places.note_idle()
 
     async def _until_over(self, session: Session) -> None:
-        """Wait until the session ends, was unused for `idleSeconds`, or is closed to make room for another child process (`evict`)."""
+        """Wait until the session ends, has been idle for `idleSeconds`, or is closed to make room for another child process (`evict`)."""
         idle = self._remote.policy.idle_seconds
         while not session.closed.is_set() and not self._resting:
             now = anyio.current_time()
@@ -318,7 +321,7 @@ class Connection:
     def idle_since(self) -> float | None:
         """Return the time of the last call, or `None` if the session is in use or not open.
 
-        With `None`, the session cannot be closed to make room for the child process of another server.
+        If the result is `None`, the session cannot be closed to make room for the child process of another server.
         """
         if self._users or self._session is None or self._resting or self._keep_awake():
             return None

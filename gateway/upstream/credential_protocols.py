@@ -35,7 +35,10 @@ class SignInOffer(Protocol):
     """A sign-in at the authorization server of one remote server, which a call can begin and a person finishes in the browser."""
 
     async def invite(self) -> tuple[str, str] | None:
-        """Begin a sign-in unless one is in progress, and return its issuer and the URL to open; `None` if no sign-in can begin."""
+        """Begin a sign-in unless one is in progress. Return the issuer that signs the person in, and the URL that the person must open.
+
+        Return `None` if no sign-in can begin.
+        """
         ...
 
     async def finished(self) -> None:

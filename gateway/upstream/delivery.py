@@ -1,9 +1,9 @@
 """Calls the tools of a remote server: `RemoteTool` makes a request of each call, and `Delivery` sends the request on the right session.
 
-`Delivery` sends a failed request a second time if `policy.retry_safety` allows it. All callers share one session with a server, except if
-an MCP 2025 server fixes client capabilities in its sessions and the caller has other capabilities (`caller_sessions`). On a shared child
-process that sends requests for input, one client at a time uses the server (`serial_queue`). Results pass through unchanged, except for
-`_meta`.
+`Delivery` sends a failed request a second time if `policy.retry_safety` allows it. All callers share one session with a server, with one
+exception: a session of an MCP 2025 server has fixed client capabilities, so a caller with other capabilities may need its own session
+(`caller_sessions`). If a shared child process sends requests for input, one client at a time uses it (`serial_queue`). Results pass through
+unchanged, except for `_meta`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _PLAIN_MEMBERS = frozenset({"content", "structuredContent", "isError", "resultTy
 
 
 class Sender(TaskLine, Protocol):
-    """The interface with which `RemoteTool` sends requests to its server. The source of the server's tools implements it."""
+    """The interface through which `RemoteTool` sends requests to its server. The source (`UpstreamSource`) of the server implements it."""
 
     @property
     def tasks(self) -> TaskFollower:
@@ -180,7 +180,7 @@ def _is_plain(result: JsonObject) -> bool:
 
 
 class Delivery:
-    """Sends the requests to one remote server, each on the session that all callers share or on one that belongs to its caller.
+    """Sends the requests to one remote server, each on the session that all callers share or on a session that belongs to its caller.
 
     Before `start`, only the shared session is used.
     """
@@ -197,11 +197,11 @@ class Delivery:
         admit: Callable[[Session, str, JsonMapping], Awaitable[None]],
         annotations_of: Callable[[str], JsonMapping | None],
     ) -> None:
-        """`own_id` is this gateway's id, which it adds to the list of gateways (`via`) that a request has passed.
+        """`own_id` is this gateway's id. `Delivery` adds it to the list of gateways (`via`) that a request has passed.
 
-        `annotations_of` returns a tool's annotations as the server listed them. `admit` raises if a request must not be sent on a session,
-        because the session's tools differ from the accepted definitions. It is called before each attempt to send a request while
-        `pins.may_refuse` is true.
+        `annotations_of` returns a tool's annotations as the server listed them. `admit` is called before each attempt to send a request,
+        while `pins.may_refuse` is true. It raises if the request must not be sent on a session, because the session's tools differ from the
+        accepted definitions.
         """
         self._remote = remote
         self._server = remote.name
@@ -235,7 +235,7 @@ class Delivery:
         """
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Allow sessions that belong to one caller. Each runs as a task in `tasks`, which must outlive all sessions."""
+        """Allow sessions that belong to a single caller. Each session runs as a task in `tasks`, which must outlive all sessions."""
         self._tasks = tasks
         self._callers = CallerSessions(self._remote, tasks, self._negotiated)
 
@@ -243,8 +243,9 @@ class Delivery:
     def question(self, method: str, ctx: CallContext | None) -> Generator[CallContext | None, None, None]:
         """Register a server's request for input while it is open, and yield the context with which to relay it to the caller.
 
-        `ctx` is the call to which the request belongs, `None` if that is unknown. With the policy `callers: auto`, the first request for
-        input on a shared child process makes clients take turns (use it one at a time) from then on. Running calls count as one turn.
+        `ctx` is the call to which the request belongs, `None` if that is unknown. If policy has `callers: auto`, the first request for
+        input of a shared child process limits its use to one client at a time from then on. The calls that run at this time count as calls
+        of one client.
         """
         is_without_turn = ctx is None or any(call is ctx for call in self._without_turn.values())
         if self._turns is None and self._takes_turns_once_asked and is_without_turn:
@@ -264,7 +265,7 @@ class Delivery:
     def questions(self, approving: Sequence[tuple[CallContext, str]]) -> tuple[OpenQuestion, ...]:
         """Return the server's requests for input that have no answer yet, for the gateway's status.
 
-        `approving` are the calls whose request for input waits for an approval, each with the name of its approvers.
+        `approving` lists the calls whose request for input waits for an approval, each with the name of the approvers.
         """
         return tuple(self._open_question(*question, approving) for question in self._questions)
 
@@ -343,7 +344,8 @@ class Delivery:
     def _noted(self, failure: RequestFailure) -> RequestFailure:
         """Return the error that the caller gets for a failed request.
 
-        If a request could not be sent over HTTP, also mark the server as failing: its session stays open and does not show the failure.
+        If a request could not be sent over HTTP, also mark the server as failing, because the server's session stays open and does not show
+        the failure.
         """
         if not isinstance(failure, NotSent) or not self._is_streamable_http:
             return failure
@@ -403,9 +405,10 @@ class Delivery:
         return await self._admitted(session, method, params, envelope)
 
     def _leave(self, session: Session, ctx: CallContext, is_cancelled: bool) -> None:
-        """End a call's turn (its client's exclusive use) on the shared session; for a cancelled call, after the server answered a ping.
+        """End a call's turn (the exclusive use by its client) on the shared session.
 
-        A server that handles one message at a time answers the ping when it has finished the cancelled call.
+        For a cancelled call, the turn ends when the server has answered a ping. A server that handles one message at a time answers the
+        ping when it has finished the cancelled call.
         """
         assert self._turns is not None
         if is_cancelled and self._tasks is not None and not session.closed.is_set():
@@ -429,7 +432,8 @@ class Delivery:
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:
         """Return whether a request declares the tasks extension.
 
-        `tools/call` declares it if the gateway polls the server's tasks (`tasks.follow`) or the caller accepts tasks; `tasks/…` always.
+        `tasks/…` always declares it. `tools/call` declares it if the gateway polls the server's tasks (`tasks.follow`) or the caller
+        accepts tasks.
         """
         if method == "tools/call":
             return self._policy.tasks.follow or (ctx is not None and ctx.facts.takes_tasks)
@@ -438,8 +442,8 @@ class Delivery:
     def _needs_own_session(self, askable: JsonObject) -> bool:
         """Return whether a caller needs a session of its own, because the shared session declares other client capabilities.
 
-        `askable` are the capabilities for requests for input that the caller's session would declare. A child process is shared
-        nevertheless, unless policy forbids it, or the caller has roots, which servers read only once, at the start.
+        `askable` are the capabilities for requests for input that the caller's session would declare. Callers share a child process
+        although their capabilities differ, unless policy forbids it or the caller has roots, which servers read only once, at the start.
         """
         if self._is_streamable_http:
             return bool(askable) or bool(self._guard.shared_capabilities())

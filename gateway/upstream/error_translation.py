@@ -58,7 +58,7 @@ def begin_again(ctx: CallContext) -> CallContext:
 
 
 def sign_in_first(server: str, issuer: str, url: str) -> Rejected:
-    """Return the error for a request that needs a person to sign in at `url` first, as error -32042 of MCP 2025-11-25."""
+    """Return error -32042 of MCP 2025-11-25 for a request that cannot succeed before a person signs in at `url`."""
     where = shown(issuer, MAX_SHOWN_ISSUER)  # made safe to show, because the issuer may come from the server's own metadata
     message = f"Server {server!r} needs you to sign in at {where!a}. Open the page on the machine of the gateway; your call goes on then."
     page: JsonObject = {"mode": "url", "elicitationId": secrets.token_urlsafe(16), "url": url, "message": message}
@@ -66,14 +66,14 @@ def sign_in_first(server: str, issuer: str, url: str) -> Rejected:
 
 
 async def as_it_is(ask: JsonObject) -> JsonObject:
-    """Return a request for input unchanged. Passed to `explain` as `judge` if the gateway itself makes the request, not a server."""
+    """Return a request for input unchanged. Passed to `explain` as `judge` if the gateway itself, not a server, makes the request."""
     return ask
 
 
 async def explain(
     error: Rejected, ctx: CallContext, relayed: JsonMapping, judge: Callable[[JsonObject], Awaitable[JsonObject]]
 ) -> JsonObject:
-    """Return the result that replaces a server's error for the caller of `ctx`, or raise the error that the caller gets.
+    """Return the result that the caller of `ctx` gets instead of a server's error, or raise the error that the caller gets.
 
     `relayed` are the client capabilities declared to the server for this caller. `judge` returns one request for input with the server's
     name added, or raises if policy refuses the request.

@@ -1,9 +1,9 @@
 """Filters the `_meta` that servers send, and prevents loops between gateways that are connected to each other.
 
-Each gateway appends its id to the `via` list in a request's `_meta`, and rejects a request that contains its id already or passed
-`MAX_HOPS` gateways. The first half of an id identifies the configuration, the second the endpoint that serves it (`upstream.hop_id`).
-`policy.metadata` decides which `_meta` keys the gateway accepts; this module finds every `_meta` of a response. Used by `upstream`, and by
-`server` for listings.
+Each gateway appends its id to the `via` list in a request's `_meta`. It rejects a request that already contains its id, or that passed
+`MAX_HOPS` gateways. The first half of an id identifies the configuration, and the second half identifies the endpoint that serves the
+configuration (`upstream.hop_id`). `policy.metadata` decides which `_meta` keys the gateway accepts; this module finds every `_meta` of a
+response. Used by `upstream`, and by `server` for listings.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ MAX_HOPS = 8
 """Maximum number of gateways through which one call may pass."""
 
 _DATA = frozenset({"_meta", "structuredContent", "arguments", "input"})
-"""Members of a result inside which no further `_meta` is searched: their value is data of a tool, or is a `_meta` itself."""
+"""Members of a result that are not searched for further `_meta`, because they contain data of a tool, or are a `_meta` themselves."""
 
 
 _ValueT = TypeVar("_ValueT", JsonObject, list[JsonObject])
 
 
 def received(result: _ValueT) -> _ValueT:
-    """Remove the `_meta` keys that the gateway does not accept from servers, and return the changed `result`.
+    """Remove the `_meta` keys that the gateway does not accept from servers, also in nested objects, and return the changed `result`.
 
-    `result` is the result of a request or a list of listing entries. Nested objects are changed too.
+    `result` is the result of a request, or a list of listing entries.
     """
     left: list[JsonValue] = [cast("JsonValue", result)]
     while left:
@@ -72,7 +72,7 @@ def _keep_taken(holder: JsonObject) -> None:
 
 
 def hops_of(meta: JsonMapping | None, key: str) -> list[str]:
-    """Return the list of gateway ids that a `_meta` has under `key`; empty if the list is missing or malformed."""
+    """Return the list of gateway ids under the key `key` of a `_meta`; empty if the list is missing or malformed."""
     return gateway_ids(meta.get(key)) if meta else []
 
 
@@ -82,7 +82,7 @@ def configuration_of(gateway_id: str) -> str:
 
 
 def extend_via(meta: JsonMapping, own_id: str, server: str) -> JsonObject:
-    """Return the `_meta` of a request to `server`, with `own_id` appended to its `via` list: the ids of the gateways that it passed.
+    """Return the `_meta` of a request to `server`, with `own_id` appended to its `via` list (ids of the gateways that the request passed).
 
     Raises:
         ToolFailed: The call came through this gateway before, or through too many gateways.
@@ -106,7 +106,10 @@ def without_loops(entries: Sequence[JsonObject], own_id: str) -> list[JsonObject
 
 
 def with_hops(entries: Sequence[JsonObject], own_id: str) -> list[JsonObject]:
-    """Return listing entries for a client that is a gateway too: the `_meta` of each lists the gateways it came through, `own_id` first."""
+    """Return listing entries for a client that is a gateway too, each with the list of gateways that it came through in its `_meta`.
+
+    `own_id`, the id of this gateway, is the first of the list.
+    """
     listed: list[JsonObject] = []
     for entry in entries:
         meta = cast("JsonObject", entry.get("_meta") or {})

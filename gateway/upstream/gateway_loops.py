@@ -18,7 +18,7 @@ class GatewayLoops:
     """Detects and drops entries of one server's listings that originate from this gateway itself."""
 
     def __init__(self, server: str, own_id: str) -> None:
-        """`own_id` is this gateway's id, which a gateway writes into the entries that it lists to another gateway."""
+        """`own_id` is this gateway's id. Each gateway adds its own id to the entries that it lists to another gateway."""
         self.own_id = own_id
         self._server = server
         self._is_self = False

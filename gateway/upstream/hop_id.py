@@ -1,9 +1,9 @@
-"""Computes the id of a running gateway, by which gateways that are connected to each other detect that a call came back to one of them.
+"""Computes the id of a running gateway. With these ids, connected gateways detect that a call came back to one of them.
 
-Decided: the id is a digest of the configuration's path and of the endpoint's port, keyed with the installation's key. Because: two
-gateways of one user share a state folder and still have two ids, while the replicas of a site (the same path, port and
-`installation-key` on each machine) share one id. Instead of: a random id per process, with which a loop through another replica is not
-detected. Revisit when: replicas need different paths or ports.
+Decided: the id is a digest of the configuration's path and of the endpoint's port, keyed with the installation's key. Because: two gateways
+of one user share a state folder and still have two ids, while the replicas of a site (the same path, port and `installation-key` on each
+machine) share one id. Instead of: a random id per process, with which a loop through another replica is not detected. Revisit when:
+replicas need different paths or ports.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ STDIO = "stdio"
 
 
 def hop_id(state: StateFolder, loaded: LoadedConfig, endpoint: str | None) -> str:
-    """Return the id of the gateway that serves `loaded` at `endpoint`: a port as text, or `STDIO`. Blocks.
+    """Return the id of the gateway that serves the configuration `loaded` at `endpoint`. Blocks.
 
-    If `endpoint` is `None`, the configured port is used. If another gateway with the same configuration started this gateway as a child
-    process, return the id of that gateway, because the two gateways form a loop.
+    `endpoint` is a port as text, or `STDIO`; `None` means the configured port. If another gateway with the same configuration started this
+    gateway as a child process, return the id of that gateway, because the two gateways form a loop.
 
     Raises:
         StorageError: The installation's key cannot be read or written.

@@ -2,8 +2,8 @@
 
 Requests for input are sampling, elicitation and roots: requests that an MCP 2025 server sends, and those in `input_required` results of an
 MCP 2026 server. `policy.input_requests` has the rules. An allowed request goes to the caller. A sampling request goes to a model of the
-gateway instead if the policy's `sampling.mode` is `answer`, or if it is `ask` and a model is configured; `ask` first needs a person's
-approval. `input_rounds` handles the `input_required` results.
+gateway instead if the policy's `sampling.mode` is `answer`, or if `sampling.mode` is `ask` and a model is configured. With `ask`, a person
+must approve the request first. `input_rounds` handles the `input_required` results.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ class InputGuard:
     def may_request_input(self, *, is_modern: bool) -> bool:
         """Return whether the client may get a request for input while a call of this server's tools runs.
 
-        That is so if policy relays requests of an MCP 2025 server (`is_modern` is false), or if a person must approve sampling requests.
+        That is so if a person must approve sampling requests, or if the server uses MCP 2025 (`is_modern` is false) and policy relays its
+        requests.
         """
         if self._policy.sampling.mode == "ask":
             return True
@@ -112,7 +113,10 @@ class InputGuard:
         return relays and not is_modern
 
     def shared_capabilities(self) -> JsonObject:
-        """Return the client capabilities to declare in a session that callers share: those that policy relays or the gateway handles."""
+        """Return the client capabilities to declare in a session that callers share.
+
+        These are the capabilities whose requests policy relays to callers, or the gateway answers itself.
+        """
         declared: JsonObject = {}
         if self._policy.sampling.mode in ("relay", "ask") or self.answers_itself:
             declared["sampling"] = {"tools": {}} if self.answers_itself else {}
@@ -125,8 +129,8 @@ class InputGuard:
     def capabilities_for(self, client: ClientProfile) -> JsonObject:
         """Return the client capabilities to declare to the server for calls of `client`.
 
-        They are the client's capabilities that policy relays, and sampling if a configured model answers it. The returned object is used
-        for many calls and must not be changed.
+        These are the capabilities of the client that policy relays, and sampling if a configured model answers the requests. The returned
+        object is used for many calls and must not be changed.
         """
         declared: JsonObject = {}
         for name, settings in client.capabilities.items():
@@ -231,11 +235,10 @@ class InputGuard:
             raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
 
     async def _count(self, ctx: CallContext) -> int:
-        """Count a sampling request of this server for the caller in the gateway's database.
+        """Count a sampling request of this server for the caller in the gateway's database, and return the number of earlier requests.
 
-        Return the number of the caller's sampling requests from this server in the hour before.
-
-        If the policy sets no quota (`sampling.maxRequests`), count nothing and return 0.
+        Earlier requests are those that this server sent for the caller in the hour before. If the policy sets no quota
+        (`sampling.maxRequests`), count nothing and return 0.
         """
         limit = self._policy.sampling.max_requests
         if not limit:

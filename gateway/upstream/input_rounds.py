@@ -1,9 +1,9 @@
-"""Handles `input_required` results of an MCP 2026 server: models of the gateway answer some requests for input, and the caller the others.
+"""Handles `input_required` results of an MCP 2026 server: the gateway's models answer some requests for input, the caller the others.
 
-If one result has requests for a model and for the caller, the models' answers are stored in the request state that the client returns with
-its retry, and are sent to the server together with the caller's answers. So the gateway keeps nothing in memory between a result and the
-retry, and calls no model twice. The package `server` protects the request state from the client. `source` calls this module for every
-request.
+One result can have requests for a model and requests for the caller. Then the models' answers are stored in the request state, which the
+client returns with its retry, and are sent to the server together with the caller's answers. Therefore the gateway keeps nothing in memory
+between a result and the retry, and calls no model twice. The package `server` protects the request state from the client. `source` calls
+this module for every request.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def _pack(state: str | None, answers: JsonObject) -> str:
 
 
 def _open(ctx: CallContext) -> CallContext:
-    """Return the context of a retry with the server's own request state, and with the models' earlier answers added to the caller's.
+    """Return the context of a retry with the server's own request state, and with the answers of the models and of the caller.
 
-    `_pack` combined the state and those answers in the request state that the client returned.
+    The client returned a request state in which `_pack` had combined the server's own request state and the models' earlier answers.
     """
     if ctx.facts.request_state is None:
         return ctx

@@ -1,8 +1,8 @@
 """`LargeBodies`: limits the bytes of large responses that the gateway processes at once, in total and for each caller.
 
 The transports to servers claim the bytes while a large response arrives, and stop reading until the claim is granted. The claim is released
-when the gate has processed the result, or when nothing refers to it any more. So many concurrent large responses take more time instead of
-more memory.
+when the gate (the checks that every call passes) has processed the result, or when nothing refers to the claim any more. Therefore many
+concurrent large responses take more time, but not more memory.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ class LargeBodies:
     def __init__(self, max_bytes: int, *, used: Callable[[], None] | None = None) -> None:
         """Grant at most `max_bytes` of memory for large responses at once, and at most half of that to one caller.
 
-        A response larger than half of `max_bytes` is granted if its caller has no other large response, and a response larger than
-        `max_bytes` if no caller has a large response. `used` is called in the event loop each time granted memory was returned.
+        There are two exceptions. A response of more than half of `max_bytes` is granted if its caller has no other large response, and a
+        response of more than `max_bytes` is granted if no caller has a large response. `used` is called in the event loop each time granted
+        memory was returned.
         """
         self.max_bytes = max_bytes
         self._used = used
@@ -92,7 +93,7 @@ class LargeBodies:
     def claim(self, caller: str, size: int, granted: Callable[[], None]) -> Claim:
         """Claim `size` bytes of memory for a large response to `caller`.
 
-        The claim is granted at once or later. The callback `granted` is called only if it is granted later.
+        The claim is granted at once or later. The callback `granted` is called only if the claim is granted later.
         """
         wish = _PendingClaim(caller, size, granted)
         self._waiting.add(caller, wish)
@@ -104,12 +105,12 @@ class LargeBodies:
     ) -> tuple[Decoded, Releasable | None]:
         """Parse a JSON-RPC message in a worker thread, or in a helper process if it is very large (`HelperPool.hold`).
 
-        `is_call` returns whether an id belongs to a pending `tools/call`. Return the message, and the object whose `release` returns the
-        memory: `claim`, or the `LargeResult` if a helper process has the result.
+        `claim` is the memory granted for the message, and `is_call` returns whether an id belongs to a pending `tools/call`. Return the
+        message, and the object whose `release` returns the memory: `claim`, or the `LargeResult` if a helper process has the result.
 
         Raises:
             ValueError: The message is not JSON.
-            ToolFailed: The helper process ended.
+            ToolFailed: The helper process ended, or took too long.
         """
         if sum(map(len, parts)) >= HELD_BYTES:
             return await self.helpers.hold(parts, claim, is_call)
@@ -141,9 +142,9 @@ class LargeBodies:
         self._grant()
 
     def _grant(self, quietly: _PendingClaim | None = None) -> None:
-        """Grant the waiting claims that fit, one of each caller in turn, and call the callback `granted` of each claim.
+        """Grant the waiting claims that fit, one of each caller in turn, and call the callback `granted` of each granted claim.
 
-        The callback of the claim `quietly` is not called. A claim that does not fit into the total blocks all later claims, so that it is
+        `quietly` is a claim whose callback is not called. A claim that does not fit into the total blocks all later claims, so that it is
         granted in the end.
         """
         is_moving = True

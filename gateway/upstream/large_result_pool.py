@@ -1,8 +1,9 @@
 """`HelperPool`: starts and reuses helper processes, which parse large results of `tools/call` and apply the gate's rules to them.
 
-`LargeResult` is one such result. The gateway keeps the received bytes, and parses them itself only if the helper process reports that the
-result passes unchanged or is unusual. Each result has a helper process to itself, so that a crash fails only one call. `LargeBodies` limits
-the memory of large results, and `large_result_worker` is the program of the processes.
+The gate is the set of checks that every call passes; its rules for results concern hidden characters and size. `LargeResult` is one large
+result. The gateway keeps the received bytes, and parses them itself only if the helper process reports that the result passes unchanged or
+is unusual. Each result has a helper process to itself, so that a crash fails only one call. `LargeBodies` limits the memory of large
+results, and `large_result_worker` is the program of the processes.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ MOST_HELPERS = 2
 """Maximum number of helper processes at once. Further large results wait until one is free."""
 
 IDLE_SECONDS = 5.0
-"""Seconds without a result after which the idle helper processes are ended."""
+"""Seconds after the last result until the idle helper processes are ended."""
 
 JUDGE_SECONDS = 60.0
-"""Timeout of a helper process for parsing one result, and for applying the gate's rules and storing it.
+"""Timeout in seconds of each order to a helper process: to parse a result, and to apply the gate's rules, which may store the result.
 
 The deadline of the call does not cover these steps.
 """
@@ -73,9 +74,9 @@ class HelperProcess:
         )
 
     def ask(self, fields: JsonObject, parts: Sequence[bytes] = ()) -> tuple[JsonObject, bytes]:
-        """Send an order to the process, and return its reply. Order and reply each consist of a JSON object and a body of bytes.
+        """Send an order to the process, and return the reply. An order and a reply each consist of a JSON object and a body of bytes.
 
-        `fields` is the JSON object of the order, and `parts` its body.
+        `fields` is the JSON object of the order, and `parts` is the body of the order.
 
         Raises:
             OSError: The process ended.
@@ -111,7 +112,7 @@ def _started() -> HelperProcess | None:
 class HelperPool:
     """The helper processes of one gateway, which parse large results and apply the gate's rules to them. The owner calls `aclose`.
 
-    Belongs to one event loop.
+    A pool belongs to one event loop.
     """
 
     def __init__(self) -> None:
@@ -126,13 +127,14 @@ class HelperPool:
     ) -> tuple[Decoded, Releasable | None]:
         """Parse a message with a helper process. Takes ownership of `parts`.
 
-        `is_call` returns whether an id belongs to a pending `tools/call`. If the message answers such a call with a complete and plain
-        result, return the message with an empty result, and the `LargeResult` that has the real result. Otherwise return the whole message,
-        parsed in this process, and `claim`.
+        `claim` is the memory granted for the message. `is_call` returns whether an id belongs to a pending `tools/call`.
+
+        If the message answers a pending `tools/call` with a complete and plain result, return the message with an empty result, and the
+        `LargeResult` that has the real result. Otherwise return the whole message, parsed in this process, and `claim`.
 
         Raises:
             ValueError: The message is not JSON.
-            ToolFailed: The helper process ended.
+            ToolFailed: The helper process ended, or took too long.
         """
         await self._turns.acquire()
         helper: HelperProcess | None = None
@@ -158,7 +160,7 @@ class HelperPool:
     async def ask(self, helper: HelperProcess, fields: JsonObject, parts: Sequence[bytes] = ()) -> tuple[JsonObject, bytes]:
         """Send an order to a helper process in a worker thread, and return the reply.
 
-        Cancelling this kills the process. Raises `ToolFailed` if the process ended.
+        Cancelling this method kills the process. Raises `ToolFailed` if the process ended.
         """
         try:
             return await anyio.to_thread.run_sync(partial(helper.ask, fields, parts), abandon_on_cancel=True)
@@ -169,7 +171,7 @@ class HelperPool:
             raise
 
     def give_back(self, helper: HelperProcess | None, *, is_usable: bool) -> None:
-        """Return a helper process to the pool if it `is_usable`, or end it. Then the next waiting result can get a helper process."""
+        """Return a helper process to the pool if it `is_usable`, or end it. The next waiting result can then get a helper process."""
         self._turns.release()
         if helper is None:
             return
@@ -223,9 +225,9 @@ class LargeResult:
         self._claim = claim
 
     async def judge(self, rules: ResultRules, store: ResultStore | None, source: ResultOrigin) -> Judged | None:
-        """Apply `rules` to the result in the helper process, with the gate's function `judge_whole`.
+        """Apply the gate's `rules` to the result in the helper process, with the function `judge_whole`.
 
-        Return the verdict with the changed result, or `None` if the result passes unchanged: `whole` then returns it.
+        Return the replacement of the result, or `None` if the result passes unchanged. The method `whole` returns the unchanged result.
 
         Raises:
             ToolFailed: The helper process ended, or took too long.
@@ -259,7 +261,7 @@ class LargeResult:
         return Received(received(result), encoded, long_text, self._claim)
 
     def release(self) -> None:
-        """Return the claimed memory. If the gate's rules were not applied to the result yet, end its helper process."""
+        """Return the memory that was granted for the result. If the gate's rules were not applied yet, also end the helper process."""
         helper, self._helper = self._helper, None
         if helper is not None:
             self._helpers.give_back_soon(helper)

@@ -1,11 +1,12 @@
 """The program of a helper process, which parses one large result of `tools/call` at a time and applies the gate's rules to it.
 
-Parsing and judging 60 MB takes calls into C that hold the interpreter's lock for hundreds of milliseconds; in another process they do not
-block the gateway's event loop. `gate.results.judge_whole` applies the rules in both processes. `large_result_pool` starts the process.
+Parsing and checking 60 MB takes calls into C that hold the interpreter's lock for hundreds of milliseconds. In another process, these calls
+do not block the gateway's event loop. Both the helper process and the gateway's own process apply the rules with
+`gate.results.judge_whole`. `large_result_pool` starts the helper process.
 
-The gateway sends orders on standard input and reads replies from standard output. Each is a frame: the length of a JSON object in four
-bytes, the object, and as many bytes as its member `size` says. The process ends when its standard input does, so it never outlives the
-gateway.
+The gateway sends orders on standard input and reads replies from standard output. Each order or reply is a frame: the length of a JSON
+object in four bytes, the object, and as many bytes as the object's member `size` says. The process ends when its standard input ends, so it
+never outlives the gateway.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from gateway.wire.rpc_envelope import VERSION, VERSION_KEY
 _LENGTH_BYTES = 4
 
 _BLOCKS = frozenset({"text", "image", "audio"})
-"""Types of content blocks that reach the gate unchanged. For a result with another block, the gateway's process applies the rules."""
+"""Types of content blocks that this process can pass to the gate's rules.
+
+If a result has a block of another type, the gateway's own process applies the rules.
+"""
 
 
 def send(stream: IO[bytes], fields: JsonMapping, parts: Sequence[bytes] = ()) -> None:
@@ -82,9 +86,10 @@ def read_plain(parts: list[bytes]) -> tuple[JsonValue, JsonObject] | None:
 
 
 def _judged(result: JsonObject, order: JsonObject) -> tuple[JsonObject, Sequence[bytes]]:
-    """Apply the gate's rules in `order` to `result`, and return the reply to the gateway: its JSON object and its body.
+    """Apply the gate's rules that `order` contains to `result`. Return the reply to the gateway: its JSON object and its body.
 
-    The reply is `whole` without a body if the result passes unchanged; else the verdict, with the replacing result as the body.
+    If the result passes unchanged, the reply is `whole` without a body. Otherwise the reply has the verdict, and the replacement of the
+    result as the body.
     """
     store = None if order["store"] is None else ResultStore(**order["store"])
     try:

@@ -44,7 +44,7 @@ KINDS_OF: Mapping[ChangeKind, tuple[str, ...]] = {
     "resources": ("resources", "templates"),
     "prompts": ("prompts",),
 }
-"""The lists to read again after each kind of change notification: `resources` stands for resources and resource templates."""
+"""Kind of a change notification → names of the lists to read again. `resources` covers resources and resource templates."""
 
 _CAPABILITY_OF = {"tools": "tools", "resources": "resources", "templates": "resources", "prompts": "prompts"}
 _KNOWN_TOOL_KEYS = frozenset({"name", "title", "description", "inputSchema", "outputSchema", "annotations"})
@@ -52,7 +52,7 @@ _KNOWN_TOOL_KEYS = frozenset({"name", "title", "description", "inputSchema", "ou
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A tool that a server listed: its definition, the HTTP headers that repeat arguments (`x-mcp-header`), and `_meta` for its calls."""
+    """A tool that a server listed. Also has the HTTP headers that repeat arguments of calls (`x-mcp-header`), and the `_meta` for calls."""
 
     definition: ToolDefinition
     headers: dict[tuple[str, ...], str] = field(default_factory=lambda: cast("dict[tuple[str, ...], str]", {}))
@@ -70,7 +70,7 @@ class Listing:
 
 
 class Requester(Protocol):
-    """The interface that `list_all` needs of a session with a server: it sends list requests."""
+    """The interface of a session with a server that `list_all` uses to send list requests."""
 
     server: str
 
@@ -127,10 +127,10 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
 
 
 def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool = False) -> Listed | None:
-    """Convert an entry of `tools/list`. Return `None` if the specification requires to drop the tool (invalid `x-mcp-header`).
+    """Convert an entry of `tools/list`. Return `None` if the tool must be dropped because an `x-mcp-header` in its schema is invalid.
 
-    `modern` is true for an MCP 2026 server. `may_ask` becomes part of the definition: whether a call may request input. `has_tasks` is true
-    if the server supports the tasks extension of MCP 2026, so that it may run any call as a task.
+    `modern` is true for an MCP 2026 server. `may_ask` (whether a call may request input) becomes part of the definition. `has_tasks` is
+    true if the server supports the tasks extension of MCP 2026, with which it may run any call as a task.
     """
     schema = as_object(wire.get("inputSchema"))
     input_schema: JsonObject = {"type": "object"} if schema is None else schema

@@ -21,7 +21,7 @@ PREFIX = "Mcp-Param-"
 """Prefix of the names of HTTP headers that repeat arguments of a call."""
 
 Path = tuple[str, ...]
-"""Path of an argument: the property names from the arguments object inwards."""
+"""Path of an argument in the arguments of a call: the names of the nested properties, outermost first."""
 
 _PLAIN = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")
 _ENCODED = re.compile(r"=\?base64\?.*\?=")
@@ -36,14 +36,17 @@ _ONE = frozenset(
 )  # fmt: skip
 _LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _MAPS = frozenset({"patternProperties", "dependentSchemas", "$defs", "definitions"})
-"""JSON Schema keywords whose value is one schema (`_ONE`), a list of schemas (`_LISTS`), or an object of schemas by name (`_MAPS`).
+"""JSON Schema keywords that contain schemas: one schema (`_ONE`), a list of schemas (`_LISTS`), or an object of schemas by name (`_MAPS`).
 
-A value that such a schema describes has no fixed path in the arguments, so it cannot be repeated in a header.
+A value that one of these schemas describes has no fixed path in the arguments, so it cannot be repeated in a header.
 """
 
 
 def encode_header_value(value: str) -> str:
-    """Encode a text as the value of an HTTP header: unchanged if it is printable ASCII, else as `=?base64?…?=`."""
+    """Encode a text as the value of an HTTP header: `=?base64?…?=`, or unchanged if it is printable ASCII without spaces at its ends.
+
+    A text that already looks like `=?base64?…?=` is encoded too.
+    """
     if _PLAIN.fullmatch(value) and not _ENCODED.fullmatch(value):
         return value
     return f"=?base64?{base64.b64encode(value.encode()).decode('ascii')}?="
@@ -52,8 +55,8 @@ def encode_header_value(value: str) -> str:
 def marked_headers(schema: JsonMapping) -> dict[Path, str] | None:
     """Return the arguments that a tool's input schema marks with `x-mcp-header`: argument path → header name without `PREFIX`.
 
-    Return `None` if a mark is invalid. A mark must be on a string, integer or boolean whose path in the arguments is fixed, and its value
-    must be valid as part of a header name and differ from those of all other marks.
+    Return `None` if a mark is invalid. A valid mark is on a string, integer or boolean whose path in the arguments is fixed. The value of
+    the mark is valid as part of a header name, and differs from the values of all other marks.
     """
     found: dict[Path, str] = {}
     for path, place in _places(schema):
@@ -80,7 +83,7 @@ def param_headers(marked: Mapping[Path, str], arguments: JsonMapping) -> dict[st
 
 
 def _places(schema: JsonMapping) -> Generator[tuple[Path | None, JsonObject]]:
-    """Yield `schema` and each schema nested in it, with the path of the argument that it describes, or `None` if the path is not fixed.
+    """Yield `schema` and each nested schema, with the path of the argument that the schema describes; `None` if the path is not fixed.
 
     Not a recursive function, because a server's schema may be nested deeply.
     """

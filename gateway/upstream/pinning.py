@@ -1,9 +1,9 @@
 """`Pinning`: compares the tools that one remote server lists with their accepted definitions (pins), and finds the tools that differ.
 
-If the lock file contains the server, the pins are the definitions in this file. Then each call is checked against the tools that were
-listed on the session on which it is sent (`Session.listed_tools`), because another session may reach another server process. Otherwise, a
-tool's pin is its first listed definition. Then only the listing that clients see is checked, because a model reads only this listing. The
-module sends no requests.
+There are two cases. If the lock file contains the server, the pins are the definitions in this file. Then each call is checked against the
+tools that were listed on the session of the call (`Session.listed_tools`), because another session may reach another server process. If the
+lock file does not contain the server, a tool's pin is its first listed definition. Then only the listing that clients see is checked,
+because a model reads only this listing. The module sends no requests.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Pinning:
         return self._first if self._record is not None else None
 
     def take(self, locked: Mapping[str, str] | None) -> bool:
-        """Set the digests of the lock file for this server, by tool name, and return whether they differ from the earlier ones.
+        """Set the digests of this server's tools in the lock file, by tool name. Return whether they differ from the digests set before.
 
         `None` means that the lock file does not contain the server.
         """
@@ -61,9 +61,8 @@ class Pinning:
     def begin(self, record: AcceptedDefinitions, *, was_listed: bool) -> None:
         """Read the tools' first listed definitions from `record`, and use them as pins (accepted definitions). Blocks.
 
-        The pins of the lock file take precedence.
-
-        `was_listed` is true if the server was listed in an earlier run of the gateway; it affects only the log.
+        If the lock file has pins of this server, they take precedence. `was_listed` is true if the server was listed in an earlier run of
+        the gateway; it affects only the log.
 
         Raises:
             StorageError: The file of `record` is unusable.
@@ -93,9 +92,9 @@ class Pinning:
             logger.info("new tools recorded server=%s tools=%d names=%s", self._server, len(new), _shown(new))
 
     async def write(self) -> bool:
-        """Store the definitions that `note` added. If another process stored other definitions of these tools first, those become the pins.
+        """Store the definitions that `note` added as pins (accepted definitions). Return whether a pin changed.
 
-        Return whether this changed a pin (accepted definition).
+        If another process stored other definitions of these tools first, the definitions of the other process become the pins.
         """
         if self._record is None or not self._unwritten:
             return False

@@ -110,7 +110,10 @@ def write_pins(path: Path, pins: Pins, *, mode: int | None = None) -> None:
 
 
 def forms_of(listed: Sequence[JsonMapping]) -> dict[str, JsonObject]:
-    """Return the parts of each listed tool's definition that a person accepts (pins), by tool name. Of equal names, the first counts."""
+    """Return the pinned part of each listed tool's definition (the members that a person accepts), by tool name.
+
+    If two tools have the same name, the first counts.
+    """
     forms: dict[str, JsonObject] = {}
     for wire in listed:
         forms.setdefault(str(wire["name"]), pinned_form(wire))

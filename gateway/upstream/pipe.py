@@ -74,7 +74,7 @@ class Pipe(FramedPipe):
     """Writes messages to one child process, parses its output, and ends each pending request with the response of the child."""
 
     def __init__(self, server: str, log: ChildLog, max_line_bytes: int, bodies: LargeBodies | None = None) -> None:
-        """`bodies` grants the memory for large lines and parses them in other threads. Without it, the event loop parses all lines."""
+        """`bodies` grants the memory for large lines and parses them in other threads. If it is `None`, the event loop parses all lines."""
         super().__init__(f"server {server}", max_line_bytes, bodies)
         self._server = server
         self._bodies = bodies
@@ -108,7 +108,10 @@ class Pipe(FramedPipe):
     # -- reading -----------------------------------------------------------------------------------------------
 
     def line_received(self, line: bytes) -> None:
-        """Parse one line of the child's standard output: end the request that it answers, queue another message, or skip the line."""
+        """Parse one line of the child's standard output.
+
+        A response ends its pending request, any other message is queued, and a line that is not JSON-RPC is skipped.
+        """
         try:
             decoded = decode_message([line])
         except ValueError:
@@ -177,9 +180,9 @@ class Pipe(FramedPipe):
             self._skip(line)
 
     def _skip(self, line: bytes) -> None:
-        """Drop a line that is not JSON-RPC, and fail the request that it answers if it looks like a response.
+        """Drop a line that is not JSON-RPC. If the line looks like a response, fail the request whose id the line contains.
 
-        Another line with an id fails no request, because it may be log output.
+        If the line does not look like a response, no request fails, because the line may be log output.
         """
         self._complain("a line that is not JSON-RPC")
         if looks_like_response(line):
@@ -239,9 +242,9 @@ class Pipe(FramedPipe):
         self._came.set()
 
     async def pass_on_forever(self, take: Callable[[JsonObject], Awaitable[None]]) -> None:
-        """Call `take` with each received message, in order, until the child's output ends; responses to pending requests are left out.
+        """Call `take` with each received message, in order, until the child's output ends. Responses to pending requests are left out.
 
-        A response that arrived after another message ends its request only when the session has begun to process the message.
+        If a response arrives after another message, its request ends only when the session has begun to process that message.
         """
         while self.is_open or self._waiting:
             await self._came.wait()
@@ -273,7 +276,7 @@ class Pipe(FramedPipe):
         return (number := number_of(said)) in self._calls and number not in self._others
 
     def expect(self, number: int, progress: Progress | None = None, *, is_call: bool = True) -> asyncio.Future[JsonObject]:
-        """Register a request that is about to be sent, and return the future of its response. The caller must call `forget` in any case.
+        """Register a request that is about to be sent, and return the future of its response. The caller must always call `forget`.
 
         `progress` receives the request's progress reports. `is_call` is true for `tools/call`.
         """

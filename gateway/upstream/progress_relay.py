@@ -20,7 +20,7 @@ class ProgressRelay:
     """Passes the progress reports of one call to its caller, in order and before the call's result, in at most one task at a time."""
 
     def __init__(self, server: str, ctx: CallContext, tasks: anyio.abc.TaskGroup) -> None:
-        """`tasks` is the task group in which reports are passed to the caller of `ctx`. It ends with the connection to the server."""
+        """Pass reports to the caller of `ctx` in the task group `tasks`, which ends with the connection to the server."""
         self._server = server
         self._ctx = ctx
         self._tasks = tasks

@@ -54,7 +54,7 @@ class Readiness:
             self.skip(server.id)
 
     def skip(self, server: str) -> None:
-        """Let listings no longer wait for a server, because it has connected or failed to connect, or does not respond."""
+        """Remove a server from those that listings wait for, because it has connected, failed to connect, or does not respond."""
         self._awaited.discard(server)
         if not self._awaited:
             self._listable.set()

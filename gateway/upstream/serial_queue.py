@@ -1,7 +1,7 @@
 """`SerialQueue`: lets one client at a time use a server whose requests for input do not name the call that they belong to.
 
-An MCP 2025 server over stdio sends requests for input (sampling, elicitation, roots) on the pipe that all clients share. To attribute a
-request to the right client, only the calls of one client run at a time: its "turn".
+An MCP 2025 server over stdio sends requests for input (sampling, elicitation, roots) on the pipe that all clients share. To attribute each
+request to the right client, the queue lets only the calls of one client run at a time. This time is the client's "turn".
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ SETTLE_SECONDS = 0.25
 
 
 Leave = Callable[[CallContext, bool], None]
-"""Callback for the end of a call. It receives the call's context, and whether the call was cancelled: then the server may still work on it.
+"""Callback for the end of a call. It receives the call's context, and whether the call was cancelled.
+
+The server may still work on a cancelled call.
 """
 
 
@@ -42,13 +44,14 @@ class _Waiter:
 
 
 class SerialQueue:
-    """Lets the clients of a shared server use it one after another. The turns rotate among the principals of the clients.
+    """Lets the clients of a shared server use the server one after another, each in its turn.
 
-    In a client's turn, all its calls may run at the same time; calls of other clients wait.
+    Turns rotate among the principals. The clients of one principal get turns in order of arrival. In a client's turn, all its calls may run
+    at the same time; calls of other clients wait.
     """
 
     def __init__(self, question_seconds: float) -> None:
-        """While calls of other clients wait for the server, a request for input may stay open for at most `question_seconds`."""
+        """`question_seconds` limits how long a request for input stays open while calls of other clients wait for the server."""
         self._question_seconds = question_seconds
         self._questions: set[anyio.CancelScope] = set()
         self._owner: str | None = None
@@ -65,7 +68,7 @@ class SerialQueue:
 
     @asynccontextmanager
     async def turn(self, ctx: CallContext, leave: Leave) -> AsyncGenerator[CallContext, None]:
-        """Wait until the client of `ctx` may use the server, and yield the context with which its call runs inside this context manager.
+        """Wait until the client of `ctx` may use the server, and yield the context for the call. The call must run inside this block.
 
         The wait does not count against the call's deadline. When the call has ended, the callback `leave` must call `SerialQueue.leave`, at
         once or later.
@@ -104,9 +107,9 @@ class SerialQueue:
                 await ctx.here()
 
     def _join(self, owner: str) -> bool:
-        """Begin a call of the client `owner` at once if no call runs, or only calls of this client. Return whether the call began.
+        """Begin a call of the client `owner` at once if no call runs, or if only calls of this client run. Return whether the call began.
 
-        A client that began `MAX_JOINED` calls while other clients waited must wait, too.
+        A client that began `MAX_JOINED` calls in its turn while other clients waited must wait like them.
         """
         if self._running and (owner != self._owner or (self._waiting and self._joined >= MAX_JOINED)):
             return False
@@ -117,18 +120,17 @@ class SerialQueue:
         return True
 
     def adopt(self, calls: Collection[CallContext], asking: CallContext | None) -> None:
-        """Let other clients wait for the end of the running `calls`, which began before clients had to use the server one at a time.
+        """Let other clients wait until the running `calls` have ended, which began before clients had to use the server one at a time.
 
-        `leave` must be called at the end of each call.
-
-        `asking` is the call to which the first request for input belongs, or `None` if that is unknown. Its client gets the turn.
+        `asking` is the call to which the first request for input belongs, or `None` if that is unknown. The client of `asking` gets the
+        turn. `leave` must be called at the end of each of the `calls`.
         """
         self._running, self._owner = len(calls), asking.facts.client.session_id if asking is not None else None
         for ctx in calls:
             self._hold(ctx)
 
     def limited(self, ctx: CallContext) -> CallContext:
-        """Return `ctx` with a time limit for requests for input of the call, which applies while calls of other clients wait."""
+        """Return `ctx` with a time limit for the call's requests for input. The limit applies while calls of other clients wait."""
         return ctx.with_wait(self._asking)
 
     @property
@@ -138,7 +140,7 @@ class SerialQueue:
 
     @property
     def question_ends_at(self) -> float:
-        """Time (event loop) at which the first open request for input ends because other clients wait; infinite if no client waits."""
+        """Event loop time at which the first open request for input ends because other clients wait; infinite if no other client waits."""
         return min((scope.deadline for scope in self._questions), default=math.inf)
 
     @asynccontextmanager
@@ -171,9 +173,9 @@ class SerialQueue:
                 ctx.ports.presence.need()
 
     def _waiting_changed(self) -> None:
-        """Start or stop the limits on the current client, after the number of calls of other clients that wait for the server changed.
+        """Start or stop the limits on the current client, because the number of waiting calls of other clients has changed.
 
-        While such calls wait, open requests for input have a deadline, and a running call ends if its client disconnects.
+        While calls of other clients wait, open requests for input have a deadline, and a running call ends if its client disconnects.
         """
         is_wanted = bool(self._waiting)
         deadline = anyio.current_time() + self._question_seconds
@@ -196,9 +198,9 @@ class SerialQueue:
             raise
 
     def leave(self, ctx: CallContext, seconds: float = 0) -> None:
-        """End the call of `ctx`. Calls of other clients can begin when this client's last running call has ended.
+        """End the call of `ctx`. When the last running call of this client has ended, calls of other clients can begin.
 
-        No call begins for `seconds`; pass this if the server may still wait for the answer to a request for input of the ended call.
+        No call begins for `seconds`. Pass `seconds` if the server may still wait for the answer to a request for input of the ended call.
         """
         if ctx.ports.presence in self._holders:
             self._holders.remove(ctx.ports.presence)
@@ -209,7 +211,7 @@ class SerialQueue:
         self._next()
 
     def _next(self) -> None:
-        """Count one running call less. After the last running call, let the waiting calls of the next client begin."""
+        """Count one running call fewer. After the last running call, let the waiting calls of the next client begin."""
         self._running -= 1
         if self._running or not self._waiting:
             return

@@ -49,8 +49,8 @@ class ServerLists:
     def __init__(self, server: str, policy: SourcePolicy, own_id: str, sender: Sender, may_request_input: Callable[[bool], bool]) -> None:
         """Store the arguments, without side effects.
 
-        `own_id` is this gateway's id, which marks those listed entries that originate from this gateway itself. `sender` sends the calls of
-        the tools. `may_request_input` receives whether the server uses MCP 2026, and returns whether the client may get requests for input
+        `own_id` is this gateway's id; a listed entry that contains the id came from this gateway itself. `sender` sends the calls of the
+        tools. `may_request_input` receives whether the server uses MCP 2026, and returns whether the client may get requests for input
         while a call runs.
         """
         self.entries: dict[str, list[JsonObject]] = {"tools": [], "resources": [], "templates": [], "prompts": []}
@@ -91,8 +91,8 @@ class ServerLists:
     async def _read(self, session: Session, kinds: Sequence[ChangeKind], *, announced: bool) -> None:
         """Read lists of the server on `session`, and call `on_change` for each list that differs from the list that was read before.
 
-        With `announced`, the server has announced a change of the lists: then `on_change` is called even if a list is the same, unless the
-        server is another gateway.
+        If `announced`, the server has announced a change of the lists. Then `on_change` is called even for a list that is the same, unless
+        the server is another gateway.
         """
         for change in kinds:
             differs = False
@@ -163,7 +163,7 @@ class ServerLists:
             self.on_change("tools")
 
     async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
-        """Check before a `tools/call` that the server lists the tool, on the session of the call, with its accepted definition.
+        """Check before a `tools/call` that the session of the call lists the tool with its accepted definition.
 
         Does nothing for other methods, or if no call can be refused: the lock file has no accepted definitions of the server, or policy
         only warns. The tools of a session are read before its first call, and again after the server announced a change.
@@ -234,7 +234,7 @@ class ServerLists:
 
     @property
     def is_known(self) -> bool:
-        """Whether all lists of the server are known, read in this run or stored by an earlier one."""
+        """Whether all lists of the server are known, because this run has read them, or an earlier run or configuration has stored them."""
         return self.cached is not None or self._to_store is not None
 
     async def store_forever(self) -> None:
@@ -257,7 +257,7 @@ class ServerLists:
                 await anyio.to_thread.run_sync(self._memory.keep, self._to_store)
 
     def mark_changed(self, kind: ChangeKind) -> None:
-        """Schedule reading a list again, because the server announced a change of it."""
+        """Schedule reading the list `kind` again, because the server announced that the list changed."""
         if kind == "tools":
             if self._shared is not None:
                 self._shared.forget_tools()

@@ -33,7 +33,7 @@ MAX_PENDING_NOTIFICATIONS = 1_000
 
 
 class SessionHooks(Protocol):
-    """The interface that receives the requests and notifications of a session's server. Each call of a method runs in its own task."""
+    """The interface that receives the requests and notifications of the server of one session. Each method call runs in its own task."""
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
         """Return the result of a server's request (such as `sampling/createMessage`). May raise `GatewayError`.
@@ -48,7 +48,7 @@ class SessionHooks(Protocol):
 
 
 class ServerMessages:
-    """Processes the requests and notifications of one session's server, and finds the calls to which they belong.
+    """Processes the requests and notifications that the server of one session sends, and finds the calls to which they belong.
 
     The methods `answer_request` and `receive_notification` are those of the interface `Receiver` (`carriers.carrier`).
     """
@@ -71,7 +71,7 @@ class ServerMessages:
     def end_call(self, key: int, method: str) -> None:
         """Unregister a call that has ended, and cancel the server's open requests that cannot belong to another running call.
 
-        After `tasks/get`, which polls a task, no request is cancelled, because the requests belong to the task.
+        If `method` is `tasks/get`, which polls a task, no request is cancelled, because the server's requests belong to the task.
         """
         self._running.pop(key, None)
         for scope, calls in list(self._open.items()) if self._open else ():
@@ -83,7 +83,7 @@ class ServerMessages:
 
     @property
     def settle_seconds(self) -> float:
-        """Seconds until the requests for input of ended calls are rejected and the server has reacted; 0 if there are no such requests."""
+        """Seconds until open requests for input of ended calls are rejected and the server could react; 0 if no such request is open."""
         return CANCEL_SECONDS + SETTLE_SECONDS if self._withdrawn else 0
 
     async def answer_request(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:
@@ -145,9 +145,9 @@ class ServerMessages:
             self._notifying -= 1
 
     def _only_caller(self) -> CallContext | None:
-        """Return the call to which to attribute a message of the server that names no call.
+        """Return the call to which a message of the server that names no call is attributed.
 
-        This is the only running call, or the latest one if all running calls belong to one client session; else return `None`.
+        This is the only running call. If several calls run, it is the latest call if all of them belong to one client session, else `None`.
         """
         calls = list(self._running.values())
         if len(calls) <= 1:

@@ -59,10 +59,13 @@ each resource needs its own entry. A full cache is emptied.
 
 @dataclass(slots=True)  # not frozen: that would triple the cost of creating one, and every call creates one
 class Envelope:
-    """The data of a request to a server besides method and parameters. Not changed once created."""
+    """The data of one request to a server, except the method and the parameters. An envelope is not changed after its creation."""
 
     ctx: CallContext | None = None
-    """The call for which the request is sent. It gets progress, log messages and requests for input. `None` outside calls."""
+    """The call for which the request is sent; `None` outside calls.
+
+    The caller of `ctx` gets the progress reports, log messages and requests for input of the request.
+    """
     meta: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     capabilities: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     """Client capabilities that the request declares (only in MCP 2026)."""
@@ -82,7 +85,7 @@ def with_extension(envelope: Envelope, extension: str) -> Envelope:
 
 
 class Session:
-    """One live session with a server, created by `open_session`. The event `closed` is set when it accepts no further requests."""
+    """One live session with a server, created by `open_session`. The event `closed` is set when the session accepts no further requests."""
 
     def __init__(self, server: str, carrier: Carrier, hooks: SessionHooks, client: JsonObject, tasks: anyio.abc.TaskGroup) -> None:
         """`client` is the `clientInfo` that the server receives. The task group `tasks` ends with the connection."""
@@ -108,14 +111,14 @@ class Session:
         """HTTP headers of earlier requests: (protocol version, method, name or URI) → headers."""
 
     def note_tools(self, digests: Mapping[str, str], *, as_of: int) -> None:
-        """Store the tool digests of a listing, unless the tools changed while they were listed.
+        """Store the digests of the tools in a listing, unless the tools changed while they were listed.
 
         `as_of` is the value of `tool_changes` when the listing began.
         """
         self.listed_tools = digests if as_of == self.tool_changes else None
 
     def forget_tools(self) -> None:
-        """Drop the stored tool digests, because the server announced a change of its tools or may have been restarted."""
+        """Drop the stored digests of the tools, because the server announced a change of its tools or may have been restarted."""
         self.tool_changes += 1
         self.listed_tools = None
 
@@ -302,7 +305,7 @@ class Session:
         return await self.messages.answer_request(method, params, ctx)
 
     async def receive_notification(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """Process a notification that the server sent (interface `Receiver` of carriers). If the tools changed, drop their digests."""
+        """Process a notification of the server (interface `Receiver` of carriers). If it announces changed tools, drop their digests."""
         if method == "notifications/tools/list_changed":
             self.forget_tools()
         await self.messages.receive_notification(method, params, ctx)

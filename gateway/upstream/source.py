@@ -1,7 +1,7 @@
-"""`UpstreamSource`: makes one remote MCP server a source of tools, resources, prompts and completion for the gateway.
+"""`UpstreamSource`: makes one remote MCP server available to the gateway as a source of tools, resources, prompts and completion.
 
-Lists are read when the server becomes ready and when it announces a change, never for a call. Each call is one request to the server.
-`gate` applies policy to arguments and results, `input_guard` to requests for input.
+Lists are read when the server becomes ready and when it announces a change, never for a call. Each call is one request to the server. The
+package `gate` applies policy to arguments and results, and `input_guard` applies policy to requests for input.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gateway.upstream.text_filters import readable_input_request, readable_input
 from gateway.upstream.transport import Remote
 
 SILENT_SECONDS = 2.0
-"""Seconds that a listing for a client waits for the first message of a server reached over HTTP, before it leaves out this server."""
+"""Seconds that a client's list request waits for the first message of a server over HTTP. Then the listing leaves out this server."""
 
 
 class UpstreamSource:
@@ -119,9 +119,9 @@ class UpstreamSource:
         await self._connection.settled.wait()
 
     async def is_silent(self) -> bool:
-        """Wait for the first handshake with a server over HTTP, and return true if it has not answered within `SILENT_SECONDS`.
+        """Wait for the first handshake with a server over HTTP. Return whether the server has not answered within `SILENT_SECONDS`.
 
-        Listings do not wait for a silent server. Return false at once for a child process, which may take longer to start.
+        Listings do not wait for a silent server. For a child process, which may take longer to start, return false at once.
         """
         if isinstance(self._entry, StdioServer):
             return False
@@ -162,7 +162,10 @@ class UpstreamSource:
 
     @property
     def may_ask(self) -> bool:
-        """Whether the client may get a request for input during any request: from an MCP 2025 server, or to approve sampling."""
+        """Whether the client may get a request for input during any of its requests to this server.
+
+        That is so if policy relays the requests of an MCP 2025 server, or if a person must approve sampling requests.
+        """
         agreed = self._connection.negotiated
         return self._guard.may_request_input(is_modern=agreed is not None and agreed.era == "modern")
 
@@ -177,11 +180,11 @@ class UpstreamSource:
         return self.lists.entries[kind]
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Set the callback that is called when a list changes. It replaces an earlier one."""
+        """Set the callback that is called when a list changes. It replaces an earlier callback."""
         self.lists.on_change = on_change
 
     def subscribe_updates(self, on_update: Callable[[str], None]) -> None:
-        """Set the callback that is called with the URI of a changed resource, as the server writes it. It replaces an earlier one."""
+        """Set the callback that gets the URI of each changed resource, as the server writes the URI. It replaces an earlier callback."""
         self._watcher.on_update = on_update
 
     # -- replacing another source of the same server -----------------------------------------------------------
@@ -189,7 +192,8 @@ class UpstreamSource:
     def succeed(self, former: UpstreamSource) -> None:
         """Take over the state of `former`, the source of the same server before its entry or policy changed. Call before entering.
 
-        Watched resources stay watched. Until the current lists are read, the lists stored in a file are served, or else those of `former`.
+        Clients keep watching their resources. Until the current lists are read, this source serves the lists that are stored in a file, or
+        those of `former` if no lists are stored.
         """
         self._watcher.inherit(former._watcher)
         self.lists.succeed(former.lists)
@@ -233,8 +237,8 @@ class UpstreamSource:
     ) -> JsonObject:
         """Send one request for the call `ctx` to the server, and return the result.
 
-        Requests for input in the result have been checked by policy and are for the caller. An error that exists only in the server's MCP
-        version is translated to the client's version. Raises the errors of `Delivery.send`.
+        If the result has requests for input, policy has allowed them, and the caller must answer them. An error that exists only in the
+        server's MCP version is translated to the client's version. Raises the errors of `Delivery.send`.
         """
         if self._is_over:
             text = f"Server {self._server!r} was removed from the configuration, or changed in it; list the tools again."
@@ -268,7 +272,7 @@ class UpstreamSource:
         first: JsonObject | None,
         resends: Resends | None,
     ) -> JsonObject:
-        """Send a request, and send it again as long as the gateway's models answer all requests for input in its result (`converse`).
+        """Send a request, and send it again as long as the gateway's models can answer all requests for input in its result (`converse`).
 
         `first` is the first result if the request was sent already.
         """
@@ -373,9 +377,9 @@ class UpstreamSource:
         return cast("JsonObject", readable_value(result.get("completion") or {"values": []}, self._policy))
 
     async def watch(self, uri: str) -> None:
-        """Count one more client that watches the resource `uri`. For the first client, subscribe to it at the server."""
+        """Count one more client that watches the resource `uri`. For the first client, subscribe to the resource at the server."""
         await self._watcher.watch(uri, self._connection)
 
     async def unwatch(self, uri: str) -> None:
-        """Count one client less that watches the resource `uri`. After the last client, unsubscribe from it at the server."""
+        """Count one client fewer that watches the resource `uri`. After the last client, unsubscribe from the resource at the server."""
         self._watcher.unwatch(uri)

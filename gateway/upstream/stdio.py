@@ -33,14 +33,16 @@ GRACE_SECONDS = 2.0
 """Grace period for the end of a child process after its standard input is closed, and again after SIGTERM. Then SIGKILL is sent."""
 
 CHECKS = 100
-"""How often the gateway checks, within `GRACE_SECONDS` after SIGTERM, whether the child's process group has ended.
+"""Maximum number of times that the gateway checks, within `GRACE_SECONDS` after SIGTERM, whether the child's process group has ended.
 
-It must check because no event reports the end of a process group."""
+The gateway must check because no event reports the end of a process group.
+"""
 
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "XDG_STATE_HOME")
 """Environment variables that a child process inherits: those that the MCP SDK passes on, and `XDG_STATE_HOME`.
 
-With the latter, a child process that is a Moongate gateway finds its state folder."""
+From `XDG_STATE_HOME`, a child process that is a Moongate gateway finds its state folder.
+"""
 
 
 @asynccontextmanager
@@ -55,8 +57,8 @@ async def open_stdio(
 ) -> AsyncGenerator[Carrier, None]:
     """Start the child process of `entry`, and yield the carrier that exchanges messages with it. Leaving stops its process group.
 
-    Diagnostics are written to `log`. With `children`, the child also ends if the gateway is killed, and its environment names the gateways
-    through which it was started.
+    Diagnostics are written to `log`. If `children` is given, the child also ends if the gateway is killed, and the child's environment
+    names the gateways through which it was started.
 
     Raises:
         NotSent: The program cannot be started.

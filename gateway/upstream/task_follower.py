@@ -1,9 +1,9 @@
 """`TaskFollower`: polls a remote server's long-running MCP task until it has a result, for both versions of tasks in MCP.
 
 With the extension of MCP 2026 (`io.modelcontextprotocol/tasks`, SEP-2663), the server may run any call as a task. In 2025-11-25, the client
-requests a task, for tools listed with task support `required`. Once a task's id is known, the call is never sent again: after a broken
-connection, only the request about the task is. `source` uses this module for callers that do not support tasks, and `library` for Python
-programs. Requests are sent through the interface `TaskLine`.
+requests a task, for tools listed with task support `required`. Once a task's id is known, the call is never sent again; after a broken
+connection, only the request about the task is sent again. `source` uses this module for callers that do not support tasks, and `library`
+for Python programs. Requests are sent through the interface `TaskLine`.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ CANCEL_SECONDS = 5.0
 """Timeout of `tasks/cancel`."""
 
 MAX_JUDGED = 2_000
-"""Maximum number of requests for input, of tasks that callers poll themselves, for which the decision of policy is stored."""
+"""Maximum number of stored decisions of policy on requests for input of tasks that callers poll themselves."""
 
 _TIMEOUT_CODES = frozenset({408, REQUEST_TIMEOUT})
-"""JSON-RPC error codes with which the MCP SDKs 1.x and 2.x report a timeout. A poll that fails with one of them is repeated."""
+"""JSON-RPC error codes with which the MCP SDKs 1.x and 2.x report a timeout. A poll that fails with such a code is repeated."""
 
 _ANSWERED: JsonObject = {}
-"""Value that is stored for a task's request for input if a model of this gateway answered it, so that the caller does not get it."""
+"""Value stored in place of a task's request for input that a model of this gateway has answered. The caller does not get such a request."""
 
 _STATES = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
 
@@ -95,7 +95,10 @@ class MCPTaskOptions:
 
 
 class Resends:
-    """Counts the requests about a followed task that are sent again after a broken connection: one while it runs, one for its result."""
+    """Limits how often requests about one followed task are sent again after a broken connection: once per object.
+
+    A task gets one object for its polls. In MCP 2025-11-25, it gets a second object for `tasks/result`.
+    """
 
     def __init__(self) -> None:
         self._is_used = False
@@ -117,15 +120,18 @@ class TaskLine(Protocol):
         headers: Mapping[str, str] | None = None,
         resends: Resends | None = None,
     ) -> JsonObject:
-        """Send one request for the call `ctx`, and return its result, in which only the `_meta` keys that the gateway accepts remain.
+        """Send one request for the call `ctx`, and return its result. Only the `_meta` keys that the gateway accepts remain in the result.
 
-        Opens a broken connection again, and sends a request about a task once more (`may_resend`) unless `resends` is used up. Raises
-        `OutcomeUnknown`, `NotSent` or `UpstreamTimeout` if that fails too.
+        If the connection is broken, open it again, and send a request about a task once more (`may_resend`) unless `resends` is used up.
+        Raises `OutcomeUnknown`, `NotSent` or `UpstreamTimeout` if that fails too.
         """
         ...
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """Apply policy to one request for input of a task that the caller polls itself, and return the verdict. Raises if it is refused."""
+        """Apply policy to one request for input of a task that the caller polls itself, and return the verdict.
+
+        Raises if policy refuses the request.
+        """
         ...
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
@@ -142,7 +148,7 @@ class TaskFollower:
     def __init__(self, server: str, line: TaskLine, options: MCPTaskOptions, *, readable: Callable[[str], str] = str) -> None:
         """Create the object without side effects.
 
-        `line` sends the requests. `readable` removes text that people would not see from status messages, if policy requires it. The
+        `line` sends the requests. `readable` removes hidden text (not seen by people) from status messages, if policy requires it. The
         attribute `options` may be replaced at any time; tasks that are being polled keep the earlier options.
         """
         self.options = options
@@ -157,8 +163,8 @@ class TaskFollower:
     async def call(self, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """Call a tool as a task of MCP 2025-11-25, wait for the task, and return its result.
 
-        `params` and `headers` are those of the `tools/call` request. Only if the server rejects the task, the request is sent once more,
-        without a task.
+        `params` and `headers` are those of the `tools/call` request. If the server rejects the task (error -32601 or -32602), send the
+        request once more, without a task.
 
         Raises:
             TaskError: The task failed, was lost, or took longer than `max_task_wait`.
@@ -219,9 +225,9 @@ class TaskFollower:
         raise TaskError(f"Task of {tool!r} did not end within the limit of {limit:g} s.")
 
     async def judged(self, task: JsonObject, task_id: str, tool: str, ctx: CallContext) -> JsonObject:
-        """Return the state of a task for a caller that polls it: `task` without those requests for input that the gateway's models answer.
+        """Return the state `task` of a task for a caller that polls the task itself.
 
-        A completed task with a malformed result is returned as failed.
+        Requests for input that the gateway's models answer are removed. A completed task with a malformed result is returned as failed.
         """
         if task.get("status") == "completed":
             result: JsonValue = task.get("result")

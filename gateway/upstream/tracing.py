@@ -1,4 +1,7 @@
-"""Creates OpenTelemetry spans for requests to remote servers. Sessions and carriers use it if instrumentation is enabled."""
+"""Creates OpenTelemetry spans for requests to remote servers, if instrumentation is enabled.
+
+Sessions and carriers (classes that send the requests of a session, one class per transport) use this module.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ async def request_in_span(
 ) -> JsonObject:
     """Send a request to a server with `send` inside a new span, and return the result.
 
-    `send` receives `meta` with the span's trace context added. With `is_probing`, the request tests which MCP version the server supports:
-    then the span does not record a rejection or a timeout as an error.
+    `send` receives `meta` with the span's trace context added. `is_probing` is true if the request tests which MCP version the server
+    supports. Then the span does not record a rejection, a malformed response or a timeout as an error.
     """
     return await traced(
         method,

@@ -64,10 +64,10 @@ async def open_transport(
     *,
     is_direct: bool = True,
 ) -> AsyncGenerator[Carrier, None]:
-    """Open the transport of `entry` and yield its carrier. Leaving closes the connection or ends the child process.
+    """Open the transport of `entry`, and yield its carrier, the object that sends requests.
 
-    `children` watches the gateway's child processes; it is `None` in a program that uses this package as a library. Without `is_direct`,
-    the MCP SDK sends all requests over streamable HTTP.
+    Leaving closes the connection or ends the child process. `children` watches the gateway's child processes; it is `None` in a program
+    that uses this package as a library. If `is_direct` is false, the MCP SDK sends all requests over streamable HTTP.
 
     Raises:
         NotSent: The child process cannot be started, or the URL is unusable.

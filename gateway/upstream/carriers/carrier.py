@@ -34,7 +34,8 @@ Progress = Callable[[float, float | None, str | None], None]
 FIRST_REQUEST_ID = 1_000_000_001
 """First JSON-RPC request id of a carrier (an object that sends requests) that may share an MCP 2025 session with `SdkCarrier`.
 
-It is high, so that the ids of the two carriers differ: those of `SdkCarrier` begin with 1."""
+The number is high, so that the ids of the two carriers differ: the ids of `SdkCarrier` begin with 1.
+"""
 
 ACKNOWLEDGE_SECONDS = 5.0
 """Timeout for a server to accept an HTTP message that has no JSON-RPC response: a notification, a response, the end of a session."""
@@ -60,9 +61,9 @@ class OutgoingRequest:
     progress: Progress | None = None
 
     def begin(self, number: int) -> JsonMapping | None:
-        """Return the `_meta` to send with the request id `number`: `meta`, with a progress token if `progress` is set.
+        """Return the `_meta` to send with the request: `meta`, with a progress token if `progress` is set. `number` is the request id.
 
-        If instrumentation is enabled, also add the id to the active span.
+        If instrumentation is enabled, also add the request id to the active span.
         """
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
             note_request_id(number)
@@ -72,7 +73,7 @@ class OutgoingRequest:
 class Receiver(Protocol):
     """The interface that receives the requests and notifications of a server.
 
-    `ctx` is the call to which a message belongs; `None` if the transport does not show it.
+    `ctx` is the call to which a message belongs, or `None` if the transport does not show to which call it belongs.
     """
 
     async def answer_request(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:
@@ -125,16 +126,16 @@ class Carrier(Protocol):
 def rejected(server: str, error: RpcError) -> Rejected:
     """Convert a JSON-RPC error of the server to a `Rejected` failure.
 
-    Hidden (invisible) characters are removed, and so are the keys in the error's data that only this gateway may set.
+    Hidden (invisible) characters are removed. Keys that only this gateway may set are removed from the error's data.
     """
     data = received_data(strip_value(error.data))
     return Rejected(strip_text(error.message), server=server, code=error.code, data=data)
 
 
 def describe(failure: RequestFailure, method: str) -> RequestFailure:
-    """Return the failure of a request with a message for the caller, which names the server and the method.
+    """Return a failure that replaces `failure`, with a message for the caller that names the server and the method.
 
-    It replaces `failure`, which a carrier raised, and whose text is only the cause.
+    A carrier raised `failure` with a text that gives only the cause.
     """
     server = failure.server
     match failure:

@@ -60,15 +60,15 @@ RESUME_ATTEMPTS = 4
 """Maximum number of attempts to resume an event stream that ended before its response (`Last-Event-ID`)."""
 
 RESUME_SECONDS = 1.0
-"""Seconds before an event stream is resumed if the server sent no `retry` field, as in the SDK's transport."""
+"""Seconds before an event stream is resumed if the server sent no `retry` field. The SDK's transport waits the same time."""
 
 MIN_RESUME_SECONDS, MAX_RESUME_SECONDS = 0.1, 60.0
 """Shortest and longest wait before an event stream is resumed, if the server sent a `retry` field."""
 
 MAX_UNACKNOWLEDGED = 64
-"""Maximum number of messages that are sent to one server at once and have no JSON-RPC response.
+"""Maximum number of messages without a JSON-RPC response that are being sent to one server at the same time.
 
-These are cancellations, and responses to requests of the server. Further messages wait.
+These messages are cancellations, and responses to requests of the server. Further messages wait.
 """
 
 OnSession = Callable[[Mapping[str, str]], None]
@@ -164,13 +164,13 @@ class HttpCarrier:
         return request.headers
 
     def note_response(self, answer: Response) -> None:
-        """Called with each response before its body is read, so that a subclass can react to cookies. Does nothing in this class.
+        """Process a response before its body is read. Does nothing in this class; a subclass uses it to react to cookies.
 
         Cookies matter only for MCP 2025 sessions, in which a load balancer may use them; an MCP 2026 server has no sessions.
         """
 
     def note_cancelled(self, number: int) -> None:
-        """Notify the server that the request with the id `number` is cancelled; its connection is closed already.
+        """Notify the server that the request with the id `number` is cancelled. The connection of the request is closed already.
 
         Does nothing for an MCP 2026 server, for which the closed connection is the cancellation.
         """
@@ -250,7 +250,7 @@ class HttpCarrier:
         return self._malformed(f"it answered {status} without a JSON-RPC error")
 
     def _body(self, answer: Response) -> list[bytes]:
-        """Remove the body from the response object, to free its memory early, and return it decompressed."""
+        """Return the decompressed body of a response, and remove the body from the response object to free its memory early."""
         parts, answer.parts = answer.parts, []
         coding = answer.headers.get(b"content-encoding")
         return parts if coding is None else decompress(parts, coding, server=self.server, max_bytes=self.pool.max_body_bytes)
@@ -261,7 +261,7 @@ class HttpCarrier:
     # -- reading event streams ---------------------------------------------------------------------------------
 
     async def result_in(self, stream: EventStream, number: int, request: OutgoingRequest) -> JsonObject | None:
-        """Read an event stream until the result of the request arrives, and return the result; `None` if the stream ends before.
+        """Read an event stream until the result of the request arrives, and return the result; `None` if the stream ends without a result.
 
         The server's requests and notifications on the stream go to the `Receiver`.
         """
@@ -311,7 +311,10 @@ class HttpCarrier:
 
 
 class HttpSessionCarrier(HttpCarrier):
-    """Sends requests in one MCP 2025 session over streamable HTTP. A notification cancels a request; closing its connection does not."""
+    """Sends requests in one MCP 2025 session over streamable HTTP.
+
+    A request is cancelled by a notification, not by closing its connection.
+    """
 
     def __init__(
         self, carrier: HttpCarrier, session: Mapping[str, str], receiver: Receiver, tasks: anyio.abc.TaskGroup, leave: Callable[[], None]
@@ -406,7 +409,7 @@ class HttpSessionCarrier(HttpCarrier):
 class HttpOrSdkCarrier:
     """Sends the requests of one session over streamable HTTP without the MCP SDK if possible, else with the SDK.
 
-    `is_open` is true until the SDK's message streams end, or, if no request needed these streams, until `close`.
+    If a request needed the SDK's message streams, `is_open` is true until these streams end. Otherwise, it is true until `close`.
     """
 
     is_single_stream = False

@@ -50,7 +50,7 @@ def refusal(server: str, status: int, retry_after: str) -> RequestFailure | None
 
 
 def post_failure(server: str, method: str, url: str, status: int, headers: Mapping[str, str]) -> RequestFailure | None:
-    """Return the failure of a POST of `method` to `url`, if the status and headers of the response alone show it, else `None`.
+    """Return the failure of a POST of `method` to `url` if the status and headers of the response alone show a failure, else `None`.
 
     The server refused the request, or answered with a redirect that is not followed, or its response to `initialize` is not MCP.
     """

@@ -31,10 +31,10 @@ class NotificationDispatcher:
         self._answering: dict[int | str, anyio.CancelScope] = {}
 
     def dispatch(self, message: JsonObject, ctx: CallContext | None = None) -> None:
-        """Start processing a request or notification of the server. Drop a response, which no pending request expects.
+        """Start processing a request or notification of the server. Drop a response to which no pending request belongs.
 
-        `ctx` is the call to which the message belongs, `None` if that is unknown. `notifications/cancelled` cancels the server's request
-        that it names.
+        `ctx` is the call to which the message belongs, `None` if that is unknown. A `notifications/cancelled` cancels the server's request
+        whose id it contains.
         """
         method, number = message.get("method"), message.get("id")
         params = cast("JsonMapping", message.get("params") or {})

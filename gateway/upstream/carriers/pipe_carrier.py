@@ -18,7 +18,7 @@ from gateway.wire.rpc_envelope import notification
 
 
 class PipeCarrier:
-    """The `Carrier` of one child process. Sends requests over its pipe, which `upstream.stdio` opens and closes.
+    """The `Carrier` of one child process. Sends requests over the pipe that `upstream.stdio` opens and closes.
 
     It uses asyncio instead of anyio, because each response sets the result of an asyncio future of the pipe.
     """
@@ -94,7 +94,7 @@ class PipeCarrier:
             await self._pipe.answer(line)
 
     def _reports_progress(self, params: JsonMapping) -> bool:
-        """Pass a progress notification to its pending request. Return whether there is a pending request with its token."""
+        """Pass a progress notification to its pending request. Return whether a pending request has the notification's token."""
         progress = self._pipe.progress_of(params)
         if progress is not None:
             report(params, progress)

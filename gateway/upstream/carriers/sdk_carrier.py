@@ -34,8 +34,8 @@ Streams = tuple[Any, Any]
 _call: ContextVar[CallContext | None] = ContextVar("moongate_call", default=None)
 """The call for which a message is sent.
 
-The SDK's HTTP transport delivers a message that arrives on the response stream of a request in a copy of the context in which the request
-was sent. Only this context shows to which call a request for input or a log message belongs.
+The SDK's HTTP transport sends each request in a context, and delivers each message on the response stream of the request in a copy of this
+context. Only the context shows to which call a request for input or a log message belongs.
 """
 
 _MALFORMED = frozenset(
@@ -52,7 +52,7 @@ _BARE_404 = (METHOD_NOT_FOUND, "Not Found")
 """Error of the SDK for a 404 response outside a session: error code and message."""
 
 _SESSION_GONE = frozenset({(INVALID_REQUEST, "Session terminated"), (INVALID_REQUEST, "Session not found")})
-"""Errors for a request in a session that does not exist: that of the SDK's client for a 404 response, and that of the SDK's server."""
+"""Errors for a request in a session that does not exist: the error of the SDK's client for a 404 response, and of the SDK's server."""
 
 _TOO_LARGE_EVENT = "SSE stream failed: Server-sent event exceeded"
 _STREAM_BROKE = "SSE stream "
@@ -79,7 +79,7 @@ def sdk_failure(server: str, method: str, error: RpcError) -> RequestFailure:
 
 
 def is_closed(error: RpcError) -> bool:
-    """Whether the SDK's `ClientSession` raised this error for a request that has no response because the session has ended."""
+    """Return whether `error` is the error of the SDK's `ClientSession` for a request without a response because the session has ended."""
     return (error.code, error.message) == (CONNECTION_CLOSED, "Connection closed")
 
 

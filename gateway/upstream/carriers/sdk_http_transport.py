@@ -133,7 +133,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 class AuthorizedTransport(httpx2.AsyncBaseTransport):
     """Wraps the HTTP transport to one server: adds the `Authorization` header, and resends a rejected request with renewed credentials.
 
-    Only requests to the server's own origin get the header. No lock is held while a request runs.
+    Only requests to the server's own origin get the header. The transport holds no lock while a request runs.
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, credentials: Credentials, *, server: str, url: str) -> None:
@@ -237,8 +237,8 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
     async def _acknowledged(self, request: httpx2.Request) -> httpx2.Response:
         """Send an HTTP request, and return its response.
 
-        The server must accept a message that has no JSON-RPC response within `ACKNOWLEDGE_SECONDS`, else the message fails. After
-        `notifications/cancelled` was sent, the request that it names is cancelled in this transport too.
+        If a message has no JSON-RPC response, the server must accept it within `ACKNOWLEDGE_SECONDS`, else the message fails. After a
+        `notifications/cancelled`, this transport also cancels the request whose id the notification contains.
         """
         if request.method == "GET":
             return await self._listen(request)
@@ -325,7 +325,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
     ) -> httpx2.Response:
         """Read the whole body of a JSON response, and return a response with this body.
 
-        Return an error response if the body is too large, is incomplete or does not answer the request, because the SDK would parse an
+        Return an error response if the body is too large, is incomplete or does not answer the request. Otherwise the SDK would parse an
         incomplete body, and would wait forever for a missing answer.
         """
         parts: list[bytes] = []
@@ -357,7 +357,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
 
     async def _session_gone(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        """Return an error response if the server's response means that it does not know the session, else a copy of the response."""
+        """Return a copy of the server's response, or an error response if it means that the server does not know the session."""
         status, body = response.status_code, await beginning(response)
         if is_session_gone(status, body):
             return _failed(request, session_gone(self._server))
@@ -406,7 +406,10 @@ def undelivered(server: str, error: httpx2.TransportError | GatewayError) -> Req
 
 
 async def beginning(response: httpx2.Response) -> bytes:
-    """Read a body for at most `ACKNOWLEDGE_SECONDS` and about `MAX_REFUSAL_BYTES`, close the response, and return the bytes."""
+    """Read the beginning of a response's body, close the response, and return the bytes.
+
+    Reading stops after `ACKNOWLEDGE_SECONDS` or about `MAX_REFUSAL_BYTES`.
+    """
     body = b""
     try:
         with anyio.move_on_after(ACKNOWLEDGE_SECONDS), contextlib.suppress(httpx2.TransportError, httpx2.StreamError):
@@ -431,7 +434,7 @@ def _head(request: httpx2.Request) -> bytes:
 
 
 def _method(request: httpx2.Request) -> str:
-    """Return the JSON-RPC method of the message in a POST: empty for a response, `?` if the message cannot be read again."""
+    """Return the JSON-RPC method of the message in a POST; empty for a response, `?` if a redirect made the message unreadable."""
     head = _head(request)
     return method_in(head) if head else "?"
 
@@ -451,12 +454,12 @@ def _ends_handshake(request: httpx2.Request) -> bool:
 
 
 def _may_arrive_late(request: httpx2.Request) -> bool:
-    """Return whether the message in a POST may be overtaken by later messages: a cancellation, or the response to a server's request."""
+    """Return whether later messages may overtake the message in a POST: a cancellation, or the response to a server's request."""
     return _method(request) in ("", CANCELLATION)
 
 
 def _failed(request: httpx2.Request, failure: RpcError | RequestFailure) -> httpx2.Response:
-    """Return an HTTP response whose body is a JSON-RPC error: an error of the server, or an encoded failure (`in_band`)."""
+    """Return an HTTP response whose body is a JSON-RPC error: the server's error `failure`, or an encoding of `failure` (`in_band`)."""
     error = failure if isinstance(failure, RpcError) else to_rpc_error(failure)
     body = json.dumps(error_response(None, error)).encode()
     return httpx2.Response(502, headers={"content-type": "application/json"}, content=body, request=request)

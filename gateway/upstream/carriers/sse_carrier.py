@@ -125,7 +125,7 @@ class _EventStream:
         raise NotSent(f"Server {self._server!r} sent no `endpoint` event, which names the URL for messages.", server=self._server)
 
     async def messages(self) -> AsyncGenerator[tuple[bytes, bool]]:
-        """Yield the data of each event until the stream ends, and whether the data was cut off because it is too large."""
+        """Yield the data of each event, and whether the data was cut off because it is too large, until the stream ends."""
         for data in self._early:
             yield data, False
         self._early.clear()
@@ -156,7 +156,10 @@ class SseCarrier(MessageCarrier):
         return rejected(self.server, error)
 
     async def listen(self) -> None:
-        """Pass each message on the event stream to `receive`, until the stream ends. Fail the request of a malformed or too large event."""
+        """Pass each message on the event stream to `receive`, until the stream ends.
+
+        If an event is malformed or too large, fail the request that it answers.
+        """
         async for data, is_cut in self._stream.messages():
             if is_cut:
                 logger.warning("event cut off max_bytes=%d server=%s", MAX_MESSAGE_BYTES, self.server)
@@ -173,7 +176,7 @@ class SseCarrier(MessageCarrier):
                 self.settle(number_of(id_of(data)), Malformed("an event is not JSON-RPC", server=self.server))
 
     async def send(self, message: JsonObject, headers: Headers, ctx: CallContext | None) -> None:
-        """Send a message to the server in a POST. If the POST of a request fails, end the request with this failure.
+        """Send a message to the server in a POST. If the POST of a request fails, the request fails, too.
 
         A message without an id is dropped if the server does not accept it within `ACKNOWLEDGE_SECONDS`.
         """
@@ -184,7 +187,10 @@ class SseCarrier(MessageCarrier):
             self.settle(number_of(message["id"]), failure)
 
     async def send_answer(self, message: bytes) -> None:
-        """Send the JSON of a message without a response to the server. Drop it after `ACKNOWLEDGE_SECONDS`, or if it cannot be sent."""
+        """Send the JSON of a message that has no JSON-RPC response to the server.
+
+        Drop the message if it cannot be sent, or if the server does not accept it within `ACKNOWLEDGE_SECONDS`.
+        """
         with anyio.move_on_after(ACKNOWLEDGE_SECONDS):
             await self._post(message)
 

@@ -469,7 +469,7 @@ class MCPTool(ABC):
             raise
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """Return a task's request for input unchanged (interface `TaskLine`): it is checked when answered, and never goes to a client."""
+        """Return a task's request for input unchanged (interface `TaskLine`). It is checked when answered, and never goes to a client."""
         return Relayed(request)
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:

@@ -89,9 +89,9 @@ class MCPStreamableHTTPTool(MCPTool):
     ) -> None:
         """Store the settings; `connect` opens the connection to `url`.
 
-        `headers` are sent with every request, and `header_provider` adds headers to a call. `http_client` replaces the built-in HTTP client
-        and is never closed; `headers` are not sent with it, and `terminate_on_close` (whether closing ends the session at the server)
-        applies only with it.
+        `headers` are sent with every request, and `header_provider` adds headers to a call. `http_client` replaces the built-in HTTP
+        client. It does not send `headers`, and this class never closes it. `terminate_on_close` (whether closing ends the session at the
+        server) applies only together with `http_client`.
         """
         super().__init__(name, **options)
         self.url = url

@@ -27,16 +27,19 @@ from gateway.upstream.oauth.tokens import Grant, TokenFile
 logger = logging.getLogger(__name__)
 
 SKEW_SECONDS = 10.0
-"""Shortest remaining lifetime of a token that is used for a request, because clocks differ and the request takes time."""
+"""Shortest remaining lifetime in seconds of a token that is used for a request; for a short-lived token, a fifth of its lifetime.
+
+The margin is needed because clocks differ and the request takes time.
+"""
 
 AHEAD_SECONDS = 60.0
-"""Time before the expiry of a token at which it is renewed in the background, but at the earliest after half of its lifetime."""
+"""Seconds before the expiry of a token at which it is renewed in the background, but not before half of its lifetime has passed."""
 
 CHECK_SECONDS = 1.0
-"""Shortest time between two checks whether another process changed the token file, by a sign-in or sign-out."""
+"""Shortest time in seconds between two checks whether the token file has changed because of a sign-in or sign-out in another process."""
 
 REJECTED_TWICE_SECONDS = 30.0
-"""If the server rejects (401) a token that was renewed because of a 401 less than this many seconds ago, it is not renewed again."""
+"""Seconds after the renewal of a rejected token (401) in which a second rejection does not lead to another renewal."""
 
 RETRY_SECONDS = 5.0
 """Seconds before a failed renewal in the background is retried."""
@@ -116,7 +119,9 @@ class OAuthCredentials:
         return self._renewed_header if self._renewed_header != used else None
 
     async def _after_missing_scope(self, scope: str, used: str) -> str | None:
-        """Request a token with the missing `scope`, and return its header value. Possible only for client credentials without fixed scopes.
+        """Request a token with the missing `scope`, and return the header value for it.
+
+        This is possible only for client credentials without configured scopes.
 
         Raises:
             ScopeMissing: A person must add the scope to the configuration or sign in again, or the token already has the scope.
@@ -170,9 +175,9 @@ class OAuthCredentials:
             self._adopt(await anyio.to_thread.run_sync(self._file.read), stamp)
 
     def _adopt(self, grant: Grant | None, stamp: tuple[int, int] | None) -> None:
-        """Use `grant` (registration and tokens) from now on, unless it is of another issuer or client than the configuration names.
+        """Use `grant` (registration and tokens) from now on. Use no grant if its issuer or client differs from the configured one.
 
-        `stamp` identifies the version of the token file from which it was read.
+        `stamp` identifies the version of the token file from which the grant was read.
         """
         self._stamp = stamp
         issuer, client = self._auth.issuer, self._auth.client_id
@@ -273,7 +278,7 @@ def _is_due(grant: Grant) -> bool:
 
 
 def _ends_within(grant: Grant, seconds: float, share: float) -> bool:
-    """Return whether the access token expires within `seconds`, or within `share` of its whole lifetime if that is shorter."""
+    """Return whether the access token expires within `seconds`, or within `share` of its whole lifetime, whichever is shorter."""
     if grant.expires_at is None:
         return False
     return grant.expires_at - time.time() < min(seconds, (grant.expires_at - grant.obtained_at) * share)

@@ -1,7 +1,7 @@
 """Finds the authorization server for a remote MCP server, from the server's metadata (RFC 9728) and the issuer's metadata (RFC 8414).
 
-All requests are GET requests through `GuardedFetch`, which checks addresses. Metadata is accepted only from the server's own origin. The
-module stores nothing.
+All requests are GET requests through `GuardedFetch`, which checks addresses. The MCP server's metadata is accepted only from the server's
+own origin, and the issuer's metadata only if it contains the same issuer. The module stores nothing.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ logger = logging.getLogger(__name__)
 class IssuerMetadata(BaseModel):
     """The members of an authorization server's metadata (RFC 8414) that the gateway uses.
 
-    It replaces the SDK's model, which requires an endpoint that the client credentials grant does not need.
+    This class replaces the SDK's model, which requires an endpoint that the client credentials grant does not need.
     """
 
     issuer: str
-    """The issuer identifier of the authorization server, which is compared as text."""
+    """The issuer identifier of the authorization server. It is compared with other issuers as text."""
     token_endpoint: str
     """URL of the token endpoint."""
     authorization_endpoint: str | None = None

@@ -32,7 +32,10 @@ DEFAULT_AUTH_METHOD = "client_secret_basic"
 
 
 class GrantRefused(Unauthorized):
-    """Raised if the authorization server refuses a request. `code` is its OAuth error code, such as `invalid_grant`, or the HTTP status."""
+    """Raised if the authorization server refuses a request.
+
+    `code` is the OAuth error code in the response, such as `invalid_grant`, or the HTTP status.
+    """
 
     def __init__(self, message: str, *, server: str, code: str) -> None:
         super().__init__(message, server=server)
@@ -41,7 +44,7 @@ class GrantRefused(Unauthorized):
 
 @dataclass(frozen=True, slots=True)
 class TokenClient:
-    """Sends the requests of the gateway, as an OAuth client of one MCP server, to one authorization server."""
+    """Sends requests of the gateway to one authorization server. The gateway is the OAuth client of one MCP server."""
 
     fetch: GuardedFetch
     server: str
@@ -50,7 +53,8 @@ class TokenClient:
     async def request(self, grant: Grant, secret: str | None, form: Mapping[str, str]) -> Grant:
         """Send a token request with the parameters `form`, and return a copy of `grant` with the tokens of the response.
 
-        If the response has no refresh token, that of `grant` stays. `secret` is the client secret in the configuration, if there is one.
+        If the response has no refresh token, the copy keeps the refresh token of `grant`. `secret` is the client secret in the
+        configuration, if there is one.
 
         Raises:
             GrantRefused: The issuer refused the request.
@@ -79,7 +83,7 @@ class TokenClient:
         )
 
     async def register(self, redirect_uri: str, scope: str | None) -> Grant:
-        """Register the gateway as a client of the authorization server (RFC 7591), and return a `Grant` with this registration, no tokens.
+        """Register the gateway as a client of the authorization server (RFC 7591). Return a `Grant` with the registration, but no tokens.
 
         Raises:
             GrantRefused: The issuer does not register clients, or refused the request.

@@ -1,6 +1,7 @@
-"""Signs the gateway in to a remote MCP server on behalf of a person, and out: authorization code with PKCE (OAuth 2.1, RFC 8252).
+"""Signs the gateway in to a remote MCP server on behalf of a person, and signs it out.
 
-`moongate auth` uses this module, and `sign_in_page` uses it for calls of the local user.
+A sign-in uses the authorization code grant with PKCE (OAuth 2.1, RFC 8252). `moongate auth` uses this module, and `sign_in_page` uses it
+for calls of the local user.
 """
 
 from __future__ import annotations
@@ -209,7 +210,10 @@ class SignIn:
         return urlunsplit(parts._replace(query=urlencode([*own, *query.items()]), fragment=""))
 
     def _code(self, came: Redirected, metadata: IssuerMetadata) -> str:
-        """Return the code in an authorization response. Raises `Unauthorized` if it is missing or the issuer is another one (RFC 9207)."""
+        """Return the code in an authorization response.
+
+        Raises `Unauthorized` if the code is missing, or if the response is from another issuer (RFC 9207).
+        """
         if came.issuer is not None and came.issuer != metadata.issuer:
             text = f"The authorization response is from {came.issuer[:200]!r} instead of {metadata.issuer!r}; it is not used."
             raise Unauthorized(text, server=self._server)

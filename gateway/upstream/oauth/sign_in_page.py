@@ -1,7 +1,7 @@
 """`SignInPage`: lets a call to a remote server begin an OAuth sign-in, which a person finishes in the browser while the gateway runs.
 
 One sign-in per server runs at a time, and further calls get the same URL. The browser is redirected to the gateway's machine (RFC 8252), so
-`upstream.source` offers the sign-in only to the local user. `sign_in` carries it out.
+`upstream.source` offers the sign-in only to the local user. The module `sign_in` carries out the sign-in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INVITE_SECONDS = 15.0
 
 
 class SignInPage:
-    """Runs the sign-ins to one server that calls request (interface `SignInOffer`). `run` must be running."""
+    """Runs the sign-ins to one server, each at the request of a call (interface `SignInOffer`). `run` must be running."""
 
     def __init__(self, server: str, sign_in: SignIn) -> None:
         self._server = server
@@ -32,7 +32,10 @@ class SignInPage:
         self._over = anyio.Event()
 
     async def invite(self) -> tuple[str, str] | None:
-        """Begin a sign-in unless one is in progress, and return its issuer and the URL to open; `None` if no sign-in can begin."""
+        """Begin a sign-in unless one is in progress. Return the issuer that signs the person in, and the URL that the person must open.
+
+        Return `None` if no sign-in can begin.
+        """
         if self._current is None:
             self._wanted.set()
             with anyio.move_on_after(INVITE_SECONDS):
