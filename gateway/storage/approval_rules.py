@@ -32,8 +32,9 @@ class ApprovalRules:
     """Stores standing approvals: operators' decisions that a principal may call a tool without asking a person each time."""
 
     def __init__(self, database: Database, gateway: str = "") -> None:
-        """Use only the rules of the gateway `gateway` (its id). The id is empty for gateways that share a database server and thus all
-        rules.
+        """Use only the rules of the gateway `gateway` (its id).
+
+        Gateways that share a database server have an empty id, and share all rules.
         """
         self._database = database
         self._gateway = gateway
