@@ -40,9 +40,7 @@ class InlineCall:
     error: Exception | None = None
 
     async def run(self, work: Work, ctx: CallContext) -> None:
-        """Run the call, and store its outcome in `outcome` or its exception in `error`. The method `result` returns the outcome or raises
-        the exception.
-        """
+        """Run the call, and store its outcome in `outcome` or its exception in `error`. `result` then returns or raises it."""
         try:
             with self.task.scope:
                 try:
@@ -68,8 +66,7 @@ class InlineCall:
         return await drive_rounds(call, ctx, self.task.tool)
 
     async def wait(self, seconds: float, hand_over: Callable[[], Awaitable[bool]]) -> bool:
-        """Wait for the end of the call. After `seconds`, call `hand_over`, which makes the call a task. Return whether the call became a
-        task.
+        """Wait for the end of the call. After `seconds`, let `hand_over` make the call a task. Return whether the call became a task.
 
         The time stops while a question to the client is open, and starts again from zero after each answer. If `hand_over` returns false,
         the call did not become a task, and the wait continues without a limit.

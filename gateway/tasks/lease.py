@@ -58,8 +58,6 @@ class Lease:
             return found
 
     async def refresh(self) -> None:
-        """Renew the lease if more than half of its time has passed. Call this before storing a new task, so that the task has a valid
-        lease.
-        """
+        """Renew the lease if more than half of its time has passed. Called before a new task is stored, so that its lease is valid."""
         if anyio.current_time() - self._renewed_at > self.seconds / 2:
             await self.renew()

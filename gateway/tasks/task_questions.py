@@ -101,9 +101,7 @@ def client_questions(task: Task) -> list[OpenQuestion]:
 
 
 def status_message(task: Task) -> str:
-    """Return the status message of a task. If the task waits for answers, the message lists the questions and the commands that answer
-    them.
-    """
+    """Return the status message of a task. If the task waits for answers, it lists the questions and the commands that answer them."""
     lines = [question.line() for question in client_questions(task)]
     return f"input_required: {'; '.join(lines)}" if lines and not task.is_over else task.message
 
