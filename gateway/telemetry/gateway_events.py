@@ -55,8 +55,9 @@ class EventStream:
             self._notify(Event(kind, time.time(), source, name, principal, fields if fields is not None else {}))
 
     def subscribe(self, listener: Listener, kinds: Collection[str] | None = None) -> Callable[[], None]:
-        """Call `listener` for each later event, or only for events of `kinds`. Return a function that ends the subscription; it may be
-        called twice.
+        """Call `listener` for each later event, or only for events of `kinds`.
+
+        Returns a function that ends the subscription. The function may be called twice.
         """
         self._listen((*self._listeners, (listener, kinds)))
 
