@@ -56,7 +56,7 @@ class Acceptances:
     def accept(self, key: str, digest: str) -> None:
         """Record that a person accepts the entry `key` of the configuration with the content that has this digest.
 
-        The acceptance replaces an earlier acceptance of other content of the entry.
+        Content of the entry that was accepted earlier is no longer accepted.
         """
         self.accepted[key] = self._salted(digest)
         self.held.pop(key, None)
@@ -99,7 +99,7 @@ class AcceptanceRecord:
         return Acceptances(salt, self._texts(accepted), self._texts(held), cast("list[str]", homes), has_run, edition)
 
     def change(self, edit: Callable[[Acceptances], object]) -> None:
-        """Under the file's lock, read the record, let `edit` change it, and write it if it has changed.
+        """Read the record, let `edit` change it, and write the changed record. The file's lock is held meanwhile.
 
         Raises:
             StorageError: The file cannot be read or written.

@@ -25,7 +25,7 @@ from gateway.storage.record_types import StoredSession
 from gateway.storage.tables import history, of_gateway, sessions
 
 HOLD_SECONDS = 6.0
-"""Seconds after which a call's reservation of a session expires unless the call renews it, as after a crash."""
+"""Seconds after which a call's reservation of a session expires, unless the call renews it. After a crash, the session is soon free."""
 
 MAX_SESSION_BYTES = 16_777_216
 """Maximum size of a session's messages, in bytes. A larger session cannot be continued."""

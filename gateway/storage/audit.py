@@ -65,7 +65,7 @@ class AuditLog:
     async def read(self, *, since: float = 0, source: str | None = None, limit: int = 1000) -> list[AuditEntry]:
         """Return the newest `limit` entries since `since` (seconds since the epoch), oldest first.
 
-        If `source` is given, only its entries are returned. Raises `StorageError`.
+        If `source` is given, only entries of this source are returned. Raises `StorageError`.
         """
         query = sa.select(audit).where(audit.c.at >= since)
         if source is not None:

@@ -1,4 +1,4 @@
-"""`file_stem` and `folder_name`: convert any id to a name of a file or folder that is valid on every system."""
+"""`file_stem` and `folder_name`: convert any id to a file or folder name that is valid on every system and contains no path separator."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Records:
     """
 
     def __init__(self, state: StateFolder, *, audit_days: int, url: str | None = None, gateway: str = "") -> None:
-        """Store the settings without opening the database. Without `url` (a PostgreSQL server), the state folder has the database.
+        """Store the settings without opening the database. Without `url` (of a PostgreSQL server), it is in the state folder.
 
         Audit entries are deleted after `audit_days`. `gateway` is an id that separates the tasks, agent sessions, counted sampling requests
         and standing approvals of configurations that share a state folder. If `url` is set, `gateway` is ignored, because gateways that

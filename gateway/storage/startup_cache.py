@@ -1,10 +1,10 @@
 """`StartupCache`: a file with the responses of a stdio gateway to `initialize` and list requests, for the gateway's next start.
 
 The next start sends these responses before the gateway is loaded. There is one file per configuration file, in the user's default state
-folder, because the configuration (which may name another folder) is not parsed yet when the file is needed. The file is used only if
-nothing of the following has changed: the version, the Python environment, the files that determine the lists, and the environment variables
-that the configuration names. The file contains only data that was sent to a client. It is authenticated with the installation's key,
-because its text is sent to clients unchanged. This module is imported before the gateway, so it imports little.
+folder, because the configuration (which may name another folder) is not parsed yet when the file is needed. The file is used only if all of
+these are unchanged: the version, the Python environment, the files that determine the lists, and the environment variables that the
+configuration names. The file contains only data that was sent to a client. It is authenticated with the installation's key, because its
+text is sent to clients unchanged. This module is imported before the gateway, so it imports little.
 """
 
 from __future__ import annotations

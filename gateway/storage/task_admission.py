@@ -182,7 +182,7 @@ async def admit(
 ) -> list[str]:
     """Let `choose` select queued tasks of the gateway `gateway`, mark them as started in the database, and return their ids.
 
-    `new` and `begun` are further queued and running tasks, which are not stored yet. The transaction must hold the database lock (see
+    `new` are queued tasks, and `begun` are running tasks, that are not stored yet. The transaction must hold the database lock (see
     `lock`).
     """
     waiting: list[WaitingTask] = []

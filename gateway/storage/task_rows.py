@@ -23,7 +23,7 @@ from gateway.storage.tables import of_gateway, task_owners, task_steps, tasks
 from gateway.storage.task_admission import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, sweep, to_row
 
 _DOUBT = re.compile(r"!\d+$")
-"""Matches the keys of questions whether to retry a step. Such a question is asked if the process died during the step."""
+"""Matches the keys of questions that ask whether to retry a step. A task asks this if the process died during the step."""
 
 FORGET_OWNER_SECONDS = 86_400.0
 """Seconds for which the expired lease of a process (its right to run tasks) stays stored."""
@@ -66,7 +66,7 @@ class TaskRows:
 
         If an earlier call with the same idempotency key created a task, the id of that task is returned, and nothing is stored.
 
-        With `choose`, the task is queued, and `choose` selects the queued tasks that may start; If the new task may start,
+        With `choose`, the task is queued, and `choose` selects the queued tasks that may start. If the new task may start,
         `row.admitted_at` is set. Without `choose`, the task already runs. The principal's oldest finished tasks beyond `max_kept` are
         deleted.
 

@@ -20,7 +20,7 @@ from gateway.tools.context import CallContext
 from gateway.tools.drive import drive_rounds
 
 HEARTBEAT_SECONDS = 5.0
-"""Seconds between progress notifications to a client that waits for a result. If a quarter of the maximum wait is shorter, it is used."""
+"""Seconds between progress notifications to a client that waits for a result, or a quarter of the maximum wait if that is shorter."""
 
 Work = Callable[[CallContext], Awaitable[ToolOutcome]]
 """Function that makes the tool call once. If it returns `InputRequired`, it is called again with a context that has the answers."""

@@ -17,9 +17,9 @@ LATE_FACTOR = 3.0
 """Seconds by which the lease (the right of a process to run its tasks) is extended for each second that a renewal is late."""
 
 MAX_LATE_SECONDS = 5.0
-"""Maximum seconds of a renewal's lateness by which the lease (the right of a process to run its tasks) is extended.
+"""Maximum lateness of a renewal, in seconds, for which the lease (the right of a process to run its tasks) is extended.
 
-If a renewal is later than that, the machine was probably suspended rather than busy."""
+A greater lateness counts as this value, because the machine was probably suspended rather than busy."""
 
 
 class Lease:

@@ -29,7 +29,7 @@ names as its start.
 """
 
 _RETRIED = "idle"
-"""Key of the JSON object that is stored for a failed step. Its value is how often a person had the step retried.
+"""Only key of the JSON object that is stored for a failed step. Its value is how often a person had the step retried.
 
 The key is `idle` because the failed step is not in flight. The next question about the step has this number in its key, so that the answer
 to an earlier question does not count.
@@ -125,7 +125,7 @@ class StepLog:
         """Return the recorded result of the step `key`, or run `work`, record its result and return it.
 
         `work` receives an idempotency key of the step. A step that was in flight when its process died runs again if it is `repeatable`.
-        Otherwise a person decides, who is asked through `ctx`.
+        Otherwise the log asks a person through `ctx`.
         """
         is_done, value = self._steps.get(key, (False, None))
         if is_done:

@@ -36,7 +36,7 @@ MAX_KEPT_PER_PRINCIPAL = 256
 """Maximum number of finished tasks that are stored for one principal. The oldest are deleted first."""
 
 MAX_DEATHS = 20
-"""Number of processes that died while they ran the same task at which the task fails, because it probably kills them."""
+"""Maximum number of processes that die while they run the same task. Then the task fails, because it probably kills them."""
 
 SOURCE_WAIT_SECONDS = 60.0
 """Maximum seconds for which a resumed task waits for its tool to become available, because servers connect after the gateway starts."""
@@ -65,7 +65,7 @@ class TaskExecutor:
     ) -> None:
         """Store the arguments. `group` runs the tasks, and `call` calls a tool.
 
-        `live_timeout_seconds` is the time to answer a question for a client that still waits for the result of the call.
+        `live_timeout_seconds` is the time limit for each answer of a client that still waits for the result of the call.
         """
         self.lease = lease
         self.running: dict[str, Task] = {}
@@ -259,7 +259,7 @@ class TaskExecutor:
         return is_left and task.row.call.get("resumes") is not False
 
     def interruptible(self) -> list[Task]:
-        """Return the running tasks that may be ended now: none of their in-flight steps is a step that must not run twice."""
+        """Return the running tasks that may be ended now: they wait for a person, or have no in-flight step that must not run twice."""
         return [self.running[name] for name, log in self._logs.items() if not self._must_finish(name, log) and name in self.running]
 
     def drain(self) -> None:

@@ -122,8 +122,8 @@ def create_mcp_client_span(method_name: str, target: str | None = None, attribut
 
     It is for MCP clients that do not use the SDK.
 
-    `target` is the name of the tool or prompt. If instrumentation is off, the span is not recorded. Of an exception, the span records the
-    class.
+    `target` is the name of the tool or prompt. If instrumentation is off, the span is not recorded. Of an exception, the span records only
+    the class.
     """
     from opentelemetry.trace import INVALID_SPAN
 

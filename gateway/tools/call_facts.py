@@ -32,7 +32,7 @@ class Provenance:
     or `skill_name` and the name of a skill.
     """
     shows_errors: bool = True
-    """Whether the caller receives the text of an unexpected exception of a Python function. In an agent's run, its file decides."""
+    """Whether the caller receives the text of a Python function's unexpected exception. In an agent's run, the agent's file decides."""
     step_key: str = ""
     """Key of this call if it is a step of a durable task (a background call that continues after a restart); else empty.
 

@@ -107,8 +107,8 @@ class LateClock:
     def takes(self, clock: CallClock, seconds: float) -> bool:
         """Let the fast path enforce the deadline of `clock`, `seconds` from now; return false if the gate must enforce it.
 
-        The gate, which runs the call, calls this method for each deadline of the call. The fast path enforces only the first deadline, and
-        only if it is later than the `seconds` of `__init__`. After `close`, the fast path accepts no deadline.
+        The gate, which runs the call, calls this method for each deadline of the call. The fast path enforces only one of them: the first
+        that is later than the `seconds` of `__init__`. After `close`, the fast path accepts no deadline.
         """
         if self._is_closed or self.clock is not None or seconds <= self._seconds:
             return False
@@ -236,20 +236,19 @@ class CallPorts:
 
     caller: Caller = field(default_factory=NoCaller)
     presence: Presence | None = None
-    """Tracks whether the client is connected, for a request in a 2025 session over HTTP. Other requests (`None`) end with their connection.
-    """
+    """Tracks whether the client is connected, for requests in a 2025 session over HTTP; `None` if a request ends with its connection."""
     durable: DurablePort | None = None
     """Records the steps of the durable task (a background call that continues after a restart) that contains the call; else `None`."""
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen, as `CallContext`
 class CallLimits:
-    """The deadlines and concurrency slots of a call and of all calls that contain it. Never changed after its creation."""
+    """The deadlines and concurrency slots of a call and of all calls that contain it. A `CallLimits` object is never changed."""
 
     clocks: tuple[CallClock, ...] = ()
     """The deadlines of the call and of the calls that contain it. All of them stop while the call waits for a person."""
     waits: tuple[Wait, ...] = ()
-    """Functions that each return a context manager for a wait for a person, which releases one concurrency slot during the wait."""
+    """Functions that return context managers. Each context manager releases one concurrency slot while the call waits for a person."""
     late_clock: LateClock | None = None
     """Holds the deadline of a call on the server's fast path (without the SDK); `None` for other calls."""
 
@@ -306,8 +305,7 @@ class CallContext:
         return self.with_facts(dataclasses.replace(self.facts, meta=meta))
 
     def with_answers(self, answers: JsonMapping | None, state: str | None) -> CallContext:
-        """Return a copy of the context with the client's answers to requests for input, and `requestState`; both are `None` for a new call.
-        """
+        """Return a copy of the context with the client's answers to requests for input, and the `requestState`; `None` for a new call."""
         return self.with_facts(dataclasses.replace(self.facts, input_responses=answers, request_state=state))
 
     def with_state(self, state: str | None) -> CallContext:
@@ -323,7 +321,7 @@ class CallContext:
         return CallContext(self.facts, dataclasses.replace(self.ports, durable=durable), self.limits, self.run)
 
     def with_wait(self, wait: Wait) -> CallContext:
-        """Return a copy of the context with one more concurrency slot. The context manager of `wait` releases it in waits for a person."""
+        """Return a copy of the context with one more concurrency slot. The context manager of `wait` releases it while the call waits."""
         return dataclasses.replace(self, limits=dataclasses.replace(self.limits, waits=(*self.limits.waits, wait)))
 
     def for_invocation(self, invocation: Invocation) -> CallContext:
@@ -331,8 +329,7 @@ class CallContext:
         return dataclasses.replace(self, run=dataclasses.replace(self.run, invocation=invocation))
 
     def child(self, invocation: Invocation | None = None) -> CallContext:
-        """Return the context for a nested call of the same principal and client, without progress and without answers to requests for
-        input.
+        """Return the context for a nested call of the same principal and client, without progress and answers to requests for input.
 
         The idempotency key in `meta` is removed, because it identifies the outer call.
         """

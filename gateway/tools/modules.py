@@ -48,7 +48,7 @@ class OwnModules:
         self.files: dict[str, Signature] = {}
         """Path of each recorded file → its signature (size and times) at its first import. A file whose signature differs has changed.
 
-        Contains also files whose import failed, and missing files that would make a failed import succeed (with `None` as signature).
+        Also contains files whose import failed, and missing files that would make a failed import succeed (with `None` as signature).
         """
         self.generation = 0
         """How often `drop` has removed the recorded modules from `sys.modules`."""
