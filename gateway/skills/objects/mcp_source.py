@@ -154,7 +154,7 @@ class MCPSkill(Skill):
 
 
 class MCPSkillsSource(SkillsSource):
-    """Source of a remote MCP server's skills: `skills/list`, or `skill://index.json` if the server does not support the skills extension.
+    """Source of a remote MCP server's skills, from `skills/list` or, without the skills extension, from the resource `skill://index.json`.
 
     `skills/list` contains digests, which are checked. `skill://index.json` may list `SKILL.md` files and ZIP archives; entries of other
     types are skipped.

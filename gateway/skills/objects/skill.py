@@ -233,7 +233,7 @@ class SkillScriptRunner(Protocol):
 
 
 class FileSkillScript(SkillScript):
-    """A script of a skill, stored as a file in the skill's folder. The `SkillScriptRunner` of the host program runs the script."""
+    """A script of a skill, stored as a file in the skill's folder. A `SkillScriptRunner` that the program provides runs the script."""
 
     def __init__(
         self,
