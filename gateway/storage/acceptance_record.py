@@ -1,7 +1,7 @@
 """`AcceptanceRecord`: the file that records which configuration entries a person has accepted, so that the gateway may run their programs.
 
-There is one file per configuration, readable only by its user. It contains salted digests, because entries may contain secrets. Processes
-change it under a lock. `policy.acceptance_rule` decides by the record which entries may run. Every function blocks.
+There is one file per configuration, and only its user can read it. The file contains salted digests, because entries may contain secrets.
+Processes change the file under a lock. `policy.acceptance_rule` uses the record to decide which entries may run. Every function blocks.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ class Acceptances:
     homes: list[str] = field(default_factory=lambda: cast("list[str]", []))
     """Paths of all state folders that contain an acceptance record of the same configuration.
 
-    By these paths, a process that runs with another home folder (and thus another state folder) finds all records.
+    A process that runs with another home folder has another state folder. It finds all records by these paths.
     """
     has_run: bool = False
-    """Whether a gateway has run with this configuration. If so, entries that are added later need acceptance, because somebody other than
-    the user may have written them."""
+    """Whether a gateway has run with this configuration.
+
+    After the first run, new entries need acceptance, because somebody other than the user may have written them."""
     edition: int = 0
     """Number that increases with each acceptance of entries. A running gateway reads the record again when the number changes."""
 
@@ -55,7 +56,7 @@ class Acceptances:
     def accept(self, key: str, digest: str) -> None:
         """Record that a person accepts the entry `key` of the configuration with the content that has this digest.
 
-        It replaces the content that was accepted earlier.
+        Content of the entry that was accepted earlier is no longer accepted.
         """
         self.accepted[key] = self._salted(digest)
         self.held.pop(key, None)
@@ -80,8 +81,8 @@ class AcceptanceRecord:
         """Read the record file; return an empty record if the file does not exist.
 
         Raises:
-            StorageError: The file is unreadable or damaged. A damaged file is not treated as empty, because with an empty record all
-            entries may run without acceptance.
+            StorageError: The file is unreadable or damaged. A damaged file does not count as empty, because an empty record lets all
+            entries run without acceptance.
         """
         try:
             document = read_json(self.path)
@@ -98,7 +99,7 @@ class AcceptanceRecord:
         return Acceptances(salt, self._texts(accepted), self._texts(held), cast("list[str]", homes), has_run, edition)
 
     def change(self, edit: Callable[[Acceptances], object]) -> None:
-        """Read the record under the file's lock, let `edit` change it, and write it if it has changed.
+        """Read the record, let `edit` change it, and write the changed record. The file's lock is held meanwhile.
 
         Raises:
             StorageError: The file cannot be read or written.

@@ -1,8 +1,8 @@
-"""`Sessions`: stores agent sessions (conversations of principals with agents) in the database: owner, expiry, and the call that uses each.
+"""`Sessions`: stores agent sessions (conversations of principals with agents) in the database, and reserves each for one call at a time.
 
-A session belongs to the principal that began it; for other principals it does not exist. A running call reserves its session for a few
-seconds, so that no other call uses it, and renews the reservation. The session is therefore free soon after a process dies. All changes by
-one call (one turn) are stored in one transaction, and only by the call that has the session reserved. `history_rows` stores the messages.
+A session belongs to the principal that began it, and expires; other principals cannot see it. A running call reserves its session for a few
+seconds, so that no other call uses it, and renews the reservation. If a process dies, its reservations soon expire. A call (one turn of the
+conversation) stores all its changes in one transaction, and only while it has the session reserved. `history_rows` stores the messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gateway.storage.record_types import StoredSession
 from gateway.storage.tables import history, of_gateway, sessions
 
 HOLD_SECONDS = 6.0
-"""Seconds for which a call reserves a session until it must renew the reservation; after a crash the session is free within this time."""
+"""Seconds after which a call's reservation of a session expires, unless the call renews it. After a crash, the session is soon free."""
 
 MAX_SESSION_BYTES = 16_777_216
 """Maximum size of a session's messages, in bytes. A larger session cannot be continued."""
@@ -39,7 +39,7 @@ class HeldSession:
     principal: str
     agent: str
     holder: str
-    """Random id of this reservation. While the database has the same id, no other call has reserved the session."""
+    """Random id of this reservation. While the database contains this id, no other call has reserved the session."""
     state: JsonObject
     messages: list[JsonObject]
     is_new: bool = False
@@ -49,7 +49,7 @@ class Sessions:
     """Stores agent sessions: conversations of principals with agents, and which call uses each of them."""
 
     def __init__(self, database: Database, gateway: str = "") -> None:
-        """Use only the sessions of the gateway with the id `gateway`, or, if it is empty, those of all gateways that share the database."""
+        """Use only the sessions of the gateway `gateway` (its id). An empty id means all gateways that share the database."""
         self._database = database
         self._gateway = gateway
         self._ours = of_gateway(sessions, gateway)
@@ -177,7 +177,7 @@ def unknown_session(session_id: str) -> NotFound:
 
 
 def _held_by(held: HeldSession) -> sa.ColumnElement[bool]:
-    """Return the condition that no other call has reserved the session since."""
+    """Return the SQL condition that the reservation `held` is still in the database: no other call has reserved the session since then."""
     return (sessions.c.id == held.id) & (sessions.c.holder == held.holder)
 
 

@@ -1,9 +1,10 @@
 """Stores standing approvals: decisions of operators that a principal may call a tool without asking, until they are revoked or expire.
 
-A rule applies to one principal and one tool of one source, either for all arguments or only for the arguments that the operator saw; of
-these, the database has only a digest and the text that was shown. A rule applies only to the gateway that stored it, because two
-configurations that share a state folder may use the same name for different servers. Rules without `gateway` or `made_by` were stored by
-earlier versions and are ignored, because the caller itself may have created them.
+Each standing approval is a rule for one principal and one tool of one source (such as a server). It approves calls with any arguments, or
+only with the arguments that the operator saw. The database stores a digest of these arguments and the text that the operator saw. A rule
+applies only to the gateway that stored it, because two configurations that share a state folder may use the same name for different
+servers. Rules without `gateway` or `made_by` were stored by earlier versions and are ignored, because the caller may have created them
+itself.
 """
 
 from __future__ import annotations
@@ -21,21 +22,27 @@ from gateway.storage.tables import approval_rules as rules
 from gateway.storage.tables import locks
 
 MAX_PER_PRINCIPAL = 500
-"""Maximum number of rules per principal. Beyond it, the oldest rules are deleted; the calls that they approved need approval again."""
+"""Maximum number of rules per principal.
+
+Beyond this number, the oldest rules are deleted. Calls that they approved need approval again.
+"""
 
 
 class ApprovalRules:
     """Stores standing approvals: operators' decisions that a principal may call a tool without asking a person each time."""
 
     def __init__(self, database: Database, gateway: str = "") -> None:
-        """Use only the rules of the gateway with the id `gateway`. Gateways that share a database server have no id and share all rules."""
+        """Use only the rules of the gateway `gateway` (its id).
+
+        Gateways that share a database server have an empty id, and share all rules.
+        """
         self._database = database
         self._gateway = gateway
 
     async def add(self, rule: ApprovalRule) -> None:
-        """Store a rule (a standing approval), in place of an earlier rule for the same principal, tool and arguments. Committed on return.
+        """Store a rule (a standing approval), and delete an earlier rule for the same principal, tool and arguments.
 
-        Raises `StorageError`.
+        The change is committed on return. Raises `StorageError`.
         """
         mine = (rules.c.principal == rule.principal) & (rules.c.gateway == self._gateway)
         same = mine & (rules.c.source == rule.source) & (rules.c.name == rule.name) & (rules.c.arguments == rule.arguments)
@@ -50,7 +57,7 @@ class ApprovalRules:
     async def find(self, principal: str, source: str, name: str, arguments: str) -> ApprovalRule | None:
         """Return the rule that approves a call of the tool `name` of `source` by this principal, or `None`.
 
-        `arguments` is the digest of the call's arguments. A rule for all arguments takes precedence. Raises `StorageError`.
+        `arguments` is the digest of the call's arguments. A rule for any arguments takes precedence. Raises `StorageError`.
         """
         tool = (rules.c.principal == principal) & (rules.c.source == source) & (rules.c.name == name) & (rules.c.gateway == self._gateway)
         fits = tool & rules.c.arguments.in_(("", arguments)) & (rules.c.expires_at > time.time()) & (rules.c.made_by != "")

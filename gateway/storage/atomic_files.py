@@ -100,10 +100,10 @@ def read_json(path: Path) -> JsonValue:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Generator[None, None, None]:
-    """Context manager: hold the lock of the file `path` against other processes and threads; block until it is free. Not re-entrant.
+    """Context manager: hold the lock of the file `path` against other processes and threads; wait until the lock is free. Not re-entrant.
 
-    The lock is taken on a file next to `path` (`<name>.lock`), which is never deleted. The operating system releases it if the process
-    dies.
+    The lock is taken on a file next to `path` (`<name>.lock`), which is never deleted. The operating system releases the lock if the
+    process dies.
 
     Raises:
         StorageError: The lock file cannot be created.

@@ -2,7 +2,8 @@
 
 The digest of an entry covers the entry and the previous digest. A separate row stores both ends of the chain with a digest (the seal),
 because old entries are deleted when they expire. All digests are keyed: they cannot be forged without the installation's key, even with
-write access to the database. Not detected: the loss of the whole database, and its replacement by an older copy together with the key.
+write access to the database. The digests do not reveal the loss of the whole database, or its replacement by an older copy together with
+the key.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ class AuditLog:
             return gone.rowcount
 
     async def read(self, *, since: float = 0, source: str | None = None, limit: int = 1000) -> list[AuditEntry]:
-        """Return the newest `limit` entries since `since` (seconds since the epoch), oldest first; only those of `source` if it is given.
+        """Return the newest `limit` entries since `since` (seconds since the epoch), oldest first.
 
-        Raises `StorageError`.
+        If `source` is given, only entries of this source are returned. Raises `StorageError`.
         """
         query = sa.select(audit).where(audit.c.at >= since)
         if source is not None:

@@ -1,6 +1,6 @@
 """`Checkpoints`: stores checkpoints (saved states of workflow runs) in the database, by owner and workflow.
 
-The package `workflows` defines the format of their text.
+The package `workflows` defines the format of the checkpoints' text.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from gateway.storage.engine import Database
 from gateway.storage.tables import checkpoints, delete_oldest
 
 MAX_CHECKPOINT_BYTES = 67_108_864
-"""Maximum size of a checkpoint in bytes, because loading a larger checkpoint would fill the memory."""
+"""Maximum size of a checkpoint in bytes, so that loading a checkpoint cannot fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """A checkpoint of a workflow run: its JSON text (`form`), and fields for queries that do not parse the text."""
+    """A checkpoint of a workflow run: its JSON text (`form`), and the fields that queries use, so that they need not parse the text."""
 
     id: str
     workflow: str
@@ -36,9 +36,10 @@ class Checkpoints:
         self._database = database
 
     async def save(self, owner: str, row: CheckpointRow, *, keep: int) -> None:
-        """Store a checkpoint, or replace the one with its id. Delete the workflow's oldest checkpoints so that at most `keep` remain.
+        """Store a checkpoint, or replace the checkpoint with the same id.
 
-        Committed on return. Raises `StorageError`.
+        The workflow's oldest checkpoints are deleted, so that at most `keep` remain. The change is committed on return. Raises
+        `StorageError`.
         """
         here = (checkpoints.c.owner == owner) & (checkpoints.c.workflow == row.workflow)
         async with self._database.begin() as connection:

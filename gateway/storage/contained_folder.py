@@ -1,9 +1,9 @@
 """`ContainedFolder`: accesses files below one folder, so that no path and no link leads outside of it. Used by the file stores of agents.
 
 Each part of a path is opened relative to its parent folder, without following links (`openat` with `O_NOFOLLOW`), so that replacing a
-folder by a link between check and use has no effect. On platforms without this (Windows) each part is checked immediately before use,
-which leaves a race. A hard link may refer to a file outside the folder, so its content is not read; it can be replaced or deleted,
-which does not change the other file. Every method blocks, so async code calls it in a worker thread.
+folder by a link between check and use has no effect. On platforms without `openat` (Windows), each part is checked immediately before use,
+so a race remains. A hard link may refer to a file outside the folder, so its content is not read. It can be replaced or deleted, because
+this does not change the other file. Every method blocks, so async code calls it in a worker thread.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ class ContainedFolder:
         An existing file keeps its mode; a new file gets `new_mode`.
 
         Raises:
-            FileExistsError: The file exists and `overwrite` is false. One of two concurrent writers gets this error.
+            FileExistsError: The file exists and `overwrite` is false. If two writers create the file at the same time, one of them gets
+            this error.
             ValueError: The path is invalid or contains a link.
             OSError: The file cannot be written.
         """
@@ -211,7 +212,7 @@ class ContainedFolder:
             pass
 
     def files(self, path: str = "", *, recursive: bool) -> Iterator[str]:
-        """Yield the paths of the files in a folder, relative to it; with `recursive`, also of files in its subfolders. Links are left out.
+        """Yield the paths of the files in a folder, relative to the folder; with `recursive`, also those in subfolders. Links are left out.
 
         Folders that are deleted or replaced by a link in the meantime are skipped.
 
@@ -234,7 +235,7 @@ class ContainedFolder:
 
     @contextlib.contextmanager
     def _open(self, folders: list[str], *, create: bool = False) -> Generator[_Place, None, None]:
-        """Context manager: open the folders of a path one after the other, from the root; yield the last one.
+        """Context manager: open the folders of a path one after the other, from the root; yield the last folder.
 
         With `create`, missing folders are created.
         """

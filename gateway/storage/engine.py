@@ -2,8 +2,8 @@
 
 The database is an SQLite file in the state folder (`gateway.db`, WAL mode), shared by several processes of a user, or a PostgreSQL server
 with a URL. This module imports SQLAlchemy (Core, async; MIT; drivers aiosqlite, and psycopg with the extra `postgres`), which takes a third
-of a second, so only `records` and the SQL providers of `sessions` import it, on first use and in a thread. All statements are portable
-SQLAlchemy Core, so that they run on both databases.
+of a second. Therefore only `records` and the SQL providers of `sessions` import this module, on first use and in a thread. All statements
+are portable SQLAlchemy Core, so that they run on both databases.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ BUSY_SECONDS = 5.0
 MAX_KEPT_WAL_BYTES = 4 << 20
 """Size in bytes to which SQLite truncates its write-ahead log after copying the log into the database file (a checkpoint).
 
-Without long reads, the log stays at about this size.
+If no read takes long, the log stays at about this size.
 """
 
 SHORT_WAL_PAGES = 64
-"""Length of SQLite's write-ahead log, in pages of 4 KiB, at which it is copied into the database file after the disk was full once.
+"""Length of SQLite's write-ahead log, in pages of 4 KiB, at which SQLite copies it into the database file after the disk was once full.
 
-Normally this happens at 1,000 pages.
+Before that, SQLite copies the log at 1,000 pages.
 """
 
 WORK_SECONDS = 15.0
@@ -76,7 +76,7 @@ class Database:
     """An open database, which runs transactions. `open_database` or `open_url` creates it; its creator calls `aclose`."""
 
     def __init__(self, engine: AsyncEngine, urgent: AsyncEngine, shown: str, hint: str) -> None:
-        """Store the arguments. `urgent` is the SQLAlchemy engine for transactions that must not wait for others of the same process.
+        """Store the arguments. `urgent` is the engine for transactions that must not wait for other transactions of the process.
 
         Errors contain `shown`, the name of the database without a password, and `hint`, which says what to check.
         """
@@ -90,10 +90,10 @@ class Database:
     async def begin(self, *, urgent: bool = False) -> AsyncGenerator[AsyncConnection, None]:
         """Context manager: run a transaction and yield its connection. The transaction commits at the end, or rolls back on an exception.
 
-        With SQLite, it holds the write lock from its start, so that data it reads stays valid until the commit. An `urgent` transaction,
-        such as one that renews the right of the process to run its tasks, waits for other processes, but not for other transactions of this
-        process. If the caller is cancelled, the transaction is still completed, within `WORK_SECONDS`, because a cancelled driver call
-        would leave the connection in an unknown state.
+        With SQLite, the transaction holds the write lock from its start, so that the data that it reads stays valid until the commit. An
+        `urgent` transaction waits for other processes, but not for other transactions of this process; the renewal of the lease (the right
+        of the process to run its tasks) is urgent. If the caller is cancelled, the transaction is still completed, within `WORK_SECONDS`,
+        because a cancelled driver call would leave the connection in an unknown state.
 
         Raises:
             StorageUnusable: The database is unavailable, locked for too long, full, read-only, or damaged.
@@ -121,8 +121,8 @@ class Database:
     def _failed(self, error: StorageUnusable) -> StorageUnusable:
         """Log a database error, at most once in `LOG_SECONDS`, and return it.
 
-        Clients do not receive the text of the error, so it is logged. While a database server is unavailable, every call causes an error,
-        so not all errors are logged.
+        The error is logged because clients do not receive its text. The limit prevents a log line per call while a database server is
+        unavailable.
         """
         now = time.monotonic()
         if now - self._logged_at >= LOG_SECONDS:
@@ -149,8 +149,8 @@ def open_database(folder: Path) -> Database:
 def open_url(url: str, *, pooled: bool = True) -> Database:
     """Open the database with a URL: `postgresql://…`, or `sqlite:///path` for a file. Blocks, so async code calls it in a thread.
 
-    If `pooled` is false, each transaction opens a new connection: no connection stays open, and different event loops may use the
-    database one after the other.
+    If `pooled` is false, each transaction opens a new connection: no connection stays open, so several event loops may use the database one
+    after the other.
 
     Raises:
         StorageError: The URL is invalid, the database cannot be used, or a newer Moongate wrote it.
@@ -176,7 +176,7 @@ def _pool(size: int) -> dict[str, Any]:
 def _urgent(pool: dict[str, Any]) -> dict[str, Any]:
     """Return the connection pool settings for urgent transactions, which must not wait for other transactions of this process.
 
-    They are one pooled connection, or no pool if `pool`, the settings for other transactions, has no pool.
+    Urgent transactions have one pooled connection, or no pool if `pool`, the settings for other transactions, has no pool.
     """
     return _pool(1) if "pool_size" in pool else pool
 
@@ -263,9 +263,10 @@ def _own_transactions(engine: sa.Engine) -> None:
 
 
 def _empty_log(connection: sa.Connection) -> None:
-    """Copy SQLite's write-ahead log into the database file and truncate it, if readers and disk space permit, without waiting for readers.
+    """Copy SQLite's write-ahead log into the database file and truncate the log, if readers and disk space permit.
 
-    From then on, this connection copies the log more often, so that the log does not fill a small disk again.
+    The function does not wait for readers. From then on, this connection copies the log more often, so that the log does not fill a small
+    disk again.
     """
     connection.exec_driver_sql(f"PRAGMA wal_autocheckpoint={SHORT_WAL_PAGES}")
     connection.exec_driver_sql("PRAGMA busy_timeout=0")

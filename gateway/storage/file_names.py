@@ -1,4 +1,4 @@
-"""`file_stem` and `folder_name`: convert any id to a file name that is valid on every system and contains no path separator."""
+"""`file_stem` and `folder_name`: convert any id to a file or folder name that is valid on every system and contains no path separator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DATABASE_FILE = "gateway.db"
 """Name of the SQLite database in the state folder."""
 
 MAX_STEM_CHARS = 180
-"""Maximum length of a generated file name, in bytes, because longer names are not valid on every file system.
+"""Maximum length of a generated file name, in bytes, so that the name is valid on every file system.
 
 A longer id is replaced by its digest.
 """
@@ -19,10 +19,10 @@ _RESERVED = frozenset({"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port 
 
 
 def file_stem(given: str, *, prefix: str) -> str:
-    """Convert an id to a file name: the id itself if it is valid on every system, else `prefix` and the Base64 of the id.
+    """Convert an id to a file name: the id itself if it is a valid name on every system, else `prefix` and the Base64 of the id.
 
-    If the name would be too long, it is `prefix` and a digest of the id. Microsoft's agent-framework makes the same file names, so that
-    Moongate can read the files in its folders.
+    If this name would be too long, the file name is `prefix` and a digest of the id. Microsoft's agent-framework creates the same file
+    names, so Moongate can read the files that agent-framework has stored.
     """
     safe = (
         bool(given)
@@ -50,7 +50,7 @@ def id_of_stem(stem: str, *, prefix: str) -> str:
 
 
 def folder_name(given: str) -> str:
-    """Convert an id to a folder name: its Base64, even if the id itself would be a valid name, or its digest if it is too long."""
+    """Convert an id to a folder name: always the Base64 of the id, or a digest of the id if the Base64 is too long."""
     encoded = _encoded(given) or "_"
     return encoded if len(encoded) <= MAX_STEM_CHARS else _digest(given)
 

@@ -30,13 +30,13 @@ MAX_FILE_BYTES = 268_435_456
 """Maximum size in bytes of a file that is read. The content of a larger file would exceed every model's context and fill the memory."""
 
 _LOCK_OFFSET = 2**40
-"""Offset of the byte of a file that processes lock, on systems that lock byte ranges. It is far beyond the content of the file."""
+"""Offset of the byte that processes lock, on systems that lock byte ranges of a file. The offset is far beyond the content of the file."""
 
 
 class LineFile:
     """A file with one JSON value per line, to which several processes append.
 
-    It is opened only during reads and appends; its folder must exist then.
+    The file is open only during reads and appends; its folder must exist then.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,7 +52,7 @@ class LineFile:
             return [] if descriptor is None else await anyio.to_thread.run_sync(self._read, descriptor)
 
     async def append(self, lines: Sequence[bytes]) -> None:
-        """Append lines, which are given without line breaks: all of them, or none if writing fails. They are on disk on return.
+        """Append `lines`, given without line breaks. If writing fails, no line is appended. On return, the lines are on disk.
 
         Raises:
             StorageError: The file cannot be written, or another process holds its lock for longer than `LOCK_SECONDS`.
@@ -66,7 +66,7 @@ class LineFile:
     async def _held(self, flags: int) -> AsyncGenerator[int | None]:
         """Context manager: open the file, wait for its lock, and yield the descriptor.
 
-        Yields `None` if the file does not exist and `flags`, which are those of `os.open`, do not create it.
+        Yields `None` if the file does not exist and `flags` (the flags of `os.open`) do not create it.
         """
         descriptor = await anyio.to_thread.run_sync(self._open, flags)
         if descriptor is None:
@@ -159,7 +159,7 @@ def _read_from(descriptor: int, start: int, length: int) -> bytes:
 
 
 def _is_complete(line: bytes) -> bool:
-    """Return whether a last line without a line break is complete, that is valid JSON. Editors may omit the final line break."""
+    """Return whether a last line without a line break is complete (valid JSON). Editors may omit the final line break."""
     try:
         return bool(line.strip()) and json.loads(line) is not None
     except (ValueError, RecursionError):

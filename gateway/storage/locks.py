@@ -29,7 +29,7 @@ async def take_lock(descriptor: int, timeout_seconds: float) -> bool:
 async def locked_soon(path: Path, *, timeout_seconds: float) -> AsyncGenerator[None]:
     """Async context manager: hold the lock of the file `path` against other processes. Its folder must exist. Not re-entrant.
 
-    It uses the same lock file (`<name>.lock`) as `atomic_files.locked`, so that both exclude each other.
+    `atomic_files.locked` uses the same lock file (`<name>.lock`), so the two functions exclude each other.
 
     Raises:
         StorageError: The lock file cannot be created, or another process holds the lock for longer than `timeout_seconds`.

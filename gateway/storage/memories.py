@@ -45,7 +45,7 @@ class Memories:
     async def add(self, owner: str, collection: str, items: Sequence[tuple[str, Sequence[float], JsonObject]]) -> None:
         """Store texts in a collection. Each item is a text, its embedding, and fields that are returned with the text when it is found.
 
-        A text that is stored already is replaced and becomes the newest.
+        If a text is already stored, it is replaced and becomes the newest.
 
         Raises `StorageError`.
         """

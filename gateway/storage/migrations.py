@@ -1,7 +1,8 @@
 """Migrates the gateway's database from any earlier schema version to the newest. The module `engine` calls `migrate` under a lock.
 
-It never migrates to an earlier version. A released step never changes. Steps are SQL text, so that changes of the module `tables`
-cannot alter them. Alembic is not used, because a version number and a list of steps need no tool that imports a project's configuration.
+The module never migrates to an earlier version. A released migration step never changes. Steps are SQL text, so that changes of the module
+`tables` cannot alter them. Alembic is not used, because a version number and a list of steps need no tool that imports a project's
+configuration.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ _WORDS = {
 
 
 def migrate(connection: sa.Connection) -> None:
-    """Run all migration steps that the database has not had yet, in the open transaction of `connection`.
+    """Run all migration steps that have not run on this database yet, in the open transaction of `connection`.
 
     Raises:
         StorageError: A newer version of Moongate wrote the database.

@@ -1,4 +1,4 @@
-"""`place_of`: returns the identity of a path, which is equal for two different paths to the same folder.
+"""`place_of`: returns the identity of a path. Two different paths to the same folder have the same identity.
 
 `gate.root_rules` compares identities to find out whether a folder that agents may use contains, or is inside, a folder with code or
 configuration.

@@ -1,7 +1,7 @@
-"""`PendingQuestions`: stores the pending list: questions for a person (approvals, forms of workflows) that a call's client cannot show.
+"""`PendingQuestions`: stores the pending list (questions for a person, which the client of the call cannot show).
 
-Other processes, such as `moongate approvals`, list and answer the questions. A question is `open` until it is answered, withdrawn by the
-waiting call, or expired, whichever comes first.
+A question is a request for approval or a form of a workflow. Other processes, such as `moongate approvals`, list and answer the questions.
+A question is `open` until it is answered, withdrawn by the waiting call, or expired, whichever comes first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class PendingQuestions:
         self._database = database
 
     async def add(self, ask: PendingQuestion) -> None:
-        """Add a question to the pending list (questions for a person that the client of the call cannot show). Committed on return.
+        """Add a question to the pending list (questions for a person that the client of the call cannot show).
+
+        The question is committed on return.
 
         Raises:
             PolicyDenied: The principal already has `MAX_OPEN_PER_PRINCIPAL` open questions.
@@ -84,7 +86,7 @@ class PendingQuestions:
         return bool(await self._database.change(sa.update(asks).where(here).values(**changed)))
 
     async def spend(self, mark: str, seconds: float) -> bool:
-        """Record for `seconds` that an approval mark was used; return `False` if it was used before.
+        """Record that an approval mark is used, and keep this record for `seconds`; return `False` if the mark was used before.
 
         The mark is part of the `requestState` of an approved call, and approves one retry of the call.
 

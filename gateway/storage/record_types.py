@@ -65,7 +65,7 @@ class PendingQuestion:
 
     id: str
     kind: Literal["call", "sampling", "question"]
-    """What is asked: approval of a tool call, approval of a server's sampling request, or a workflow's question, which has a form."""
+    """Kind of the question: approval of a tool call, approval of a server's sampling request, or a workflow's question (a form)."""
     source: str
     name: str
     """Name of the tool to be called, or the MCP method `sampling/createMessage`."""
@@ -122,7 +122,7 @@ class ApprovalRule:
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """A session (a principal's conversation with an agent), as it is listed, without its messages."""
+    """An entry of a list of sessions: a principal's conversation with an agent, without the messages."""
 
     id: str
     principal: str
@@ -143,7 +143,7 @@ class StoredSession:
 
 
 def is_open(item: JsonObject) -> bool:
-    """Return whether a question of a task (a value of `TaskRow.asked`) has no answer yet and has not been withdrawn."""
+    """Return whether a question of a task (a value of `TaskRow.asked`) is open: it has no answer and has not been withdrawn."""
     return "answer" not in item and not item.get("withdrawn")
 
 
@@ -156,7 +156,7 @@ def is_answer_to(stored: JsonObject, item: JsonObject) -> bool:
 
 
 def forget(item: JsonObject) -> None:
-    """Withdraw a question of a task (a value of `TaskRow.asked`), because the task no longer waits for its answer.
+    """Withdraw a question of a task (a value of `TaskRow.asked`), because the task no longer waits for the answer.
 
     The name of the question is not used again, so that late answers are ignored.
     """
@@ -172,7 +172,7 @@ class TaskRow:
     principal: str
     tool: str
     call: JsonObject
-    """Data with which any process can make the call: arguments, principal, client, `_meta`."""
+    """Data from which any process can repeat the call of the tool: arguments, principal, client, `_meta`."""
     ttl_seconds: float
     status: str = "working"
     message: str = ""
@@ -181,10 +181,10 @@ class TaskRow:
     asked: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
     """The questions (requests for input) of the task, by the name under which clients see them.
 
-    Each has `request`, `at` (time), `step` (a key that is the same when the task is resumed; empty if a resumed task does not repeat the
-    question), `answer` once it is given, and `withdrawn` if the task no longer waits for the answer. If the code inside the task checks the
-    answers (`judged`), the question also has `refusals` (number of refused answers), `problem` (reason of the last refusal) and `used`
-    (whether an answer was used).
+    Each question has `request`, `at` (the time of the request), `step` (a key that is the same when the task is resumed; empty if a resumed
+    task does not repeat the question), `answer` once it is given, and `withdrawn` if the task no longer waits for the answer. If the code
+    inside the task checks the answers (`judged`), the question also has `refusals` (number of refused answers), `problem` (reason of the
+    last refusal) and `used` (whether an answer was used).
     """
     created_at: float = field(default_factory=time.time)
     updated_at: float = field(default_factory=time.time)
@@ -194,11 +194,13 @@ class TaskRow:
     attempts: int = 1
     """Number of processes that have run the task, including the one that runs it now."""
     deaths: int = 0
-    """Number of processes that died while they ran the task, without processes that died while the task only waited for a person."""
+    """Number of processes that died while they ran the task. Deaths while the task only waited for a person do not count."""
     owner: str = ""
     limits: list[JsonObject] = field(default_factory=lambda: cast("list[JsonObject]", []))
-    """Limits that keep the task in the queue. Each has a `scope`, the name of the group of tasks that it counts, and a maximum of `running`
-    tasks in this group, of starts `perMinute`, or both."""
+    """Limits that keep the task in the queue.
+
+    Each limit counts the tasks of one group, which `scope` names. It sets a maximum of tasks that run at once (`running`), of starts in a
+    minute (`perMinute`), or both."""
     admitted_at: float = 0.0
     """Time at which the task was allowed to start; 0 while it is queued."""
     request_key: str = ""
@@ -217,7 +219,7 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class WaitingTask:
-    """A queued or running task with the limits that apply to it (`TaskRow.limits`), for the decision which queued tasks may start."""
+    """A queued or running task with its limits (`TaskRow.limits`). A `Choose` function selects the tasks that may start."""
 
     id: str
     principal: str
@@ -225,6 +227,6 @@ class WaitingTask:
 
 
 Choose = Callable[[Sequence[WaitingTask], Sequence[WaitingTask], Mapping[str, int]], list[str]]
-"""Function that returns the ids of the queued tasks to start. Receives the queued tasks, the running tasks, and numbers of recent starts.
+"""Function that receives the queued tasks, the running tasks and the numbers of recent starts, and returns the ids of the tasks to start.
 
 The last argument maps the `scope` of a limit (name of the group of tasks that it counts) to the number of recent starts in the group."""

@@ -1,7 +1,8 @@
-"""`Records`: gives access to the gateway's database, which is opened on first use, and writes the audit log in the background.
+"""`Records`: opens the gateway's database on first use, gives access to its stores, and writes the audit log in the background.
 
-Importing this module is cheap: the database driver is imported, and the database opened, in a thread on first use. `app` and the commands
-that read the database create it. Calls do not wait for the audit log: `note` queues an entry, and `run` writes the entries in batches.
+Importing this module is cheap: the database driver is imported, and the database opened, in a thread on first use. `app`, and the commands
+that read the database, create the `Records` object. Calls of tools do not wait for the audit log: `note` queues an entry, and `run` writes
+the entries in batches.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED = 10_000
-"""Maximum number of queued audit entries. Further entries are dropped and counted, because a full disk must not fill the memory."""
+"""Maximum number of queued audit entries. Further entries are dropped and counted, so that a full disk does not also fill the memory."""
 
 BATCH_SECONDS = 0.05
 """Seconds for which audit entries are collected before they are written in one batch."""
@@ -68,11 +69,11 @@ class Records:
     """
 
     def __init__(self, state: StateFolder, *, audit_days: int, url: str | None = None, gateway: str = "") -> None:
-        """Store the settings without opening the database. With a `url`, it is on a PostgreSQL server instead of in the state folder.
+        """Store the settings without opening the database. Without `url` (of a PostgreSQL server), it is in the state folder.
 
         Audit entries are deleted after `audit_days`. `gateway` is an id that separates the tasks, agent sessions, counted sampling requests
-        and standing approvals of configurations that share a state folder. It is ignored with a `url`, because gateways that share a
-        database server share all records.
+        and standing approvals of configurations that share a state folder. If `url` is set, `gateway` is ignored, because gateways that
+        share a database server share all records.
         """
         self._gateway = gateway if url is None else ""
         self._state = state
@@ -127,10 +128,10 @@ class Records:
         return (await self._open()).tasks
 
     def has_orphans(self, now: float) -> bool:
-        """Return whether there may be unfinished tasks of processes that have stopped or died, which this process can take over. Blocks.
+        """Return whether there may be orphans: unfinished tasks of stopped or dead processes, which this process can take over. Blocks.
 
-        Reads the SQLite file with the standard library, because the start of a gateway must not wait for the import of the database
-        driver. Always true for a PostgreSQL server, which cannot be queried without the driver.
+        Reads the SQLite file with the standard library, because the start of a gateway must not wait for the import of the database driver.
+        Always returns true for a PostgreSQL server, which cannot be queried without the driver.
         """
         if self._url is not None:
             return True

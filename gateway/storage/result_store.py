@@ -1,8 +1,8 @@
 """`ResultStore`: stores results of calls that were too large to return as a whole, in the state folder, until they expire.
 
 There is one file per result: a line of JSON metadata, then the bytes, written atomically. The name of the folder is a digest of the owner's
-id, and the name of the file is a random id, so that another principal cannot find it. All processes that use the state folder see the same
-results. `gate.results` decides which results are stored, and what the caller receives instead.
+id, and the name of the file is a random id, so that another principal cannot find the result. All processes that use the state folder see
+the same results. `gate.results` decides which results are stored, and what the caller receives instead.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ RESULT_SCHEME = "moongate://results/"
 """Prefix of the resource URI of a stored result; the id of the result follows."""
 
 MIN_FILE_COST = 4_096
-"""Minimum number of bytes that a file counts towards the storage limit of its owner, because smaller files use as much on disk.
+"""Minimum size in bytes that each file counts towards its owner's storage limit, because even a small file occupies this space on disk.
 
-This also limits the number of files.
+The minimum also limits the number of files.
 """
 
 MAX_SWEEP_SECONDS = 60.0
@@ -79,9 +79,9 @@ class ResultStore:
     """
 
     def __init__(self, folder: Path | str, *, ttl_seconds: float, max_bytes_per_owner: int, clock: Callable[[], float] = time.time) -> None:
-        """Store the settings. `folder` is created with the first result; its parent must exist then.
+        """Store the settings. The first result creates `folder`; the parent folder must exist then.
 
-        Results expire after `ttl_seconds`. `clock` returns wall time, because the times of files are wall time.
+        Results expire after `ttl_seconds`. `clock` returns wall time, like the timestamps of files.
         """
         self._folder = Path(folder)
         self.ttl_seconds = ttl_seconds
@@ -91,7 +91,7 @@ class ResultStore:
 
     @property
     def settings(self) -> JsonObject:
-        """The arguments of the constructor (without `clock`), with which another process can create a store of the same results."""
+        """The arguments of the constructor (without `clock`), from which another process can create a store with the same results."""
         return {"folder": str(self._folder), "ttl_seconds": self.ttl_seconds, "max_bytes_per_owner": self._max_bytes}
 
     async def work(self, job: Callable[[], T]) -> T:

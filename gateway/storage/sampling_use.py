@@ -14,15 +14,15 @@ class SamplingUse:
     """Counts the sampling requests of servers in the database, with one row per request."""
 
     def __init__(self, database: Database, gateway: str = "") -> None:
-        """Count only sampling requests of the gateway with the id `gateway`; if it is empty, of all gateways that share the database."""
+        """Count only sampling requests of the gateway `gateway` (its id). An empty id means all gateways that share the database."""
         self._database = database
         self._gateway = gateway
 
     async def count(self, server: str, principal: str, *, limit: int, window_seconds: float) -> int:
-        """Return how many sampling requests the server sent for the principal in the last `window_seconds`, before the present request.
+        """Return how many sampling requests the server sent for the principal in the last `window_seconds`, without the present request.
 
-        If that number is below `limit`, the present request is stored, so that later calls count it. This is one transaction, so that
-        concurrent processes never exceed the limit. Raises `StorageError`.
+        If that number is below `limit`, the present request is stored, so that later calls count it. Counting and storing are one
+        transaction, so that concurrent processes never exceed the limit. Raises `StorageError`.
         """
         now = time.time()
         mine = (sampling_use.c.server == server) & (sampling_use.c.principal == principal) & of_gateway(sampling_use, self._gateway)

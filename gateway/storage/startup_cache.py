@@ -1,10 +1,10 @@
-"""`StartupCache`: stores the responses of a gateway over stdio to `initialize` and the list requests in a file, for its next start.
+"""`StartupCache`: a file with the responses of a stdio gateway to `initialize` and list requests, for the gateway's next start.
 
 The next start sends these responses before the gateway is loaded. There is one file per configuration file, in the user's default state
 folder, because the configuration (which may name another folder) is not parsed yet when the file is needed. The file is used only if all of
-this is unchanged: the version, the Python environment, the files that decide what is listed, and the environment variables that the
-configuration names. It contains only data that was sent to a client. It is authenticated with the installation's key, because its text is
-sent to clients unchanged. This module is imported before the gateway, so it imports little.
+these are unchanged: the version, the Python environment, the files that determine the lists, and the environment variables that the
+configuration names. The file contains only data that was sent to a client. It is authenticated with the installation's key, because its
+text is sent to clients unchanged. This module is imported before the gateway, so it imports little.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _VARIABLE = re.compile(rb"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)")
 Signature = tuple[int, int, int, int] | None
 """Modification time, inode change time, size and inode of a file; `None` if the file is missing.
 
-A file whose values are the same as when the cache was written counts as unchanged."""
+A file counts as unchanged if these values are the same as when the cache was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class StartupCache:
     def read(self) -> CachedAnswers | None:
         """Return the cached responses, or `None` if the cache file is missing, not authentic, or outdated.
 
-        It is outdated if a file, an environment variable or a version from which it was made has changed.
+        The file is outdated if the gateway's version, or a file or environment variable on which the responses depend, has changed.
         """
         try:
             tag, _, body = _read_own(self.path).partition(b"\n")
@@ -137,7 +137,7 @@ class StartupCache:
 
 
 def _read_own(path: Path) -> bytes:
-    """Return the content of a file. Raises `OSError` unless it is a regular file that belongs to this user and only this user may write."""
+    """Return the content of a file. Raises `OSError` unless it is a regular file that this user owns and only this user may write."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)

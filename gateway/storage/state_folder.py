@@ -1,7 +1,8 @@
 """`StateFolder`: creates and locates the private folder in which the gateway stores its state.
 
-By default there is one folder per user, shared by all gateway processes of the user (each IDE window starts one), so files and folders are
-created without races. `app` creates the object; each file in the folder belongs to the package that writes it.
+By default there is one folder per user, shared by all gateway processes of the user (each IDE window starts one). The code that creates
+files and folders is therefore safe against races between processes. `app` creates the `StateFolder`; each file in the folder belongs to the
+package that writes it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def state_dir(configured: str | None) -> Path:
 def default_state_dir(environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> Path:
     """Return the path of the user's default state folder, by the conventions of the platform. Does not create the folder.
 
-    `$XDG_STATE_HOME/moongate` or `~/.local/state/moongate`; `~/Library/Application Support/moongate` on macOS;
+    The path is `$XDG_STATE_HOME/moongate` or `~/.local/state/moongate`, `~/Library/Application Support/moongate` on macOS, and
     `%LOCALAPPDATA%\\moongate` on Windows. A relative `XDG_STATE_HOME` is ignored, as the XDG Base Directory Specification requires.
     """
     env = os.environ if environ is None else environ

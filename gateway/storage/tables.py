@@ -16,8 +16,8 @@ def _table(name: str, *columns: str) -> sa.TableClause:
 locks = _table("locks", "name")
 """Rows that transactions lock (`SELECT … FOR UPDATE`), so that only one transaction at a time counts the rows of a table and adds to it.
 
-There is one row per table, or group of tables. Some tables are locked because their number of rows is limited, the audit log because each
-entry contains the digest of the previous entry.
+There is one row per table, or group of tables. Some locks enforce a limit on the number of rows. The lock of the audit log orders its
+entries, because each entry contains the digest of the previous entry.
 """
 
 audit = _table("audit", "id", "at", "kind", "source", "name", "principal", "fields", "digest")
@@ -26,14 +26,14 @@ audit = _table("audit", "id", "at", "kind", "source", "name", "principal", "fiel
 audit_chain = _table("audit_chain", "id", "first", "base", "last", "head", "seal")
 """The ends of the audit log, in one row, so that removed entries are detected.
 
-`first` is the id of the first stored entry, `base` the digest before it, `last` and `head` are the id and digest of the last entry, and
-`seal` is a keyed digest of these four values.
+`first` is the id of the first stored entry, and `base` is the digest of the entry before it. `last` and `head` are the id and digest of the
+last entry. `seal` is a keyed digest of these four values.
 """
 
 sampling_use = _table("sampling_use", "id", "server", "principal", "at", "gateway")
 """The sampling requests of servers, with one row per request, to enforce the budgets that limit their number.
 
-A budget counts only rows of its gateway (`of_gateway`)."""
+Each gateway counts only its own rows (`of_gateway`)."""
 
 asks = _table(
     "asks", "id", "kind", "source", "name", "principal", "shown", "state", "created_at", "expires_at",
@@ -54,7 +54,7 @@ same name for different servers.
 """
 
 spent_approvals = _table("spent_approvals", "id", "until")
-"""Ids of approval marks that were used. A mark in the `requestState` of an approved call approves a single retry of the call."""
+"""Ids of used approval marks. An approval mark is part of the `requestState` of an approved call, and approves one retry of the call."""
 
 sessions = _table(
     "sessions", "id", "principal", "agent", "state", "turns", "bytes", "created_at", "used_at", "expires_at",
@@ -62,8 +62,8 @@ sessions = _table(
 )  # fmt: skip
 """Sessions: conversations of principals with agents. `state` is JSON.
 
-A call that runs in a session reserves it until `held_until`, with a random id (`holder`), and renews that time. Only processes of the same
-`gateway` see a session (`of_gateway`).
+A call that runs in a session reserves the session until `held_until`, under a random id (`holder`), and renews the reservation. Only
+processes of the same `gateway` see a session (`of_gateway`).
 """
 
 history = _table("history", "id", "owner", "session", "messages", "at")
@@ -76,19 +76,19 @@ tasks = _table(
 """Tasks: tool calls that run in the background. `call`, `outcome`, `asked` and `limits` are JSON.
 
 `gone_at` is 0 while the task is unfinished. `owner` is the id of the process that runs the task. While `admitted_at` is 0, the task is
-queued because of its `limits`. Calls of one principal with the same `request_key` (idempotency key) are the same task. Only processes of
-the same `gateway` run a task; if `gateway` is empty, every process may run it.
+queued because of its `limits`. Two calls of one principal with the same `request_key` (digest of the idempotency key) create only one task.
+Only processes of the same `gateway` run a task; if `gateway` is empty, every process may run it.
 """
 
 task_owners = _table("task_owners", "id", "until")
-"""Leases (the rights of processes to run their tasks): one row per process.
+"""Leases: one row per process. A lease is the right of a process to run its tasks.
 
-When a lease has expired (`until`), other processes may take over the tasks of its process."""
+After the time `until`, the lease has expired, and other processes may take over the tasks of the process."""
 
 task_starts = _table("task_starts", "scope", "at")
 """Recent starts of tasks, to enforce limits on starts per minute; one row per start in the last minute.
 
-`scope` is the name of the group of tasks that a limit counts, and begins with the id of the gateway."""
+A limit counts the starts of one group of tasks. `scope` is the name of the group, and begins with the id of the gateway."""
 
 task_steps = _table("task_steps", "task", "key", "is_done", "value")
 """Recorded steps of tasks. A row is inserted when a step begins, and receives the JSON result when the step is done."""
@@ -99,14 +99,14 @@ checkpoints = _table("checkpoints", "seq", "owner", "id", "workflow", "graph", "
 `graph` is a digest of the workflow's graph, because a state fits only the graph with which it was made."""
 
 memories = _table("memories", "id", "owner", "collection", "text", "vector", "fields", "at")
-"""Texts with their embeddings, for similarity search. `vector` has 32-bit little-endian floats, scaled to length 1."""
+"""Texts with their embeddings, for similarity search. `vector` is an array of 32-bit little-endian floats, scaled to length 1."""
 
 
 def of_gateway(table: sa.TableClause, gateway: str) -> sa.ColumnElement[bool]:
-    """Return the SQL condition that a row of `table` belongs to the gateway with the id `gateway`; if it is empty, every row does.
+    """Return the SQL condition that a row of `table` belongs to the gateway with the id `gateway`; an empty id matches every row.
 
-    Rows of an earlier version of Moongate, which have no gateway, match too. The id identifies a configuration, so all processes and ports
-    of a configuration share their rows.
+    Rows without the id of a gateway, which an earlier version of Moongate stored, match too. The id identifies a configuration, so all
+    processes and ports of a configuration share their rows.
     """
     return table.c.gateway.in_((gateway, "")) if gateway else sa.true()
 

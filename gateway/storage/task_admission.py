@@ -1,7 +1,7 @@
 """Stores new tasks (calls that run in the background) in the database, and marks queued tasks as started.
 
-Both actions count the tasks of all processes, under one database lock. Only one process holds the lock at a time, so a process stores all
-its waiting new tasks in one transaction, and the time for fifty tasks does not grow with other work of the process.
+Both actions count the tasks of all processes, under one database lock. Only one process holds the lock at a time. A process therefore
+stores all its waiting new tasks in one transaction, so that the time to store fifty tasks does not grow with the other work of the process.
 `policy.task_scheduling` chooses the tasks to start. Only the package `tasks` uses this module.
 """
 
@@ -32,7 +32,7 @@ MAX_AT_ONCE = 100
 """Maximum number of new tasks that are stored in one transaction."""
 
 IDLE_MS = 10_000
-"""Maximum idle time in milliseconds of a PostgreSQL transaction that holds the lock, so that a suspended gateway does not block others."""
+"""Maximum idle time of a PostgreSQL transaction that holds the lock, in milliseconds. A suspended gateway thus cannot block others."""
 
 JSON_COLUMNS = ("call", "outcome", "asked", "limits")
 
@@ -63,7 +63,10 @@ class NewTasks:
     """Stores the new tasks of this process in batches, with one transaction per batch."""
 
     def __init__(self, database: Database, gateway: str) -> None:
-        """Store the arguments. Limits and idempotency keys apply among the tasks of the gateway `gateway`, or all tasks if it is empty."""
+        """Store the arguments.
+
+        Limits and idempotency keys apply to the tasks of the gateway `gateway`. An empty id means the tasks of all gateways.
+        """
         self._database = database
         self._gateway = gateway
         self._waiting: list[NewTask] = []
@@ -100,10 +103,10 @@ class NewTasks:
                     new.error = _copy(failed)
 
     async def _judged(self, connection: Any, batch: Sequence[NewTask]) -> list[NewTask]:
-        """Return the tasks of `batch` that may be stored: their idempotency keys are new, and their principals have not too many tasks.
+        """Return the tasks of `batch` that may be stored. The idempotency key must be new, and the principal must not have too many tasks.
 
-        Of the other tasks, those with a known key receive the id of the earlier task with this key (`existing`), and the rest an error. Old
-        finished tasks are deleted to make room.
+        A task with a known key receives the id of the earlier task with this key (`existing`). A task beyond the principal's limit receives
+        an error. Old finished tasks are deleted to make room.
         """
         batch = await self._unknown(connection, batch)
         callers = sorted({new.row.principal for new in batch})
@@ -131,7 +134,7 @@ class NewTasks:
         return taken
 
     async def _unknown(self, connection: Any, batch: Sequence[NewTask]) -> list[NewTask]:
-        """Return the tasks of `batch` with a new idempotency key. The others receive the id of the earlier task with the same key."""
+        """Return the tasks of `batch` with a new idempotency key. Every other task receives the id of the earlier task with its key."""
         keys = sorted({new.row.request_key for new in batch if new.row.request_key})
         made: dict[tuple[str, str], str] = {}
         if keys:
@@ -167,7 +170,7 @@ class NewTasks:
 
 
 async def lock(connection: Any) -> None:
-    """Take the database lock that a transaction must hold to count tasks. It is released when the transaction of `connection` ends."""
+    """Take the database lock that a transaction must hold to count tasks. The lock is released when the transaction ends."""
     query = sa.select(locks.c.name).where(locks.c.name == "tasks").with_for_update()
     if connection.dialect.name == "postgresql":
         query = query.add_columns(sa.func.set_config("idle_in_transaction_session_timeout", str(IDLE_MS), True))
@@ -179,8 +182,8 @@ async def admit(
 ) -> list[str]:
     """Let `choose` select queued tasks of the gateway `gateway`, mark them as started in the database, and return their ids.
 
-    `new` are further queued tasks, and `begun` further running tasks, which are not stored yet. The transaction must hold the lock
-    (`lock`).
+    `new` are queued tasks, and `begun` are running tasks, that are not stored yet. The transaction must hold the database lock (see
+    `lock`).
     """
     waiting: list[WaitingTask] = []
     running = list(begun)

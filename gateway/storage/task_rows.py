@@ -1,9 +1,9 @@
 """`TaskRows`: stores tasks (calls that run in the background) in the database, so that other processes can take them over.
 
-A task belongs to the process that runs it. A process renews one lease for all its tasks; when the lease expires, another process takes
-the tasks over. All decisions are made in database transactions, so that only one of two competing processes succeeds. If the database is on
-a server, leases use the server's clock, because clocks of machines differ. `task_admission` lets queued tasks start; the package `tasks`
-runs them.
+A task belongs to the process that runs it. A process renews one lease for all its tasks; when the lease expires, another process takes the
+tasks over. All decisions are made in database transactions, so that only one of two competing processes succeeds. If the database is on a
+server, the server's clock decides when a lease expires, because the clocks of machines differ. `task_admission` lets queued tasks start;
+the package `tasks` runs them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gateway.storage.tables import of_gateway, task_owners, task_steps, tasks
 from gateway.storage.task_admission import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, sweep, to_row
 
 _DOUBT = re.compile(r"!\d+$")
-"""Matches the keys of questions that ask whether to retry a step. They are asked if the process died during the step."""
+"""Matches the keys of questions that ask whether to retry a step. A task asks this if the process died during the step."""
 
 FORGET_OWNER_SECONDS = 86_400.0
-"""Seconds after its expiry at which the lease of a process (its right to run its tasks) is deleted."""
+"""Seconds for which the expired lease of a process (its right to run tasks) stays stored."""
 
 UNCLAIMED_SECONDS = 30 * 86_400.0
-"""Seconds for which an unfinished task waits for its gateway to run again. Then another gateway with this database sets it to `failed`."""
+"""Seconds for which an unfinished task waits for its gateway. Then another gateway that shares the database sets the task to `failed`."""
 
 UNCLAIMED: JsonObject = {"error": {"code": -32603, "message": "The gateway of this task has not run for 30 days."}}
 
@@ -51,7 +51,10 @@ class TaskRows:
     """
 
     def __init__(self, database: Database, gateway: str = "") -> None:
-        """Store the arguments. Only tasks of the gateway with the id `gateway` are started, taken over and counted; all if it is empty."""
+        """Store the arguments.
+
+        Only tasks of the gateway `gateway` are started, taken over and counted. An empty id means the tasks of all gateways.
+        """
         self._database = database
         self._gateway = gateway
         self._new = NewTasks(database, gateway)
@@ -59,12 +62,13 @@ class TaskRows:
     async def add(
         self, row: TaskRow, *, max_open: int, max_kept: int, choose: Choose | None, steps: Steps | None = None
     ) -> str:
-        """Store a new task and its finished steps, and return an empty string. Committed on return.
+        """Store a new task and its finished steps, and return an empty string. The task is committed on return.
 
         If an earlier call with the same idempotency key created a task, the id of that task is returned, and nothing is stored.
 
-        With `choose`, the task is queued, and `choose` selects the queued tasks that may start; `row.admitted_at` is not 0 if the new task
-        is one of them. Without `choose`, the task already runs. The principal's oldest finished tasks beyond `max_kept` are deleted.
+        With `choose`, the task is queued, and `choose` selects the queued tasks that may start. If the new task may start,
+        `row.admitted_at` is set. Without `choose`, the task already runs. The principal's oldest finished tasks beyond `max_kept` are
+        deleted.
 
         Raises:
             TaskError: The principal already has `max_open` unfinished tasks.
@@ -84,7 +88,7 @@ class TaskRows:
     async def discard(self, ids: Sequence[str], *, owner: str) -> None:
         """Delete the tasks with these ids that belong to the process `owner`.
 
-        They may have been stored although the database reported an error.
+        Such a task may have been stored although the database reported an error.
         """
         async with self._database.begin() as connection:
             mine = sa.select(tasks.c.id).where(tasks.c.id.in_(list(ids)) & (tasks.c.owner == owner))
@@ -97,9 +101,9 @@ class TaskRows:
             return await admit(connection, choose, self._gateway)
 
     async def sweep(self) -> None:
-        """Delete expired tasks and old leases of processes. Unfinished tasks whose gateway is not running any more become `failed`.
+        """Delete expired tasks and old leases of processes, and set abandoned tasks of other gateways to `failed`.
 
-        This happens if such a task has not changed for `UNCLAIMED_SECONDS`.
+        A task is abandoned if it is unfinished, has not changed for `UNCLAIMED_SECONDS`, and no living process runs it.
         """
         async with self._database.begin() as connection:
             await sweep(connection)
@@ -159,7 +163,7 @@ class TaskRows:
     async def save(self, row: TaskRow, *, owner: str, drop_results: bool = False) -> bool:
         """Store the state of a task that the process `owner` runs. Return `False` if the task has ended or belongs to another process.
 
-        Answers that another process has stored stay, and are copied into `row`. With `drop_results`, the results of the steps are deleted,
+        Answers that another process has stored are kept, and copied into `row`. With `drop_results`, the results of the steps are deleted,
         because the task has succeeded and is not retried.
         """
         async with self._database.begin() as connection:
@@ -200,7 +204,7 @@ class TaskRows:
             return found
 
     async def cancel(self, task_id: str) -> None:
-        """Request the cancellation of a task, which its process notices at the next lease renewal.
+        """Request the cancellation of a task. The process that runs the task notices the request at its next lease renewal.
 
         If no living process runs the task, it is set to `cancelled` at once.
         """
@@ -218,11 +222,11 @@ class TaskRows:
     async def renew(
         self, known: Mapping[str, float], *, owner: str, lease_seconds: float
     ) -> tuple[set[str], list[TaskRow]]:
-        """Renew the right of the process `owner` to run its tasks (its lease) for `lease_seconds`, and find changes of its tasks by others.
+        """Renew the lease of the process `owner` for `lease_seconds`, and find its tasks that other processes have changed.
 
-        `known` maps the id of each task of the process to the time of the last change that the process has seen. Returns the ids of the
-        tasks that still belong to the process, and the stored rows of those that have changed since. Only the process `owner` writes the
-        row of its lease, so the update never waits for another transaction.
+        The lease is the right of the process to run its tasks. `known` maps the id of each task of the process to the time of the last
+        change that the process knows. Returns the ids of the tasks that still belong to the process, and the rows of the tasks that have
+        changed since then. Only the process `owner` writes the row of its lease, so the update never waits for another transaction.
         """
         async with self._database.begin(urgent=True) as connection:
             until = _now(connection) + lease_seconds
@@ -271,7 +275,7 @@ class TaskRows:
         return of_gateway(tasks, self._gateway) & (tasks.c.gone_at == 0) & (tasks.c.owner != owner) & ~_has_owner(connection)
 
     async def release(self, *, owner: str) -> None:
-        """Delete the lease of the process `owner`, its right to run its tasks, so that other processes can take them over at once."""
+        """Delete the lease of the process `owner` (its right to run tasks), so that other processes can take its tasks over at once."""
         await self._database.change(sa.delete(task_owners).where(task_owners.c.id == owner))
 
     # -- steps -------------------------------------------------------------------------------------------------
@@ -282,9 +286,9 @@ class TaskRows:
             return await _steps(connection, task_id)
 
     async def listed(self, task_id: str | None = None) -> dict[str, list[str]]:
-        """Return the questions for which tasks wait on the pending list, which `moongate approvals` shows to persons.
+        """Return the ids of the tasks' questions that are on the pending list, which `moongate approvals` shows to persons.
 
-        The result maps task ids to ids of questions, for one task or for all.
+        The result maps each task id to ids of questions, for one task or for all tasks.
         """
         query = sa.select(task_steps.c.task, task_steps.c.value).where(task_steps.c.key.like(f"{KEPT}%/listed"))
         query = query if task_id is None else query.where(task_steps.c.task == task_id)
@@ -308,9 +312,10 @@ class TaskRows:
 
 
 def _now(connection: Any) -> sa.ColumnElement[float]:
-    """Return an SQL expression for the current time, with which the expiry of leases is compared.
+    """Return an SQL expression for the current time, to compare with the expiry times of leases.
 
-    With PostgreSQL it is the time of the server, because clocks of machines differ; with SQLite, the time of this machine.
+    With PostgreSQL, it is the time of the database server, because the clocks of machines differ. With SQLite, it is the time of this
+    machine.
     """
     if connection.dialect.name == "postgresql":
         return sa.cast(sa.func.date_part("epoch", sa.func.clock_timestamp()), sa.Float)
@@ -334,7 +339,7 @@ def _is_failure(value: JsonValue) -> bool:
 
 
 def _waits_for_person(row: TaskRow, steps: Steps) -> bool:
-    """Return whether every in-flight step of a task waits for the answer of a person. The task then cannot have killed its process.
+    """Return whether every in-flight step of a task waits for the answer of a person. If so, the task cannot have killed its process.
 
     The person answers at the client, or with `moongate approvals` if the question is on the pending list.
     """

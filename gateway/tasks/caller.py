@@ -1,9 +1,9 @@
 """`TaskCaller`: receives the progress and the requests for input (questions) of a call that runs as a background task.
 
-Progress becomes the status message of the task. Questions and answers are stored with the task (`TaskRow.asked`). After a restart the call
-runs again and asks the same questions. A question with a durable key (`CallContext.question`), which identifies it at every attempt of the
-task, keeps the name under which clients see it, and gets its recorded answer. A question without such a key becomes a new question. While a
-client still waits for the result of the call (`inline_call`), questions and progress go to that client.
+Progress becomes the status message of the task. Questions and answers are stored with the task (`TaskRow.asked`). After a restart, the call
+runs again and asks the same questions. A durable key (`CallContext.question`) identifies a question at every attempt of the task: the
+question keeps the name under which clients see it, and gets its recorded answer. A question without a durable key becomes a new question.
+While a client still waits for the result of the call (`inline_call`), questions and progress go to that client.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class TaskCaller:
         """Store the arguments.
 
         `client` has the capabilities of the client, and `save` stores the task. A question of a task waits `ask_timeout_seconds` for its
-        answer. `live` is the `Caller` that reaches a client which still waits for the result. This client has `live_timeout_seconds` for
-        each answer.
+        answer. If a client still waits for the result, `live` is the `Caller` that reaches this client, and the client has
+        `live_timeout_seconds` for each answer.
         """
         self._task = task
         self._client = client
@@ -82,7 +82,7 @@ class TaskCaller:
         self._unclaimed: set[str] = set()
         """Names of open questions that were stored without a durable key, and that the resumed task has not asked again yet.
 
-        A durable key identifies a question at every attempt of a task. Earlier versions (`STEPS_VERSION` 1) stored none.
+        A durable key identifies a question at every attempt of a task. Earlier versions (`STEPS_VERSION` 1) stored no durable keys.
         """
         self._saved_at = float("-inf")
         self._progress = 0.0
@@ -152,7 +152,8 @@ class TaskCaller:
     async def judged(self, key: str, problem: str) -> bool:
         """Record that the code inside the task used the answer to the question `key`, or, with `problem`, why it refused the answer.
 
-        A refusal reopens the question, and is stored when the code asks the question again. Returns `False` if the question has no answer.
+        A refusal reopens the question. The refusal is stored when the code asks the question again. Returns `False` if the question has no
+        answer.
         """
         found = ((name, item) for name, item in self._task.row.asked.items() if item.get("step") == key and "answer" in item)
         if (asked := next(found, None)) is None:
@@ -170,10 +171,11 @@ class TaskCaller:
         return True
 
     def resume(self, version: int) -> bool:
-        """Withdraw open questions of earlier attempts that this attempt cannot find again; return whether there were any.
+        """Withdraw the open questions of earlier attempts that the resumed task cannot find again; return whether there were any.
 
-        This attempt finds a question by its durable key, so questions without such a key are withdrawn. In a task whose `STEPS_VERSION`
-        (`version`) is 1, questions were stored before there were durable keys; they stay open, and are found by their text.
+        The resumed task finds a question by its durable key, so questions without a durable key are withdrawn. If `version`, the task's
+        `STEPS_VERSION`, is 1, the questions were stored before there were durable keys. These questions stay open, and the task finds them
+        by their text.
         """
         self._unclaimed = {name for name, item in self._task.row.asked.items() if is_open(item) and "step" not in item}
         ended = [item for item in self._task.row.asked.values() if is_open(item) and not item.get("step", version == 1)]
@@ -183,9 +185,9 @@ class TaskCaller:
         return bool(ended)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Request input: from the client that waits for the result of the call, or else by an open question of the task. Return the answer.
+        """Send a request for input to the client that waits for the result, or else open a question of the task. Return the answer.
 
-        The question is stored with the task. `key` is its durable key, by which a resumed task finds the answer.
+        The question is stored with the task. `key` is the durable key by which a resumed task finds the answer.
 
         Raises:
             AskUnavailable: The client did not declare the capability for this request.
@@ -236,8 +238,8 @@ class TaskCaller:
     def _store(self, request: JsonObject, key: str) -> str:
         """Return the name under which `TaskRow.asked` stores a question of the task; add the question if it is not stored yet.
 
-        `key` identifies the question again when the code of the task runs again. The stored question with this `key` is reused if it has
-        the same request. If its request is another one, the code has changed since then, and a new question is added.
+        `key` identifies the question when the code of the task runs again. If the stored question with this `key` has the same request, it
+        is reused. If it has a different request, the code has changed since then, and a new question is added.
         """
         wanted, shown = shown_request(request)
         asked = self._task.row.asked
@@ -262,9 +264,9 @@ class TaskCaller:
         return next((name for name, item in asked.items() if key and item.get("step") == key and item["request"] == shown), None)
 
     def _claim(self, shown: JsonObject) -> str | None:
-        """Find the question that the resumed task asks again, among questions that an old version of Moongate stored; return its name.
+        """Find the stored question of an old version of Moongate that the resumed task asks again, and return its name.
 
-        The old version (`STEPS_VERSION` 1) stored no durable keys, which now identify questions, so the question is found by its text.
+        The old version (`STEPS_VERSION` 1) stored no durable keys, so this method finds the question by its text.
 
         Returns `None` if no question without a key has this text, if several have it, or if the question was not open when the task was
         taken over: it may then be an earlier question with the same text.

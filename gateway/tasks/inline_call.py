@@ -20,7 +20,7 @@ from gateway.tools.context import CallContext
 from gateway.tools.drive import drive_rounds
 
 HEARTBEAT_SECONDS = 5.0
-"""Seconds between progress notifications to a client that waits for a result, but at most a quarter of the maximum wait for the result."""
+"""Seconds between progress notifications to a client that waits for a result, or a quarter of the maximum wait if that is shorter."""
 
 Work = Callable[[CallContext], Awaitable[ToolOutcome]]
 """Function that makes the tool call once. If it returns `InputRequired`, it is called again with a context that has the answers."""
@@ -40,7 +40,7 @@ class InlineCall:
     error: Exception | None = None
 
     async def run(self, work: Work, ctx: CallContext) -> None:
-        """Run the call, and store its outcome in `outcome` or its exception in `error`. The method `result` returns or raises it."""
+        """Run the call, and store its outcome in `outcome` or its exception in `error`. `result` then returns or raises it."""
         try:
             with self.task.scope:
                 try:
@@ -54,7 +54,7 @@ class InlineCall:
             self.done.set()
 
     async def _drive(self, first: InputRequired, work: Work, ctx: CallContext) -> ToolOutcome:
-        """Complete a call that became a task, and whose first outcome (`first`) was requests for input.
+        """Complete a call that became a task and whose first outcome (`first`) contains requests for input.
 
         The requests become questions of the task. The call is repeated with the answers until it returns another outcome.
         """
@@ -66,10 +66,10 @@ class InlineCall:
         return await drive_rounds(call, ctx, self.task.tool)
 
     async def wait(self, seconds: float, hand_over: Callable[[], Awaitable[bool]]) -> bool:
-        """Wait for the end of the call. After `seconds`, call `hand_over`, which makes the call a task. Return whether it became a task.
+        """Wait for the end of the call. After `seconds`, let `hand_over` make the call a task. Return whether the call became a task.
 
-        The time is not counted while a question to the client is open, and starts again from zero after each answer. If `hand_over` returns
-        false, which means that the call did not become a task, the wait continues without a limit.
+        The time stops while a question to the client is open, and starts again from zero after each answer. If `hand_over` returns false,
+        the call did not become a task, and the wait continues without a limit.
         """
         spent, began = 0.0, anyio.current_time()
         beat = min(HEARTBEAT_SECONDS, seconds / 4)

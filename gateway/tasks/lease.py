@@ -1,6 +1,6 @@
-"""`Lease`: the time-limited right of a process to run its tasks. When it ends, other processes take the tasks over.
+"""`Lease`: the time-limited right of a process to run its tasks. When the lease expires, other processes take the tasks over.
 
-Used by `task_executor` and `upkeep`.
+`TaskRunner` creates the lease; `task_executor` and `upkeep` use it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ LATE_FACTOR = 3.0
 """Seconds by which the lease (the right of a process to run its tasks) is extended for each second that a renewal is late."""
 
 MAX_LATE_SECONDS = 5.0
-"""Maximum lateness of a renewal, in seconds, that extends the lease (the right of a process to run its tasks).
+"""Maximum lateness of a renewal, in seconds, for which the lease (the right of a process to run its tasks) is extended.
 
-A greater lateness counts as this value, because the machine was probably suspended and not busy."""
+A greater lateness counts as this value, because the machine was probably suspended rather than busy."""
 
 
 class Lease:
@@ -29,7 +29,10 @@ class Lease:
     """
 
     def __init__(self, records: Records, seconds: float) -> None:
-        """Create a lease that lasts `seconds` after each renewal (the same in all processes). A random owner id names this process."""
+        """Create a lease that lasts `seconds` after each renewal.
+
+        `seconds` must be the same in all processes. A random id (`owner`) identifies this process in the database.
+        """
         self.owner = secrets.token_hex(12)
         self.seconds = seconds
         self.tick_seconds = seconds / 5
@@ -40,10 +43,10 @@ class Lease:
         self._late = 0.0
 
     async def renew(self, known: Mapping[str, float] | None = None) -> tuple[set[str], list[TaskRow]]:
-        """Renew the lease in the database, for longer if renewals are late because the machine is busy.
+        """Renew the lease in the database. The lease is longer if renewals are late, because the machine is then busy.
 
         `known` maps the id of each task that runs in this process to the time of its last known change. Returns the ids of the tasks that
-        this process still owns, and the rows of the tasks that have changed in the database after these times.
+        this process still owns, and the rows of the tasks that have changed in the database since then.
         """
         async with self._renewing:
             began = anyio.current_time()
@@ -55,6 +58,6 @@ class Lease:
             return found
 
     async def refresh(self) -> None:
-        """Renew the lease if more than half of its time has passed. Call it before storing a new task, so that its owner is not expired."""
+        """Renew the lease if more than half of its time has passed. Called before a new task is stored, so that its lease is valid."""
         if anyio.current_time() - self._renewed_at > self.seconds / 2:
             await self.renew()

@@ -1,8 +1,8 @@
-"""`OpenInputRequests`: the unanswered requests for input of one call. The client gets them in an `input_required` result (MCP 2026-07-28).
+"""`OpenInputRequests`: the unanswered requests for input of one call, which the client gets in an `input_required` result (MCP 2026-07-28).
 
-The client answers them by calling again. Used by `server.parked`, which keeps the call running between the two requests of the client, and
-decides how the requests for input are shown and when they expire. Calls that run as tasks store their requests for input in the database
-instead (`caller`).
+The client answers the requests for input by sending the call again. `server.parked` uses this module: it keeps the call running between the
+two requests of the client, and decides how the requests for input are shown and when they expire. Calls that run as tasks store their
+requests for input in the database instead (`caller`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class OpenInputRequests:
-    """Holds the requests for input of one call until the client answers them in a repeated call."""
+    """Stores the requests for input of one call until the client sends the call again with the answers."""
 
     def __init__(self, client: ClientProfile, on_request: Callable[[], None]) -> None:
         """Store the arguments. `client` has the capabilities of the client; `on_request` is called for each new request."""
@@ -38,7 +38,7 @@ class OpenInputRequests:
         """The requests without an answer, by key, in the form of MCP's `inputRequests`."""
 
     def expect(self, ctx: CallContext) -> None:
-        """Store answers that the client sent with the call, before the server requested input.
+        """Store answers that the client has sent before the server requested the input.
 
         If the server then sends a request for input with the key of a stored answer, `ask` returns the answer at once.
         """
@@ -85,9 +85,9 @@ class OpenInputRequests:
 
 
 def shown_request(request: JsonObject) -> tuple[str, JsonObject]:
-    """Split a server's request for input into the key that the server chose (or "") and the request in the form for 2026 clients.
+    """Split a server's request for input: return the key that the server chose (or ""), and the request in the form for 2026 clients.
 
-    This form has neither the key nor an `elicitationId`.
+    The request for 2026 clients contains neither the key nor an `elicitationId`.
     """
     params: JsonObject = dict(request.get("params") or {})
     meta: JsonObject = dict(params.pop("_meta", None) or {})

@@ -1,6 +1,6 @@
 """Checks whether the caller of a running task may still call the tool, and ends the task if not. Used by `task_executor` and `runner`.
 
-The package `server` passes the function (`CallerNow`) that decides this from the current API keys.
+The package `server` provides the `CallerNow` function, which decides by the current API keys.
 """
 
 from __future__ import annotations
@@ -21,22 +21,25 @@ logger = logging.getLogger(__name__)
 KEY_GONE = "The API key of this task's caller was revoked or has expired, so the task was ended."
 
 CallerNow = Callable[[str, Principal], Awaitable[Principal]]
-"""Function that receives the name by which clients call a tool, and a principal; returns the principal with its API key's current scopes.
+"""Function that receives the exposed name of a tool and a principal, and returns the principal with the current scopes of its API key.
 
 Raises:
     PolicyDenied: The API key is revoked or expired, or its scopes no longer include the tool.
-    NotFound: The scopes have changed, and the tool is not available, so the new scopes cannot be checked.
+    NotFound: The scopes have changed, but cannot be checked because the tool is not available.
     StorageError: The API keys cannot be read.
 """
 
 
 async def unchanged_caller(tool: str, principal: Principal) -> Principal:
-    """Return the principal unchanged: the `CallerNow` function of a gateway without API keys, whose principals' rights cannot change."""
+    """Return the principal unchanged.
+
+    This is the `CallerNow` function of a gateway without API keys, because the rights of its principals cannot change.
+    """
     return principal
 
 
 async def current_caller(caller_now: CallerNow, tool: str, principal: Principal) -> Principal:
-    """Return the principal with its current scopes, by calling `caller_now`. While the API keys cannot be read, wait and retry."""
+    """Call `caller_now`, and return the principal with its current scopes. While the API keys cannot be read, wait and retry."""
     is_logged = False
     while True:
         try:
@@ -49,9 +52,9 @@ async def current_caller(caller_now: CallerNow, tool: str, principal: Principal)
 
 
 async def refuse_unadmitted(tasks: Iterable[Task], caller_now: CallerNow) -> None:
-    """End those of `tasks` whose caller may no longer call the tool.
+    """End each of the `tasks` whose caller may no longer call the tool.
 
-    A task whose tool is unavailable cannot be checked now, and continues; it is checked before its next step.
+    A task whose tool is unavailable cannot be checked now. It continues, and is checked before its next step.
 
     Raises:
         StorageError: The API keys cannot be read.

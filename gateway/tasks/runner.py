@@ -1,4 +1,4 @@
-"""`TaskRunner`: starts, finds, answers and cancels tasks (calls that run in the background). The server's interface to this package."""
+"""`TaskRunner`: starts, finds, answers and cancels tasks (calls that run in the background). The server uses this class."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from gateway.tools.base import ToolOutcome
 from gateway.tools.context import CallContext
 
 MAX_TTL_SECONDS = 24 * 3600.0
-"""Maximum time that a client may request for storing a finished task, in seconds, unless `tasks.ttlSeconds` is longer."""
+"""Maximum seconds for which a client may request that a finished task stays stored. A longer `tasks.ttlSeconds` replaces this maximum."""
 
 LEASE_SECONDS = 2.5
-"""Seconds for which a process has the right to run its tasks (lease). If it is not renewed, other processes take the tasks over."""
+"""Seconds that a lease (the right of a process to run its tasks) lasts. Without a renewal, other processes then take the tasks over."""
 
 _DRAIN_POLL_SECONDS = 0.02
 
@@ -52,9 +52,9 @@ class TaskRunner:
         """Store the arguments.
 
         `group` runs the tasks and must outlive the requests. The database `records` is opened only with the first task of this process, or
-        to take over tasks of a dead process. `call` calls a tool. `caller_now` checks, before a task starts and before each of its steps,
-        whether its caller may still call the tool. `lease_seconds` (see `LEASE_SECONDS`) must be the same in all processes that share the
-        database.
+        to take over tasks of a dead process. `call` calls a tool. `caller_now` checks whether the caller of a task may still call the tool,
+        before the task starts and before each of its steps. `lease_seconds` (see `LEASE_SECONDS`) must be the same in all processes that
+        share the database.
 
         There are two time limits for answers to requests for input. While a client waits for the result of a call (`run_inline`), it must
         answer within `ask_timeout_seconds`; requests of tasks in the background stay open for `settings.ask_timeout_seconds`.
@@ -96,10 +96,11 @@ class TaskRunner:
     async def run_inline(
         self, tool: str, arguments: JsonObject, ctx: CallContext, work: Work, *, kind: TaskKind | None = None
     ) -> ToolOutcome | Task:
-        """Run a call for a client without task support, which waits for the result. Return the outcome, or the task that the call became.
+        """Run a call for a client that has no task support and waits for the result. Return the outcome, or the task that the call became.
 
-        For `tasks.inlineSeconds`, nothing is stored, requests for input are sent to the client, and the call ends when the client cancels
-        it. After that the call becomes a task, or, if it cannot be stored, continues as before. Raises the exceptions of `work`.
+        During the first `tasks.inlineSeconds`, nothing is stored, requests for input are sent to the client, and the call ends if the
+        client cancels it. After that time, the call becomes a task. If the task cannot be stored, the call continues as before. Raises the
+        exceptions of `work`.
         """
         row = self._new_row(tool, arguments, ctx, None, kind or TaskKind())
         if row.request_key and (known := await (await self._records.tasks()).made_by(row.principal, row.request_key)):
@@ -132,7 +133,7 @@ class TaskRunner:
         return [here.get(row.id) or Task(row) for row in await (await self._records.tasks()).all_of(principal)]
 
     async def wait_for_change(self, task: Task) -> Task:
-        """Wait for the next change of a task and return the task. If another process runs it, return its state after a short pause."""
+        """Wait for the next change of a task, and return it. If another process runs the task, return its state after a short pause."""
         if task.is_here and not task.is_over:
             await task.changed.wait()
             return task
@@ -142,8 +143,8 @@ class TaskRunner:
     async def answer(self, task: Task, responses: Mapping[str, JsonValue]) -> None:
         """Store answers to the open questions of a task, and pass them to the task. Answers with unknown keys are ignored.
 
-        If an answer does not match the schema of its question or cannot be stored, all questions stay open. Returns when the code inside
-        the task has accepted the answers, if it checks them, or after a few seconds.
+        If an answer does not match the schema of its question or cannot be stored, all questions stay open. If the code inside the task
+        checks the answers, this method returns when the code has accepted them, or after a few seconds.
 
         Raises:
             AnswerRefused: An answer does not match its question, or the code inside the task refused it. The question stays open.
@@ -188,14 +189,14 @@ class TaskRunner:
     async def end_unadmitted(self) -> None:
         """End the tasks of this process whose caller may no longer call the tool.
 
-        A task with a step in flight that must not run twice is not ended now, but checked before its next step.
+        If an in-flight step of a task must not run twice, the task is not ended now, but checked before its next step.
         """
         await refuse_unadmitted(self._executor.interruptible(), self._executor.caller_now)
 
     async def drain(self, seconds: float) -> None:
         """Stop all tasks from beginning further steps, because the process stops.
 
-        Waits at most `seconds` for steps in flight that must not run twice, except those that wait for a person.
+        Wait at most `seconds` for in-flight steps that must not run twice, except in tasks that wait for a person.
         """
         self._executor.drain()
         with anyio.move_on_after(seconds):
@@ -215,7 +216,7 @@ class TaskRunner:
     async def _find_same(self, task_id: str, row: TaskRow) -> Task:
         """Return the task `task_id`, which an earlier call with the same idempotency key created.
 
-        `row` is that of the new call. Raises `TaskError` if the two calls have different tools or arguments.
+        `row` is the row of the new call. Raises `TaskError` if the two calls have different tools or arguments.
         """
         task = await self.find(task_id, row.principal)
         if (task.tool, task.row.call["arguments"]) != (row.tool, row.call["arguments"]):

@@ -29,9 +29,9 @@ names as its start.
 """
 
 _RETRIED = "idle"
-"""Key of the only member of the JSON that is stored for a failed step: how often a person had the step retried.
+"""Only key of the JSON object that is stored for a failed step. Its value is how often a person had the step retried.
 
-It is named `idle` because the failed step is not in flight. The next question about the step has this number in its key, so that the answer
+The key is `idle` because the failed step is not in flight. The next question about the step has this number in its key, so that the answer
 to an earlier question does not count.
 """
 
@@ -47,8 +47,8 @@ class StepLog:
     ) -> None:
         """Create the log of a task. `steps` are the steps that earlier attempts recorded, and `owner` names this process in the database.
 
-        `on_lost` is called when another process has taken the task over. `continues` returns, after the task was cancelled in this process,
-        whether another process or a later start continues it.
+        `on_lost` is called when another process has taken the task over. `continues` is called after the task was cancelled in this
+        process, and returns whether another process, or a later start, will continue the task.
         """
         self.task_id = task_id
         self._steps = steps
@@ -62,7 +62,7 @@ class StepLog:
         self._in_flight: dict[str, Repeatable] = {}
         self.version = STEPS_VERSION
         self.context: CallContext | None = None
-        """Context of the task. It is used to ask a person whether to repeat a step that was started without its own context.
+        """Context of the task. With this context, the log asks a person whether to repeat a step that was started without a context.
 
         The context must not contain this log: the two would refer to each other, and all recorded results would stay in memory.
         """
@@ -75,7 +75,7 @@ class StepLog:
 
     @classmethod
     def in_memory(cls, task_id: str, records: Records, owner: str, on_lost: Callable[[], None], continues: Callable[[], bool]) -> StepLog:
-        """Create the log of a call that is not a task yet: it keeps the steps in memory, until `write` stores them."""
+        """Create the log of a call that is not a task yet. The log keeps the steps in memory until `write` stores them."""
         log = cls(task_id, {}, records, owner, on_lost, continues)
         log._is_in_memory = True
         return log
@@ -104,12 +104,12 @@ class StepLog:
     def port(self) -> StepPort:
         """Return the object (`DurablePort`) through which the outermost code of the task records its steps.
 
-        Parts of the task, such as executors (nodes) of a workflow, get their own object from it (`StepPort.scoped`).
+        The object creates further objects for parts of the task, such as executors (nodes) of a workflow (`StepPort.scoped`).
         """
         return StepPort(self, "")
 
     def number(self, name: str) -> str:
-        """Return the key of the next step with this name: the name and a number that counts from 1, such as `search#2`."""
+        """Return the key of the next step with this name: the name and a running number, such as `search#2`. The first number is 1."""
         count = self._counts.get(name, 0) + 1
         self._counts[name] = count
         return f"{name}#{count}"
@@ -124,8 +124,8 @@ class StepLog:
     ) -> JsonValue:
         """Return the recorded result of the step `key`, or run `work`, record its result and return it.
 
-        `work` receives an idempotency key of the step. A step that was in flight when its process died runs again if it is `repeatable`;
-        otherwise a person decides, to whom the question is sent through `ctx`.
+        `work` receives an idempotency key of the step. A step that was in flight when its process died runs again if it is `repeatable`.
+        Otherwise the log asks a person through `ctx`.
         """
         is_done, value = self._steps.get(key, (False, None))
         if is_done:
@@ -140,7 +140,7 @@ class StepLog:
         return value
 
     async def _admit(self, key: str, repeatable: Repeatable, ctx: CallContext | None) -> int | None:
-        """Wait until a step may begin, and record that it begins. Return how often a person had it retried; `None` for a new step.
+        """Wait until a step may begin, and record that it begins. Return how often a person had the step retried, or `None` for a new step.
 
         Never returns if the process stops or the task's caller may no longer call the tool.
         """
@@ -165,13 +165,16 @@ class StepLog:
             raise
 
     def has_unrepeatable_step(self) -> bool:
-        """Return whether a step is in flight that must not run twice, so that a person would have to decide if the process stopped now."""
+        """Return whether a step that must not run twice is in flight.
+
+        If the process stopped now, a person would have to decide whether to repeat the step.
+        """
         return any(not _may_repeat(repeatable, key) for key, repeatable in self._in_flight.items())
 
     async def begin(self, key: str, *, repeatable: bool, ctx: CallContext | None = None) -> tuple[bool, JsonValue]:
-        """Return true and the recorded result of the step `key`, or, if it was not recorded yet, record that the step begins.
+        """Return true and the recorded result of the step `key`; if it has no result, record that the step begins.
 
-        In the second case, return false and `None`; the caller records the result later with `finish`.
+        If the step begins, the return value is false and `None`, and the caller later records the result with `finish`.
         """
         is_done, value = self._steps.get(key, (False, None))
         if not is_done:
@@ -184,7 +187,7 @@ class StepLog:
         await self._put(key, is_done=True, value=value)
 
     async def keep(self, key: str, value: JsonValue) -> None:
-        """Store a JSON value with the task under `key`, and replace the earlier value. For data that is not the result of a step."""
+        """Store a JSON value with the task under `key`, and replace the earlier value. Used for data other than results of steps."""
         await self._put(KEPT + key, is_done=True, value=value)
 
     def kept(self, key: str) -> JsonValue:
@@ -224,7 +227,7 @@ class StepLog:
     async def _retries(self, key: str, repeatable: Repeatable, ctx: CallContext | None) -> int | None:
         """Return how often a person had the step repeated after its process died; `None` if the step begins for the first time.
 
-        If the step was in flight when its process died and is not `repeatable`, a person is asked first whether to repeat it.
+        If the step was in flight when its process died and is not `repeatable`, this method first asks a person whether to repeat it.
         """
         if key not in self._steps:
             return None
@@ -279,7 +282,7 @@ class StepPort:
     """Implements `DurablePort`: lets one part of a task, such as an executor (node) of a workflow, record its steps in the task's log."""
 
     def __init__(self, log: StepLog, scope: str, prefix: str = "") -> None:
-        """Create the port of one part of the task. `scope` is the part's name, with which the keys of its steps begin.
+        """Create the port of one part of the task. `scope` is the name of the part; the keys of the part's steps begin with it.
 
         `prefix` is put before the names of the questions that the part asks.
         """
@@ -306,7 +309,10 @@ class StepPort:
         return StepPort(self._log, self._scope, f"{self._prefix}{label}/")
 
     def question(self, name: str) -> str:
-        """Return the durable key of the next question (request for input) with this name. It is the same at every attempt of the task."""
+        """Return the durable key of the next question (request for input) with this name.
+
+        A durable key is the same at every attempt of the task.
+        """
         return self._log.number(f"{self._scope}/?{self._prefix}{name}")
 
     def judges(self, key: str) -> None:
@@ -335,13 +341,16 @@ class StepPort:
         return await self._log.step(self._log.number(f"{self._scope}/{name}"), work, repeatable=repeatable, ctx=ctx)
 
     async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> StartedStep:
-        """Begin the next step with this name. The returned object has the result that an earlier attempt recorded, or later records it."""
+        """Begin the next step with this name.
+
+        The returned object contains the result that an earlier attempt recorded, or can record the result later.
+        """
         key = self._log.number(f"{self._scope}/{name}")
         is_done, value = await self._log.begin(key, repeatable=repeatable, ctx=ctx)
         return StartedStep(is_done, value, partial(self._log.finish, key))
 
     async def keep(self, name: str, value: JsonValue) -> None:
-        """Store a JSON value with the task under `name`, and replace the earlier value. For data that is not the result of a step."""
+        """Store a JSON value with the task under `name`, and replace the earlier value. Used for data other than results of steps."""
         await self._log.keep(f"{self._scope}/{name}", value)
 
     def kept(self, name: str) -> JsonValue:

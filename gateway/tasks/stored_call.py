@@ -19,10 +19,10 @@ from gateway.tools.ports import ClientProfile
 
 
 def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> JsonObject:
-    """Return the JSON from which another process can make the tool call of a task again.
+    """Return the JSON from which another process can repeat the tool call of a task.
 
     The JSON has the call's arguments, principal, client and `_meta`, and the client's answers to the call's requests for input. If
-    `resumes` is false, the JSON also says that no other process may make the call again.
+    `resumes` is false, the JSON also contains the mark that no other process may repeat the call.
     """
     principal, client = ctx.facts.principal, ctx.facts.client
     call: JsonObject = {
@@ -61,7 +61,7 @@ def from_stored(row: TaskRow) -> CallContext:
 def request_key(ctx: CallContext) -> str:
     """Return the SHA-256 of the idempotency key in the request's `_meta`, in hexadecimal; empty if the request has no such key.
 
-    The digest is stored because a client may send any text as its key.
+    A digest is used because a client may send any text as the key.
     """
     given = ctx.facts.meta.get(IDEMPOTENCY_KEY)
     return hashlib.sha256(given.encode("utf-8", "surrogatepass")).hexdigest() if isinstance(given, str) and given else ""

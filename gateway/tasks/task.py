@@ -1,6 +1,6 @@
 """`Task`: the current state of one task (a call that runs in the background).
 
-`task_executor` creates and changes it; the server and the CLI read it.
+`task_executor` creates and changes `Task` objects; the server and the CLI read them.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ Status = Literal["working", "input_required", "completed", "failed", "cancelled"
 
 @dataclass(frozen=True, slots=True)
 class TaskKind:
-    """The configured properties of tasks of one tool: concurrency limits, and whether another process continues them if theirs dies."""
+    """The configuration of one tool's tasks: concurrency limits, and whether another process continues a task if its process dies."""
 
     limits: Sequence[JsonObject] = ()
-    """Limits on running tasks that delay the start of a task, in addition to the limits of its caller (`policy.task_scheduling`)."""
+    """Limits that delay the start of a task, in addition to the limits of the task's caller (`policy.task_scheduling`)."""
     resumes: bool = True
     """Whether another process continues a task if the process that runs it dies."""
 
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A task: its stored row, and, if this process runs it (`is_here`), its state in memory."""
+    """A task: its stored row and, if this process runs the task (`is_here`), its state in memory."""
 
     row: TaskRow
     is_here: bool = False
     changed: anyio.Event = field(default_factory=anyio.Event)
-    """Event that is set when the task changes in this process, and then replaced by a new event."""
+    """Event that is set, and replaced by a new event, when the task changes in this process."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     is_lost: bool = False
     """Whether another process has taken the task over from this process."""
     refusal: str = ""
     """Why the gateway ended the task, if its caller may no longer call the tool; else empty."""
     unsaved: set[str] = field(default_factory=lambda: set[str]())
-    """Names of questions that are not stored yet. They are not shown, because after a crash another question may get the same name."""
+    """Names of questions that are not stored yet. Clients do not see them, because after a crash another question may get the same name."""
 
     @property
     def id(self) -> str:
@@ -51,7 +51,7 @@ class Task:
 
     @property
     def tool(self) -> str:
-        """The name by which the client has called the tool (exposed name)."""
+        """The exposed name of the tool (the name by which clients call it)."""
         return self.row.tool
 
     @property
@@ -112,7 +112,7 @@ class Task:
         return self.row.gone_at > 0
 
     def refuse(self, reason: str) -> None:
-        """Cancel the task because its caller may no longer call the tool. It then fails with the error text `reason`."""
+        """Cancel the task because its caller may no longer call the tool. The task then fails with the error text `reason`."""
         self.refusal = reason
         self.scope.cancel()
 

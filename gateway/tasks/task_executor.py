@@ -36,16 +36,16 @@ MAX_KEPT_PER_PRINCIPAL = 256
 """Maximum number of finished tasks that are stored for one principal. The oldest are deleted first."""
 
 MAX_DEATHS = 20
-"""Number of processes that may die while they run the same task. Then the task fails, because it probably kills them."""
+"""Maximum number of processes that die while they run the same task. Then the task fails, because it probably kills them."""
 
 SOURCE_WAIT_SECONDS = 60.0
-"""Seconds for which a resumed task waits until its tool is available, because servers connect only after the gateway has started."""
+"""Maximum seconds for which a resumed task waits for its tool to become available, because servers connect after the gateway starts."""
 
 CallTool = Callable[[str, JsonObject, CallContext], Awaitable[Complete | TaskStarted]]
-"""Type of the async function that runs the tool call of a task until it has ended, and returns the outcome.
+"""Async function that runs the tool call of a task to its end, and returns the outcome.
 
-Its arguments are the name of the tool as clients see it, the arguments of the tool, and the context of the call. The tool's requests for
-input are sent to the caller in this context.
+Its arguments are the name of the tool as clients see it, the arguments of the tool, and the context of the call. The function sends the
+tool's requests for input to the caller in this context.
 """
 
 
@@ -65,7 +65,7 @@ class TaskExecutor:
     ) -> None:
         """Store the arguments. `group` runs the tasks, and `call` calls a tool.
 
-        `live_timeout_seconds` is how long a client that still waits for the result of a call has to answer a question of the call.
+        `live_timeout_seconds` is the time limit for each answer of a client that still waits for the result of the call.
         """
         self.lease = lease
         self.running: dict[str, Task] = {}
@@ -73,7 +73,7 @@ class TaskExecutor:
         self.work = anyio.Event()
         """Event that is set when a task was saved or ended, so that queued tasks may start. `Upkeep` replaces it by a new event."""
         self.is_stopping = False
-        """Whether the process is stopping. Tasks that are cancelled from then on are continued by another process."""
+        """Whether the process is stopping. Another process continues tasks that are cancelled from then on."""
         self.is_draining = False
         """Whether no further task or step may begin, because the process will stop."""
         self.doubtful: set[str] = set()
@@ -112,7 +112,7 @@ class TaskExecutor:
         return task
 
     def launch_inline(self, row: TaskRow, ctx: CallContext, work: Work) -> InlineCall:
-        """Start a call for a client that waits for the result. It is not stored unless `hand_over` makes it a task."""
+        """Start a call for a client that waits for the result. The call is stored only if `hand_over` makes it a task."""
         task = Task(row)
         log = StepLog.in_memory(row.id, self._records, self.lease.owner, lambda: self.lose(task), lambda: self._continues(task))
         caller = self._caller(task, ctx.facts.client, live=ctx.ports.caller)
@@ -126,7 +126,10 @@ class TaskExecutor:
         return call
 
     async def hand_over(self, call: InlineCall) -> bool:
-        """Make a running call, for whose result a client waits, a stored task. Return False if this failed or the call has just ended."""
+        """Turn a running call whose client waits for the result into a stored task.
+
+        Returns `False` if this failed or the call has just ended.
+        """
         task, live = call.task, call.caller.detach()
 
         async def store(steps: Steps) -> None:
@@ -226,7 +229,7 @@ class TaskExecutor:
     # -- state changes -----------------------------------------------------------------------------------------
 
     def apply(self, task: Task, row: TaskRow) -> None:
-        """Apply to a task of this process the changes that other processes stored in `row`: answers, admission to start, cancellation."""
+        """Update a task of this process with the changes that other processes stored in `row`: answers, admission, cancellation."""
         task.row.updated_at = max(row.updated_at, task.row.updated_at)
         changed = bool(row.admitted_at) and not task.row.admitted_at
         if changed:
@@ -256,7 +259,7 @@ class TaskExecutor:
         return is_left and task.row.call.get("resumes") is not False
 
     def interruptible(self) -> list[Task]:
-        """Return the running tasks that may be ended now, because no step is in flight that must not run twice."""
+        """Return the running tasks that may be ended now: they wait for a person, or have no in-flight step that must not run twice."""
         return [self.running[name] for name, log in self._logs.items() if not self._must_finish(name, log) and name in self.running]
 
     def drain(self) -> None:
@@ -266,9 +269,9 @@ class TaskExecutor:
             log.is_draining = True
 
     def must_finish(self) -> bool:
-        """Return whether a step is in flight that must not run twice and that does not wait for a person.
+        """Return whether a step is in flight that must not run twice, in a task that does not wait for a person.
 
-        The process then waits, with a deadline, before it stops.
+        If so, the process waits for the step, up to a deadline, before it stops.
         """
         return any(self._must_finish(name, log) for name, log in self._logs.items())
 
@@ -303,7 +306,7 @@ class TaskExecutor:
     async def end(self, task: Task, outcome: JsonObject, status: str) -> None:
         """Store the outcome and final status of a task, and then wake the coroutines that wait for a change of the task.
 
-        If the process stops before the outcome is stored, the process that takes the task over ends it again.
+        If the process stops before the outcome is stored, the process that takes the task over ends the task instead.
         """
         for item in task.row.asked.values():
             item.setdefault("answer", {})

@@ -1,4 +1,4 @@
-"""Lists the open questions (requests for input) of tasks with the commands that answer them, and checks answers before they are stored."""
+"""Lists the open questions (requests for input) of tasks and the commands that answer them, and checks answers before they are stored."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def usable_answers(task: Task, answers: Mapping[str, JsonValue]) -> dict[str, Js
     """Check answers, by name of the question, and return those that belong to open questions of `task`.
 
     Raises:
-        AnswerRefused: An answer does not have the form that its question requires. Then no answer may be stored.
+        AnswerRefused: An answer does not have the form that its question requires. The caller then must not store any of the answers.
     """
     requests = task.open_requests
     usable = {key: value for key, value in answers.items() if key in requests}
@@ -63,10 +63,10 @@ def usable_answers(task: Task, answers: Mapping[str, JsonValue]) -> dict[str, Js
 
 
 async def await_verdicts(tasks: TaskRows, row: TaskRow | None, keys: Collection[str]) -> None:
-    """Wait until the code inside a task has used or refused the new answers to the questions with these `keys`.
+    """Wait until the code inside a task has used or refused the new answers to the questions `keys`.
 
-    Wait at most `VERDICT_SECONDS`, and only for questions whose answers the code checks. Do not wait if no process runs the task now (`row`
-    is its stored row, or `None` if the task does not exist).
+    Wait at most `VERDICT_SECONDS`, and only for questions whose answers the code checks. `row` is the stored row of the task, or `None` if
+    the task does not exist. Do not wait if no process runs the task now.
 
     Raises:
         AnswerRefused: The code refused an answer. The question is open again under the same name.
@@ -91,7 +91,7 @@ async def await_verdicts(tasks: TaskRows, row: TaskRow | None, keys: Collection[
 def client_questions(task: Task) -> list[OpenQuestion]:
     """Return the open questions of a task that its client can answer.
 
-    Each has the command `moongate tasks answer …`, with which a person can answer the question in a shell instead.
+    Each `OpenQuestion` contains the command `moongate tasks answer …`, with which a person can answer in a shell instead.
     """
     found: list[OpenQuestion] = []
     for key, request in task.open_requests.items():
@@ -101,7 +101,7 @@ def client_questions(task: Task) -> list[OpenQuestion]:
 
 
 def status_message(task: Task) -> str:
-    """Return the status message of a task. If the task waits for answers, the text has its questions with the commands that answer them."""
+    """Return the status message of a task. If the task waits for answers, it lists the questions and the commands that answer them."""
     lines = [question.line() for question in client_questions(task)]
     return f"input_required: {'; '.join(lines)}" if lines and not task.is_over else task.message
 
@@ -129,7 +129,7 @@ def _listed_question(ask: PendingQuestion) -> OpenQuestion:
 
 
 def _open_question(request: JsonMapping, command: str) -> OpenQuestion:
-    """Convert a request for input to an `OpenQuestion`. Arguments for the first five fields of its form are added to `command`."""
+    """Convert a request for input to an `OpenQuestion`. The first five fields of the form are added to `command` as arguments."""
     params: JsonMapping = request.get("params") or {}
     schema: JsonMapping = params.get("requestedSchema") or {}
     fields = "".join(f" {name}=…" for name in list(schema.get("properties") or {})[:5])

@@ -34,8 +34,8 @@ _PARAMETERS: JsonObject = {"type": "object", "properties": {"task_id": _TASK_ID}
 def still_running(task: Task, *, has_output_schema: bool = False) -> Complete:
     """Return the tool result for a call that continues as a task: the task's id and state, as text and in `_meta`.
 
-    They are also the structured content, unless the tool has an output schema, against which clients would check it. In that case the
-    result is marked as an error, because clients do not check errors, so that the text reaches the model.
+    Without an output schema, they are also the structured content. Clients check structured content against the tool's output schema, but
+    do not check errors. If the tool has an output schema, the result is therefore marked as an error, so that the text reaches the model.
     """
     shown = describe(task)
     text = (
@@ -50,7 +50,7 @@ def still_running(task: Task, *, has_output_schema: bool = False) -> Complete:
 
 
 def describe(task: Task) -> JsonObject:
-    """Return the JSON object by which the task tools describe a task: id, tool, status, status message, open questions and times."""
+    """Return the JSON object that the task tools return for a task: id, tool, status, status message, open questions and times."""
     shown: JsonObject = {"taskId": task.id, "tool": task.tool, "status": task.status}
     if message := status_message(task):
         shown["statusMessage"] = message

@@ -1,4 +1,4 @@
-"""`Upkeep`: the background loops of a process that runs tasks (calls in the background). `TaskRunner` owns it.
+"""`Upkeep`: the background loops of a process that runs tasks (tool calls in the background). `TaskRunner` owns the object.
 
 The first loop renews the lease, which is the right of this process to run its tasks, and applies changes that other processes stored. The
 second loop starts queued tasks, takes over tasks of dead processes, and deletes expired tasks.
@@ -29,7 +29,9 @@ SWEEP_SECONDS = 60.0
 
 
 class Upkeep:
-    """Runs the two background loops of a process with tasks: renewal of the lease, and care for queued, orphaned and expired tasks.
+    """Runs the two background loops of a process with tasks.
+
+    One loop renews the lease; the other starts queued tasks, takes over orphaned tasks, and deletes expired tasks.
 
     The lease is the right of the process to run its tasks. A task is orphaned if the process that ran it has stopped or died.
     """
@@ -41,8 +43,8 @@ class Upkeep:
         self._takes_over_from = float("-inf")
         """Time by the event loop's clock from which this process may take over tasks of dead processes.
 
-        It is infinite while the database is unavailable. Afterwards it is one lease duration later, so that living processes first have
-        time to renew their leases (rights to run their tasks).
+        It is infinite while the database is unavailable. When the database is available again, it is set to one lease duration from then,
+        so that living processes first have time to renew their leases (rights to run their tasks).
         """
 
     async def run(self) -> None:
@@ -107,7 +109,7 @@ class Upkeep:
         logger.warning("task database did not answer error=%s", error)
 
     async def _admit(self) -> None:
-        """Allow queued tasks of all processes to start, as far as the limits permit, and start those of this process.
+        """Allow queued tasks of all processes to start, as far as the limits permit, and start the allowed tasks of this process.
 
         Another process notices which of its tasks may start when it next renews its right to run tasks (its lease).
         """
@@ -148,7 +150,7 @@ class Upkeep:
             self._executor.launch(row, from_stored(row))
 
     async def _release(self) -> None:
-        """Delete this process's right to run its tasks (its lease) from the database, so that other processes take them over at once."""
+        """Delete this process's lease (its right to run tasks) from the database, so that other processes take its tasks over at once."""
         if not self._records.is_open:
             return
         with anyio.move_on_after(2, shield=True):

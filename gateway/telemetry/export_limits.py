@@ -1,8 +1,8 @@
 """Limits on exported telemetry: masking of secrets in spans, and bounded requests to the collector. Used by `providers`.
 
-The OTLP exporter sends its requests with the library `requests`, which `gateway.egress` cannot limit, so it receives a session with limits.
-The collector's address is not checked, because the operator chose it. Import this module only if something is exported, because it imports
-the exporter's packages.
+The OTLP exporter sends its requests with the library `requests`, which `gateway.egress` cannot limit. The exporter therefore receives a
+session with limits. The collector's address is not checked, because the operator chose it. Import this module only if telemetry is
+exported, because it imports the exporter's packages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExportResult
 
 MAX_ANSWER_BYTES = 1 << 20
-"""Maximum bytes of a collector's response, which at most lists rejected data."""
+"""Maximum size of a collector's response in bytes. A response contains at most a list of rejected data."""
 
 EXPORT_SECONDS = 10.0
 """Timeout in seconds for a request to a collector; the exporter's own deadline applies if it is shorter."""
@@ -58,7 +58,7 @@ class BoundedSession(requests.Session):
 
 
 class MaskedSpans(SpanExporter):
-    """Wraps a span exporter, and masks secrets in names, attributes and errors, because a server's error text may repeat its input."""
+    """Wraps a span exporter, and masks secrets in the spans' names, attributes and errors. A server's error text may repeat its input."""
 
     def __init__(self, exporter: SpanExporter, mask: Callable[[str], str]) -> None:
         self._exporter = exporter

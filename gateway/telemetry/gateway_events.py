@@ -1,7 +1,7 @@
 """`EventStream`: calls listeners with the events of the gateway.
 
-`app` creates the stream and passes it to the packages that emit events. The audit log subscribes to it. Events are not stored by the
-stream. They contain names, counts and outcomes, never arguments, results or secrets.
+`app` creates the stream and passes it to the packages that emit events. The audit log subscribes to the stream, which itself stores no
+events. Events contain names, counts and outcomes, never arguments, results or secrets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Event:
 
 
 Listener = Callable[[Event], None]
-"""Function that is called synchronously with each event, during calls, so it must be quick. Its exceptions are logged and dropped."""
+"""Function that receives each event. It runs synchronously inside calls, so it must be quick. Its exceptions are logged and dropped."""
 
 
 class EventStream:
@@ -50,12 +50,15 @@ class EventStream:
     def emit(
         self, kind: str, *, source: str = "", name: str = "", principal: str = "", fields: JsonObject | None = None
     ) -> None:
-        """Create an event, and call the listeners that subscribed to its kind. Do not change `fields` afterwards."""
+        """Create an event, and call the listeners that subscribed to its kind. The caller must not change `fields` afterwards."""
         if self._wanted is None or kind in self._wanted:
             self._notify(Event(kind, time.time(), source, name, principal, fields if fields is not None else {}))
 
     def subscribe(self, listener: Listener, kinds: Collection[str] | None = None) -> Callable[[], None]:
-        """Call `listener` for each later event, or only for events of `kinds`. Return a function that unsubscribes, callable twice."""
+        """Call `listener` for each later event, or only for events of `kinds`.
+
+        Returns a function that ends the subscription. The function may be called twice.
+        """
         self._listen((*self._listeners, (listener, kinds)))
 
         def unsubscribe() -> None:

@@ -1,10 +1,10 @@
 """Switches traces and metrics on and off, and defines `Operation`, a span whose duration can also be recorded as a metric.
 
-Of OpenTelemetry, only the API is used; it is imported when instrumentation is on.
+The module uses only OpenTelemetry's API, and imports it when instrumentation is on.
 
 OpenTelemetry's providers belong to the process, so the switch, `OBSERVABILITY_SETTINGS`, is an object at module level. By default
 instrumentation is off, and costs each call one attribute read. Names and attributes follow the GenAI conventions
-(https://opentelemetry.io/docs/specs/semconv/gen-ai/). Content of messages is recorded only on request.
+(https://opentelemetry.io/docs/specs/semconv/gen-ai/). The content of messages is recorded only if the operator or program requests it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, Tracer
 
 SCOPE = "moongate"
-"""Name of the OpenTelemetry instrumentation scope of exported data."""
+"""Name of the OpenTelemetry instrumentation scope that the exported data carries."""
 
 Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
 Kind = Literal["internal", "client", "server", "producer"]
@@ -41,7 +41,7 @@ _TRUE = frozenset({"true", "1", "yes", "on"})
 class ObservabilitySettings:
     """Whether this process records traces and metrics, and whether they contain the content of messages.
 
-    The code of each request, model call and tool call reads `enable_instrumentation`, and records nothing if it is false.
+    Each request, model call and tool call reads `enable_instrumentation`, and records nothing if it is false.
     """
 
     __slots__ = ("_instruments", "_is_refused", "enable_instrumentation", "enable_sensitive_data")
@@ -67,7 +67,7 @@ class ObservabilitySettings:
 
     @property
     def is_user_disabled(self) -> bool:
-        """Whether the program disabled instrumentation permanently. Check it before you set up exporters automatically."""
+        """Whether the program disabled instrumentation permanently. Code that sets up exporters automatically checks this first."""
         return self._is_refused
 
     def turn_on(self, *, with_content: bool, force: bool) -> None:
@@ -110,7 +110,7 @@ def is_set(variable: str) -> bool:
 def enable_instrumentation(*, enable_sensitive_data: bool | None = None, force: bool = False) -> None:
     """Record traces and metrics with OpenTelemetry's providers of this process.
 
-    If `enable_sensitive_data` is true (default: the variable `ENABLE_SENSITIVE_DATA`), they contain the content of messages. After
+    If `enable_sensitive_data` is true (default: the variable `ENABLE_SENSITIVE_DATA`), traces contain the content of messages. After
     `disable_instrumentation` this function has no effect without `force`.
     """
     with_content = is_set("ENABLE_SENSITIVE_DATA") if enable_sensitive_data is None else enable_sensitive_data
@@ -161,7 +161,8 @@ class Operation:
     ) -> None:
         """Start a span as a child of the active span.
 
-        `metric` is the name of the histogram of its duration; empty for no histogram. `links` refer to the spans that caused it.
+        `metric` is the name of the histogram that records the span's duration; empty for no histogram. `links` refer to the spans that
+        caused this span.
         """
         from opentelemetry.trace import Link, SpanKind
 
@@ -173,7 +174,7 @@ class Operation:
 
     @property
     def context(self) -> SpanContext:
-        """Context of this span, with which other spans link to it."""
+        """Context of this span, which other spans need to link to it."""
         return self._span.get_span_context()
 
     def event(self, name: str, attributes: Attributes | None = None) -> None:
@@ -190,7 +191,7 @@ class Operation:
     def running(self, *, labels: Sequence[str] = ()) -> Generator[Span]:
         """Make this span the active span, and end it when the context exits; an exception marks it as failed.
 
-        `labels` are the names of the attributes that become labels of the metric of the duration.
+        `labels` are the names of the attributes that become labels of the duration metric.
         """
         try:
             with self.active() as span:
@@ -209,8 +210,8 @@ class Operation:
     def fail(self, error: BaseException | str) -> None:
         """Mark the operation as failed and add an `exception` event for an exception.
 
-        The event contains the exception's class. The exception's text and stack are recorded only with sensitive data, because they may
-        contain the content of messages.
+        The event contains the exception's class. It contains the exception's text and stack only if sensitive data is recorded, because
+        they may contain the content of messages.
         """
         from opentelemetry.trace import StatusCode
 
@@ -226,7 +227,7 @@ class Operation:
             self._span.add_event("exception", {"exception.type": f"{module}{kind.__qualname__}"})
 
     def end(self, *, labels: Sequence[str] = ()) -> None:
-        """End the span and record its duration. `labels` are the names of the attributes that become labels of the metric."""
+        """End the span and record its duration. `labels` are the names of the attributes that become labels of the duration metric."""
         if self._metric:
             seconds = time.perf_counter() - self._start
             OBSERVABILITY_SETTINGS.histogram(self._metric, "s", DURATION_BUCKETS).record(seconds, self.labels(labels))
@@ -242,7 +243,7 @@ async def follow(
 ) -> AsyncGenerator[PartT, None]:
     """Yield the parts of a stream that an operation produces. The operation's span is active only while a part is produced.
 
-    `finish` receives all parts and must end the operation; it is called in every case.
+    `finish` receives all parts and must end the operation. It is called even if the stream fails.
     """
     seen: list[PartT] = []
     try:

@@ -18,7 +18,7 @@ from gateway.telemetry.secret_forms import MASK, mask_forms
 LogLevelName = Literal["debug", "info", "warning", "error"]
 
 MIN_SECRET_LENGTH = 6
-"""Minimum length of a secret that is masked: masking `true` or `8080` would hide ordinary text and protect nothing."""
+"""Minimum length of a secret that is masked, in characters. Masking `true` or `8080` would hide ordinary text and protect nothing."""
 
 
 class SecretMask:
@@ -61,7 +61,7 @@ def escape_controls(text: str) -> str:
 
 
 class _LineFormatter(logging.Formatter):
-    """Formats log records as lines: `2026-01-31T12:00:00.123Z WARNING gateway.upstream.source message`, with tracebacks in the line."""
+    """Formats each log record, with its traceback, as one line: `2026-01-31T12:00:00.123Z WARNING gateway.upstream.source message`."""
 
     def __init__(self, mask: SecretMask) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -72,15 +72,18 @@ class _LineFormatter(logging.Formatter):
         return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record as one line. Masking comes before escaping, so that a secret with a line break is found."""
+        """Format a record as one line.
+
+        Secrets are masked before control characters are escaped, so that a secret with a line break is found.
+        """
         return escape_controls(self._mask.mask(super().format(record)))
 
 
 def configure_logging(level: LogLevelName, *, mask: SecretMask | None = None, stream: TextIO | None = None) -> None:
-    """Write the log to stderr (or `stream`) at `level`; a second call replaces the first configuration.
+    """Write log lines from `level` up to stderr (or `stream`). A second call replaces the first configuration.
 
-    Other libraries log only from WARNING up (from ERROR if `level` is `error`), because some log request headers at DEBUG. The SDK's HTTP
-    client is silenced, because it logs servers' responses, and `gateway.upstream` reports its errors.
+    Other libraries log only from WARNING up (from ERROR if `level` is `error`), because some log request headers at DEBUG. The log of the
+    MCP SDK's HTTP client is off, because it contains servers' responses; `gateway.upstream` reports the client's errors.
     """
     root = logging.getLogger()
     for handler in list(root.handlers):

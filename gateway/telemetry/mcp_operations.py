@@ -1,8 +1,8 @@
 """Records durations of MCP requests (received and sent) and spans of sent requests, following OpenTelemetry's MCP conventions
 (https://github.com/open-telemetry/semantic-conventions-genai).
 
-The SDK creates the spans of received requests. These functions are called only if instrumentation is on. Unknown method and tool names are
-not used as metric labels, because each typing error would create its own time series.
+The MCP SDK creates the spans of received requests. The functions of this module are called only if instrumentation is on. Unknown names of
+methods and tools do not become metric labels, because each misspelt name would create a time series of its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def measured(
     transport: Transport | None = None,
     code_of: Callable[[BaseException], int | None],
 ) -> ResultT:
-    """Call `work`, which serves a received MCP request. Return its result, and record how long it took as a metric.
+    """Call `work`, which serves a received MCP request, record its duration as a metric, and return its result.
 
     `code_of` returns the JSON-RPC code of an exception, or `None`.
     """
@@ -73,7 +73,7 @@ async def traced(
 ) -> ResultT:
     """Send a request to an MCP server within a client span, and record its duration.
 
-    `send` sends the request; it receives the trace context for the request's `_meta`. `code_of` returns the JSON-RPC code of an exception,
+    `send` receives the trace context for the request's `_meta`, and sends the request. `code_of` returns the JSON-RPC code of an exception,
     or `None`. An exception for which `is_expected` returns true does not mark the span as failed.
     """
     from opentelemetry.propagate import inject
@@ -118,9 +118,12 @@ def note_unsent(method: str, params: Mapping[str, object], error: BaseException)
 
 @contextmanager
 def create_mcp_client_span(method_name: str, target: str | None = None, attributes: Attributes | None = None) -> Generator[Span]:
-    """Context manager: open a span for a request to an MCP server, and make it active. For clients that do not use the SDK.
+    """Context manager: open a span for a request to an MCP server, and make it active.
 
-    `target` is the name of the tool or prompt. If instrumentation is off, the span is not recorded. An exception is recorded by its class.
+    It is for MCP clients that do not use the SDK.
+
+    `target` is the name of the tool or prompt. If instrumentation is off, the span is not recorded. Of an exception, the span records only
+    the class.
     """
     from opentelemetry.trace import INVALID_SPAN
 
@@ -151,7 +154,7 @@ def _named(method: str, params: Mapping[str, object] | None) -> dict[str, str]:
 
 
 def _outcome(method: str, result: object) -> dict[str, str]:
-    """Return the metric labels that follow from a result: the negotiated protocol version, or that a tool failed."""
+    """Return the metric labels that a result determines: the negotiated protocol version, or the error label of a failed tool."""
     if not isinstance(result, Mapping):
         return {}
     answer = cast("Mapping[str, object]", result)

@@ -1,6 +1,6 @@
-"""Sets up OpenTelemetry's SDK with exporters for traces, metrics and logs. Called once by a program or by `app`.
+"""Sets up OpenTelemetry's SDK with exporters for traces, metrics and logs. A program, or `app`, calls this module once.
 
-The extra `telemetry` installs OpenTelemetry's SDK and the OTLP exporter. A program that sets up its own providers only calls
+The extra `telemetry` installs OpenTelemetry's SDK and the OTLP exporter. A program with its own OpenTelemetry providers calls only
 `enable_instrumentation`.
 """
 
@@ -36,8 +36,8 @@ def create_resource(
 ) -> Resource:
     """Return the OpenTelemetry resource that describes this program, with additional `attributes`.
 
-    `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` take precedence over arguments. Variables in the file `env_file_path` are set
-    first, unless they are set already.
+    `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` take precedence over arguments. First, each variable in the file `env_file_path` is
+    set in the environment unless it is set already.
 
     Raises:
         ModuleNotFoundError: The extra `telemetry` is not installed.
@@ -60,11 +60,11 @@ def configure_otel_providers(
     env_file_path: str | None = None,
     env_file_encoding: str | None = None,
 ) -> None:
-    """Set up the process's providers and enable instrumentation. Call it once, before the first span.
+    """Set up the process's OpenTelemetry providers and enable instrumentation. Call this once, before the first span.
 
-    Traces and metrics go to `exporters`, to the OTLP endpoints of the standard `OTEL_EXPORTER_OTLP_*` variables, and with
-    `enable_console_exporters` (or the variable `ENABLE_CONSOLE_EXPORTERS`) to stderr. A log exporter receives Moongate's log.
-    Variables in the file `env_file_path` are set first, unless they are set already.
+    Traces and metrics go to `exporters` and to the OTLP endpoints of the standard `OTEL_EXPORTER_OTLP_*` variables. With
+    `enable_console_exporters` (or the variable `ENABLE_CONSOLE_EXPORTERS`), they also go to stderr. A log exporter receives Moongate's log.
+    First, each variable in the file `env_file_path` is set in the environment unless it is set already.
 
     Raises:
         FileNotFoundError: The file `env_file_path` does not exist.
@@ -174,7 +174,7 @@ def _otlp_exporters() -> list[Any]:
 def _session(signal: str) -> Any:
     """Return an HTTP session with limits for the exporter of `signal` (`TRACES` or `METRICS`).
 
-    Return `None` if the operator named a credential provider, which creates its own session.
+    Return `None` if the operator configured an OTLP credential provider, because this provider creates its own session.
     """
     from gateway.telemetry.export_limits import BoundedSession
 

@@ -1,7 +1,8 @@
 """Detects secrets by their form: a password in a URL, `?token=…`, `api_key=…`, `Authorization: Bearer …`. `SecretMask` uses it.
 
-The patterns are applied to errors, logs and spans of other software, whose secrets the gateway does not know. Each pattern begins with a
-fixed word, so that long texts take linear time. A text that only names a field (`missing token`, `password: too short`) is not changed.
+The patterns are used for errors, logs and spans of other software, because the gateway does not know this software's secrets. Each pattern
+begins with a fixed word, so that searching a long text takes linear time. A text that only names a field (`missing token`, `password: too
+short`) is not changed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _NAMES = (
     r"|(?:access|refresh|id|auth|session|bearer|api)[_-]?token"
 )
 _WORD = r"(?!(?:none|null|nil|undefined|true|false|missing|required|invalid|expired|empty|unset|redacted|string|str)\b)"
-"""Pattern that excludes words, such as `missing`, that error texts use in place of a secret's value."""
+"""Pattern that excludes words such as `missing`, which error texts contain in place of a secret's value."""
 _BARE = rf"{_WORD}[^\s&;,'\"<>()\[\]{{}}|\\*$%#][^\s&;,'\"<>()\[\]{{}}|\\#]*"
 _QUOTED = r"\\?[\"'][^\s\"'\\\[<{$*][^\"'\\\n]{0,511}(?=[\"'\\])"
 _FORMS = (
@@ -49,7 +50,7 @@ def _secret() -> re.Pattern[str]:
 
 
 def mask_forms(text: str) -> str:
-    """Return `text` with everything that has the form of a secret replaced by `MASK`."""
+    """Replace all text that has the form of a secret by `MASK`, and return the result."""
     if not any(sign in text for sign in _SIGNS):
         return text
     return _secret().sub(_masked, text)

@@ -1,4 +1,4 @@
-"""`SparseLog`: prevents clients and servers from flooding the log, with at most one line of each kind in `SPARSE_SECONDS`."""
+"""`SparseLog`: logs at most one line of each kind in `SPARSE_SECONDS`, so that clients and servers cannot flood the log."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ ChangeKind = Literal["tools", "resources", "prompts"]
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """The definition of a tool, as clients see it in `tools/list`, and settings for its calls. Schemas stay as their author wrote them."""
+    """The definition of a tool, as clients see it in `tools/list`, and settings for its calls. Schemas stay as the author wrote them."""
 
     name: str
     """Name of the tool in its source (native name). The catalog assigns the exposed name, by which clients call the tool."""
@@ -43,13 +43,13 @@ class ToolDefinition:
     """Other keys of the published definition, unchanged: `icons`, `_meta`, …"""
     task: TaskSupport = "never"
     task_by: TaskRunnerName = "nobody"
-    """What runs calls of the tool as MCP tasks: this gateway, the tool's server, or nobody. `nobody` publishes no `taskSupport`."""
+    """Who runs calls of the tool as MCP tasks: this gateway, the tool's server, or nobody. `nobody` publishes no `taskSupport`."""
     needs_approval: bool = False
     """Whether the tool's author requires that a person approves each call. The gate (the checks before each call) requests the approval."""
     may_ask: bool = False
     """Whether a call may request input from the client (`CallContext.ask`).
 
-    If not, the server may run the tool for every client on its fast path, which does not use the MCP SDK.
+    If false, the gateway's server may run the tool for every client on the fast path (without the MCP SDK).
     """
 
     def to_wire(self, name: str | None = None) -> JsonObject:
@@ -70,7 +70,7 @@ class ToolDefinition:
 
 
 class Releasable(Protocol):
-    """Protocol of a claim: the part of the limited memory for large results that one result occupies (`upstream.large_bodies`)."""
+    """Protocol of a claim: the part of the limited memory for large results (`upstream.large_bodies`) that one result occupies."""
 
     def release(self) -> None:
         """Return the occupied part to the memory for large results. Further calls have no effect."""
@@ -78,7 +78,7 @@ class Releasable(Protocol):
 
 
 class Received(dict[str, JsonValue]):
-    """The result of a request to a server: a dict that also has the JSON from which it was parsed, because this is faster to search."""
+    """The result of a request to a server: a dict with the JSON from which it was parsed, because the JSON is faster to search."""
 
     __slots__ = ("claim", "encoded", "long_text")
 
@@ -86,7 +86,7 @@ class Received(dict[str, JsonValue]):
         """Copy the members of `result`.
 
         `encoded` is the JSON of the whole response, as consecutive byte strings. `long_text` is the string of at least 64 KiB that the
-        result contains, if any; its JSON is a byte string of its own in `encoded`. `claim` is the part of the memory for large results that
+        result contains, if any; `encoded` has a separate byte string for its JSON. `claim` is the part of the memory for large results that
         the result occupies.
         """
         dict.__init__(self, result)  # pyright: ignore[reportUnknownMemberType]  # `super()` takes as long again, for every call
@@ -97,16 +97,16 @@ class Received(dict[str, JsonValue]):
 
 @dataclass(slots=True)  # not frozen, because creating a frozen object takes three times as long, and each call creates one
 class Complete:
-    """The outcome of a finished tool call: an MCP `CallToolResult` as decoded JSON. Code that receives it may change it."""
+    """The outcome of a finished tool call: an MCP `CallToolResult` as decoded JSON. The receiver may change it."""
 
     result: JsonObject
     """`content` (list of content blocks) and optionally `structuredContent`, `isError`, `_meta`."""
     encoded: tuple[bytes, ...] | None = field(default=None, compare=False, repr=False)
-    """The JSON from which `result` was parsed, as consecutive byte strings; `None` if unknown. It is faster to search than `result`."""
+    """The JSON from which `result` was parsed, as consecutive byte strings; `None` if unknown. It can be searched faster than `result`."""
     long_text: LongText | None = field(default=None, compare=False, repr=False)
     """The string of at least 64 KiB in `result`, if any. Its JSON is then in the byte strings of `encoded` at odd indexes."""
     claim: Releasable | None = field(default=None, compare=False, repr=False)
-    """The part of the limited memory for large results that this result occupies. The gate, which checks results, releases it.
+    """The part of the limited memory for large results that this result occupies. The gate, which checks results, releases the claim.
 
     If the claim is a `HelperResult`, a helper process has the content, and `result` has no content until the gate has checked it.
     """
@@ -181,7 +181,7 @@ def complete_result(result: JsonObject, *, is_modern: bool) -> JsonObject:
 
 
 def cacheable(result: JsonObject, ttl_ms: int = 0) -> JsonObject:
-    """Add to `result`, in place, that its client may cache it for `ttl_ms`, unless the result contains other values; return it.
+    """Add the fields that let a client cache `result` for `ttl_ms`, unless they are set already; return the changed `result`.
 
     Shared caches must not store a result of the gateway, because results differ by caller.
     """
@@ -237,10 +237,10 @@ class Tool(Protocol):
         ...
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run the tool once. The gate, which calls this, has checked the arguments against the policy and the input schema.
+        """Run the tool once. The gate calls this method after it has checked the arguments against the policy and the input schema.
 
-        A failure on which a model can act is returned as a `Complete` with `isError`, or raised as a `GatewayError`, which the gate
-        converts to such a result.
+        If a model can act on a failure, the method returns a `Complete` with `isError`, or raises a `GatewayError`, which the gate converts
+        to a `Complete`.
         """
         ...
 
@@ -264,7 +264,7 @@ TaskMethod = Literal["tasks/get", "tasks/update", "tasks/cancel"]
 
 @runtime_checkable
 class TaskTool(Protocol):
-    """Protocol of a remote server's tool that also forwards requests about MCP tasks: those as which the server runs the tool's calls."""
+    """Protocol of a remote server's tool that also forwards requests about the MCP tasks that the server creates for calls of the tool."""
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
         """Send a task request to the server, and return its result in the form of MCP 2026-07-28. `taskId` in `params` is the server's id.
@@ -313,7 +313,7 @@ class ToolSource(Protocol):
 
 
 class Source(ToolSource, Protocol):
-    """Protocol of a source of tools that also has resources, resource templates, prompts and completion (remote servers, skills)."""
+    """Protocol of a source of tools that also provides resources, resource templates, prompts and completion (remote servers, skills)."""
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
         """Return all resources, templates or prompts in MCP form, in stable order, without sending a request.
@@ -335,7 +335,7 @@ class Source(ToolSource, Protocol):
         ...
 
     async def watch(self, uri: str) -> None:
-        """Subscribe to updates of the resource with a native URI. Subscriptions are counted: each call needs its own call of `unwatch`."""
+        """Subscribe to updates of the resource with a native URI. Each subscription needs its own call of `unwatch`."""
         ...
 
     async def unwatch(self, uri: str) -> None:
@@ -364,7 +364,7 @@ server's configuration entry waits until a person accepts it. `disabled`: the en
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """A wait that blocks calls of other clients to a server of protocol 2025-11-25 or older. The server's status shows it.
+    """A wait that blocks other clients' calls to a server of protocol 2025-11-25 or older. The server's status shows the wait.
 
     Either the server waits for the answer to its request for input, or the gateway waits until a cancelled call has ended on the server.
     """
@@ -372,15 +372,15 @@ class OpenQuestion:
     method: str
     """MCP method of the server's request for input; empty for a cancelled call."""
     caller: Principal | None
-    """The principal that made the call; `None` if the viewer of this status may not see other principals."""
+    """The principal that made the call; `None` if the viewer of the status may not see the principal."""
     client: str
-    """Name that the client of the call declares; empty if the viewer of this status may not see other clients."""
+    """Name that the client of the call declares; empty if the viewer of the status may not see the client."""
     seconds: int
     """Seconds since the wait for the answer, or for the end of the cancelled call, began."""
     seconds_left: int
     """Seconds until the gateway stops waiting for the answer, or for the end of the cancelled call."""
     approvers: str = ""
-    """Description of the people who must approve the request first; empty if the request goes directly to the client of the call."""
+    """Description of the people who must approve the request for input first; empty if it goes directly to the client of the call."""
     calls_waiting: int = 0
     """Number of calls of other clients that the wait blocks."""
 
@@ -414,17 +414,17 @@ class SourceStatus:
     milliseconds: float | None = None
     """Milliseconds from the start of the connection until the source's lists (such as its tools) were fetched; `None` before that."""
     error: str | None = None
-    """Why the source is down or disabled, and what to do; `None` without an error."""
+    """Why the source is down or disabled, and how to fix it; `None` without an error."""
     failure: SourceFailure | None = None
     """Kind of the failure that `error` describes, if it is a rejection of credentials or a timeout; else `None`."""
     quarantined: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
     """Native name of each tool that is not served until a person accepts its definition → the reason, and the command that accepts it."""
     suspicious: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
-    """Listed item (such as `tool search`) whose text reads like instructions to a model → the reason. The items are served nevertheless."""
+    """Listed item (such as `tool search`) whose text reads like instructions to a model → the reason. The items are still served."""
     since: str | None = None
     """Time at which the source began to fail, in ISO 8601; `None` if it does not fail."""
     loop: str | None = None
-    """Text with the problem and the fix if the source is this gateway itself, or a gateway that is connected to it; else `None`."""
+    """If the source is this gateway, or a gateway that connects to this gateway: a text with the problem and the fix; else `None`."""
     questions: tuple[OpenQuestion, ...] = ()
     """Waits of an older server for input or for the end of a cancelled call, which block calls of other clients."""
 

@@ -1,4 +1,4 @@
-"""`CallFacts`: the properties of a call, such as its principal, client and `_meta`. `Provenance`: the agent, workflow or task around it."""
+"""`CallFacts`: the properties of a call, such as principal, client and `_meta`. `Provenance`: the agent, workflow or task that makes it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Provenance:
     caller: Principal | None = None
     """The principal of the original caller with the scopes of its API key. `None` before the gate has authorized the call.
 
-    When the gate authorizes the call, it removes the scopes from `CallFacts.principal`, so they are stored in this field. `None` also if
-    the key has no scopes.
+    When the gate (the checks before each call) authorizes the call, it removes the scopes from `CallFacts.principal`, so this field stores
+    them. `None` also if the key has no scopes.
     """
     agent_depth: int = 0
     """Number of nested agent runs that this call is part of; 0 outside an agent."""
     named_in_files: frozenset[tuple[str, str]] = frozenset()
     """Values of arguments that the call may use regardless of the scopes of the caller's API key.
 
-    They may be used because the surrounding agent and workflow files contain them. Each is a pair of argument name and value: a constant
-    of a workflow, or `skill_name` and the name of a skill.
+    The surrounding agent and workflow files contain these values. Each item is a pair of argument name and value: a constant of a workflow,
+    or `skill_name` and the name of a skill.
     """
     shows_errors: bool = True
-    """Whether the caller receives the text of an unexpected exception of a Python function. Inside an agent, the agent's file decides."""
+    """Whether the caller receives the text of a Python function's unexpected exception. In an agent's run, the agent's file decides."""
     step_key: str = ""
     """Key of this call if it is a step of a durable task (a background call that continues after a restart); else empty.
 
@@ -48,7 +48,7 @@ DIRECT = Provenance()
 class CallFacts:
     """The properties of one call: its principal, client, `_meta`, answers to requests for input, and options.
 
-    A nested call starts with a copy of them (`CallContext.child`).
+    A nested call starts with a copy of these properties (`CallContext.child`).
     """
 
     principal: Principal = LOCAL
@@ -56,7 +56,7 @@ class CallFacts:
     meta: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     """The part of the request's `_meta` that may be forwarded to servers: trace context, vendor keys, the `via` list of gateways.
 
-    It never has keys that describe the connection to the client.
+    It never contains keys that describe the connection to the client.
     """
     input_responses: JsonMapping | None = None
     """The client's answers to the requests for input that an earlier attempt of this call returned, by key, in MCP form."""
@@ -69,10 +69,11 @@ class CallFacts:
     takes_tasks: bool = False
     """Whether the caller accepts an MCP task instead of a result, because it declared the tasks extension (2026-07-28) with this call."""
     in_task: bool = False
-    """Whether this call runs as a task, with the limit `tasks.maxWaitSeconds` instead of `timeoutSeconds`. False for its nested calls."""
+    """Whether this call runs as a task, with the limit `tasks.maxWaitSeconds` instead of `timeoutSeconds`. False for nested calls."""
     line: str = ""
-    """Key of this call's session with the server, for a call that starts a task there: polls of the task have the same key and use the
-    same session. Empty for other calls.
+    """Key that selects a session with the server, for a call that starts a task on the server; empty for other calls.
+
+    Polls of the task have the same key, and thus use the same session.
     """
     log_level: LogLevel | None = None
     """The least severe level of log messages that the caller wants to receive; `None` for no log messages."""

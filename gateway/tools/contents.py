@@ -12,7 +12,7 @@ from gateway.tools.base import Complete
 from gateway.types.content import Content
 
 NOTHING = "(no output)"
-"""Text that a model receives as the result of a call without output, because models misunderstand an empty result as a failure."""
+"""Text that a model receives as the result of a call without output, because models mistake an empty result for a failure."""
 
 
 class Contents(list[Content]):
@@ -54,7 +54,7 @@ def _text(value: object) -> str:
 
 
 def _plain(value: object) -> JsonValue:
-    """Convert a value that `json.dumps` cannot encode: pydantic models and dataclasses become objects, other values their `str()`."""
+    """Convert a value that `json.dumps` cannot encode: pydantic models and dataclasses become objects, other values text (`str()`)."""
     if callable(dump := getattr(value, "model_dump", None)):
         return dump(mode="json")
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
@@ -79,7 +79,7 @@ def from_block(block: JsonMapping) -> Content:
     """Convert an MCP content block to a `Content` object.
 
     Images, audio and embedded resources keep their data; a resource link keeps its name and description. A block of an unknown type becomes
-    text with the JSON of the block.
+    a text with the block's JSON.
     """
     mime = block.get("mimeType")
     match block.get("type"):

@@ -1,4 +1,4 @@
-"""`CallContext`: the state of one call: its facts, its client, its deadlines, its agent run. `CallClock` and `LateClock`: deadlines.
+"""`CallContext`: the state of one call (its facts, client, deadlines and agent run). `CallClock` and `LateClock`: deadlines of calls.
 
 The server or the CLI creates a `CallContext` for each incoming call, and passes it on as an argument; an agent or workflow derives a child
 context for each call that it makes. A `CallContext` holds no services and no settings.
@@ -24,19 +24,19 @@ from gateway.tools.call_facts import SKILL_ARGUMENT, CallFacts, Provenance
 from gateway.tools.ports import Caller, LogLevel, NoCaller, Presence
 
 Wait = Callable[[], contextlib.AbstractAsyncContextManager[None]]
-"""Function that returns a context manager, which releases a concurrency slot of a call while the call waits for a person."""
+"""Function that returns a context manager for a call's wait for a person. The context manager releases a concurrency slot of the call."""
 
 
 class CallClock:
-    """The deadline of one call; the time that the call waits for a person does not count. The gate runs the call inside `scope`.
+    """The deadline of one call, without the time for which the call waits for a person. The gate runs the call inside `scope`.
 
-    The gate is the code that checks and runs each call.
+    The gate is the code that checks each call and then runs it.
     """
 
     __slots__ = ("_ends_at", "_is_abandoned", "_left", "_paused", "_scope", "ended", "is_left")
 
     def __init__(self, seconds: float) -> None:
-        """Start the deadline: `seconds` from now, without the time inside `paused`. Infinity means no deadline."""
+        """Set the deadline to `seconds` from now; the time inside `paused` does not count. Infinity means no deadline."""
         self._ends_at = time.monotonic() + seconds
         self._scope: anyio.CancelScope | None = None
         self._paused = 0
@@ -87,15 +87,15 @@ class CallClock:
 
 
 class LateClock:
-    """Holds the deadline (`CallClock`) of a call on the server's fast path, without the SDK. It is enforced only if the call is slow.
+    """Holds the deadline (`CallClock`) of a call on the fast path (without the MCP SDK). The server enforces it only if the call is slow.
 
-    Because: entering a cancel scope with a deadline takes 6 µs, 5 % of a call on the fast path, and most calls end before their deadline.
+    Entering a cancel scope with a deadline takes 6 µs, 5 % of a call on the fast path, and most calls end before their deadline.
     """
 
     __slots__ = ("_is_closed", "_seconds", "clock")
 
     def __init__(self, seconds: float) -> None:
-        """Create a holder without a deadline. After `seconds`, the server begins to enforce the deadline that the holder then contains.
+        """Create an object without a deadline. After `seconds`, the server begins to enforce the deadline that the object then holds.
 
         The gate, which runs the call, enforces shorter deadlines from the start.
         """
@@ -105,10 +105,10 @@ class LateClock:
         """The clock whose deadline the server enforces; `None` if the gate, which runs the call, enforces all deadlines."""
 
     def takes(self, clock: CallClock, seconds: float) -> bool:
-        """Let the fast path enforce the deadline of `clock`, `seconds` from now; return false if the gate must enforce the deadline itself.
+        """Let the fast path enforce the deadline of `clock`, `seconds` from now; return false if the gate must enforce it.
 
-        The gate, which runs the call, calls this for each deadline of the call. The fast path enforces only the first, and only if it is
-        later than the time after which the fast path begins to enforce it (argument of `__init__`). It enforces none after `close`.
+        The gate, which runs the call, calls this method for each deadline of the call. The fast path enforces only one of them: the first
+        that is later than the `seconds` of `__init__`. After `close`, the fast path accepts no deadline.
         """
         if self._is_closed or self.clock is not None or seconds <= self._seconds:
             return False
@@ -116,13 +116,13 @@ class LateClock:
         return True
 
     def close(self) -> None:
-        """Refuse all clocks from now on, because the server has begun to enforce the deadline."""
+        """Make `takes` refuse all further clocks, because the server has begun to enforce the deadline."""
         self._is_closed = True
 
 
 @dataclass(frozen=True, slots=True)
 class StartedStep:
-    """A step of a durable task (a background call that continues after a restart), newly started or with an already recorded result."""
+    """A step of a durable task (a background call that continues after a restart). It has just begun, or has a recorded result."""
 
     is_done: bool
     value: JsonValue
@@ -132,10 +132,10 @@ class StartedStep:
 
 
 class DurablePort(Protocol):
-    """Protocol of the step log of a durable task (a background call that continues after a restart); code in the task records steps in it.
+    """Protocol of the step log, in which the code of a durable task (a background call that continues after a restart) records its steps.
 
-    When a task is resumed, its code runs from the start, and recorded steps return their recorded results. The protocol is defined here, so
-    that tools, agents and workflows record steps without importing the task engine (`tasks`).
+    When a task is resumed, its code runs from the start, and recorded steps return their recorded results. The protocol is defined in this
+    module, so that tools, agents and workflows need not import the task engine (`tasks`).
     """
 
     @property
@@ -155,17 +155,18 @@ class DurablePort(Protocol):
         ...
 
     def question(self, name: str) -> str:
-        """Return the key of the next question (request for input) with this name; a resumed task finds the stored answer by the key.
+        """Return the key of the next question (request for input) with this name. A resumed task finds the stored answer by this key.
 
-        The keys are numbered. Code inside a step does not run again when the step is recorded, so it must use the step log of that step
-        (`scoped`): otherwise later questions of a resumed task would get other numbers.
+        The keys are numbered. Code inside a recorded step does not run again. It must therefore use the step log of its step (`scoped`):
+        otherwise later questions of a resumed task would get other numbers.
         """
         ...
 
     def judges(self, key: str) -> None:
-        """Announce that the code checks each answer to the question with this key, and reports by `judged` whether the answer can be used.
+        """Announce that the code checks each answer to the question with this key, and calls `judged` to report whether it can be used.
 
-        The response to the client that sends the answer waits a limited time for this report, and contains the reason of a refusal.
+        The client that sends the answer gets its response only after this report, or after a time limit. The response contains the reason
+        of a refusal.
         """
         ...
 
@@ -185,11 +186,11 @@ class DurablePort(Protocol):
         repeatable: bool | Callable[[str], bool],
         ctx: CallContext | None = None,
     ) -> JsonValue:
-        """Run `work` once, and record its JSON result. `work` receives an idempotency key of the step, the same at every attempt.
+        """Run `work` once, and record its JSON result. `work` receives the step's idempotency key, the same at every attempt.
 
-        Steps of the same name are numbered in their order. A step that was running when the process died runs again if `repeatable` is
-        true, or is a function that returns true for the step's key without the task's id. Otherwise a person decides; meanwhile the
-        deadlines of `ctx`, the call that contains the step, stop.
+        Steps of the same name are numbered in their order. `repeatable` decides whether a step that was in flight when the process died
+        runs again. It is a boolean, or a function that receives the step's key without the task's id. If the step is not repeatable, a
+        person decides; meanwhile the deadlines of `ctx`, the call that contains the step, stop.
 
         Raises:
             ToolFailed: The outcome of an earlier attempt is unknown, and the step must not be repeated.
@@ -197,7 +198,7 @@ class DurablePort(Protocol):
         ...
 
     async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> StartedStep:
-        """Begin a step of the task; its result is recorded later with `StartedStep.finish`. Parameters and errors are those of `step`."""
+        """Begin a step of the task, whose result `StartedStep.finish` records later. Parameters and errors are those of `step`."""
         ...
 
     def shows(self, message: str) -> contextlib.AbstractContextManager[None]:
@@ -213,7 +214,7 @@ class DurablePort(Protocol):
         ...
 
     async def goes_on(self) -> bool:
-        """Return whether the task will be resumed, by another process or at the next start, although its code is being cancelled here.
+        """Return whether another process, or the next start, will resume the task, whose code is being cancelled in this process.
 
         If so, in-flight calls of the task must not be cancelled on their servers, because the resumed task waits for their results.
         """
@@ -235,40 +236,40 @@ class CallPorts:
 
     caller: Caller = field(default_factory=NoCaller)
     presence: Presence | None = None
-    """Tracks whether the client is connected, for a request in a 2025 session over HTTP. Other requests end with their connection."""
+    """Tracks whether the client is connected, for requests in a 2025 session over HTTP; `None` if a request ends with its connection."""
     durable: DurablePort | None = None
-    """Records the steps of the durable task (a background call that continues after a restart) that contains the call; `None` outside."""
+    """Records the steps of the durable task (a background call that continues after a restart) that contains the call; else `None`."""
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen, as `CallContext`
 class CallLimits:
-    """The deadlines and concurrency slots of a call and of all calls that contain it. Not changed once created."""
+    """The deadlines and concurrency slots of a call and of all calls that contain it. A `CallLimits` object is never changed."""
 
     clocks: tuple[CallClock, ...] = ()
     """The deadlines of the call and of the calls that contain it. All of them stop while the call waits for a person."""
     waits: tuple[Wait, ...] = ()
-    """Functions that return context managers, which release a concurrency slot while the call waits for a person."""
+    """Functions that return context managers. Each context manager releases one concurrency slot while the call waits for a person."""
     late_clock: LateClock | None = None
     """Holds the deadline of a call on the server's fast path (without the SDK); `None` for other calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentScope:
-    """The run of an agent or workflow that contains a call. In a gateway, it is a `toolbox.GuardedScope`."""
+    """The run of an agent or workflow that contains a call. In a gateway, the object is a `toolbox.GuardedScope`."""
 
     invocation: Invocation | None = None
     """The tool call of an agent's run that caused this call; `None` outside an agent's run."""
 
 
 NO_RUN = AgentScope()
-"""The scope of calls that no agent or workflow makes."""
+"""The `AgentScope` of calls outside agents and workflows."""
 
 
 @dataclass(slots=True)  # not frozen, because creating a frozen object takes three times as long, and each call creates two of them
 class CallContext:
     """The context of one call: its facts, interfaces to its client, limits, and agent run. Methods derive contexts of nested calls.
 
-    Not changed once created.
+    A `CallContext` is never changed after its creation.
     """
 
     facts: CallFacts = field(default_factory=CallFacts)
@@ -278,9 +279,10 @@ class CallContext:
 
     @staticmethod
     def of_request(known: CallFacts, principal: Principal, meta: JsonMapping, ports: CallPorts, late_clock: LateClock) -> CallContext:
-        """Create the context of a call on the server's fast path (without the SDK). `known` are the facts of an earlier call of the client.
+        """Create the context of a call on the server's fast path (without the SDK).
 
-        If the two calls have the same principal, and neither has `_meta` to forward, they share the object.
+        `known` are the facts of an earlier call of the client. If both calls have the same principal, and neither has `_meta` to forward,
+        the context contains the object `known` itself.
         """
         facts = known
         if meta or known.meta or known.principal is not principal:
@@ -303,11 +305,11 @@ class CallContext:
         return self.with_facts(dataclasses.replace(self.facts, meta=meta))
 
     def with_answers(self, answers: JsonMapping | None, state: str | None) -> CallContext:
-        """Return a copy with the client's answers to requests for input, and the requests' `requestState`; both `None` for a new call."""
+        """Return a copy of the context with the client's answers to requests for input, and the `requestState`; `None` for a new call."""
         return self.with_facts(dataclasses.replace(self.facts, input_responses=answers, request_state=state))
 
     def with_state(self, state: str | None) -> CallContext:
-        """Return a copy of the context with another `requestState`, which the last result `InputRequired` of the call contained."""
+        """Return a copy of the context with another `requestState`, that of the call's last `InputRequired` result."""
         return self.with_answers(self.facts.input_responses, state)
 
     def with_caller(self, caller: Caller) -> CallContext:
@@ -315,11 +317,11 @@ class CallContext:
         return CallContext(self.facts, dataclasses.replace(self.ports, caller=caller), self.limits, self.run)
 
     def with_durable(self, durable: DurablePort | None) -> CallContext:
-        """Return a copy of the context with another recorder for steps of the durable task that contains the call, or without one."""
+        """Return a copy of the context with another step log of the durable task that contains the call, or without a step log."""
         return CallContext(self.facts, dataclasses.replace(self.ports, durable=durable), self.limits, self.run)
 
     def with_wait(self, wait: Wait) -> CallContext:
-        """Return a copy with one more concurrency slot, which the context manager from `wait` releases during waits for a person."""
+        """Return a copy of the context with one more concurrency slot. The context manager of `wait` releases it while the call waits."""
         return dataclasses.replace(self, limits=dataclasses.replace(self.limits, waits=(*self.limits.waits, wait)))
 
     def for_invocation(self, invocation: Invocation) -> CallContext:
@@ -327,7 +329,7 @@ class CallContext:
         return dataclasses.replace(self, run=dataclasses.replace(self.run, invocation=invocation))
 
     def child(self, invocation: Invocation | None = None) -> CallContext:
-        """Return the context for a nested call of the same principal and client. It has no progress and no answers to requests for input.
+        """Return the context for a nested call of the same principal and client, without progress and answers to requests for input.
 
         The idempotency key in `meta` is removed, because it identifies the outer call.
         """
@@ -343,7 +345,7 @@ class CallContext:
         return CallContext(facts, self.ports, self.limits, dataclasses.replace(self.run, invocation=invocation))
 
     def limited(self, clock: CallClock, wait: Wait | None) -> CallContext:
-        """Return a copy with one more deadline (`clock`) and, if `wait` is given, one more concurrency slot to release during waits."""
+        """Return a copy of the context with one more deadline (`clock`) and, for a `wait`, one more concurrency slot (`with_wait`)."""
         held = self.limits
         waits = held.waits if wait is None else (*held.waits, wait)
         limits = CallLimits(clocks=(*held.clocks, clock), waits=waits, late_clock=held.late_clock)
@@ -352,7 +354,8 @@ class CallContext:
     def authorized(self) -> CallContext:
         """Return the context for a call that the gate has authorized: its principal no longer has the scopes of the caller's API key.
 
-        So the scopes do not apply to nested calls, by which an agent or workflow uses what its file names. `on_behalf_of` has them still.
+        The scopes thus do not apply to nested calls, through which an agent or workflow uses the tools that its file names. `on_behalf_of`
+        still has the scopes.
         """
         return self._from(self.facts.principal.unscoped(), caller=self.facts.on_behalf_of)
 
@@ -363,16 +366,17 @@ class CallContext:
     def for_argument(self, name: str, value: str) -> CallContext:
         """Return the context with which to check whether this call may use `value`, the value of its argument `name` (such as a URI).
 
-        The scopes of the caller's API key apply to the value, unless a workflow's or agent's file contains it. Values that an agent's model
-        chooses count as the caller's, because the caller's prompt controls the model.
+        The scopes of the caller's API key apply to the value, unless a workflow's or agent's file contains it. The scopes also apply to
+        values that an agent's model chooses, because the caller's prompt controls the model.
         """
         return self if (name, value) in self.facts.provenance.named_in_files else self.as_caller()
 
     def inside_agent(self, skills: Sequence[str] = (), *, shows_errors: bool = False) -> CallContext:
-        """Return the context for the run of an agent. Its calls may load `skills`, named in its file, despite the scopes of the API key.
+        """Return the context for an agent's run. Its calls may load the `skills` that the agent's file names, despite the API key's scopes.
 
         Argument values in the file of a surrounding workflow (`named_in_file`) are no longer exempt from the caller's scopes, because in
-        the run a model chooses the arguments. `shows_errors`: the model receives the texts of unexpected exceptions of Python functions.
+        the run a model chooses the arguments. With `shows_errors`, the model receives the texts of unexpected exceptions of Python
+        functions.
         """
         named = frozenset((SKILL_ARGUMENT, skill) for skill in skills)
         came = self.facts.provenance
@@ -381,7 +385,7 @@ class CallContext:
         )
 
     def named_in_file(self, constants: frozenset[tuple[str, str]]) -> CallContext:
-        """Return the context of a call to whose `constants`, from a workflow's file, the scopes of the caller's API key do not apply.
+        """Return the context of a call with `constants` from a workflow's file. The scopes of the caller's API key do not apply to them.
 
         Each constant is a pair of argument name and value.
         """
@@ -396,7 +400,8 @@ class CallContext:
     def detached(self) -> CallContext:
         """Return a context for work that continues after this call.
 
-        It has the same principal and policy checks for tools of its own, but no progress and no requests for input.
+        The context has the same principal, and the same policy checks for an agent's or workflow's own tools. It sends no progress and no
+        requests for input.
         """
         came = dataclasses.replace(self.facts.provenance, step_key="")
         facts = CallFacts(principal=self.facts.principal, meta=self.facts.meta, provenance=came)
@@ -442,8 +447,8 @@ class CallContext:
         """Send a request for input (elicitation, sampling or roots) to the caller, and return the answer, within `ask_timeout_seconds`.
 
         During the wait, the deadlines of this call stop and its concurrency slots are released. Inside a durable task, `key` (from
-        `question`) identifies the request: when the task is resumed, a request with the same key gets the stored answer; a request without
-        a key is sent again.
+        `question`) identifies the request: in a resumed task, a request with the same key gets the stored answer, and a request without a
+        key is sent again.
 
         Raises:
             AskUnavailable: The caller cannot receive this request.

@@ -1,7 +1,7 @@
-"""`drive`: completes a call that requests input: it asks the caller, and repeats the call with the answers until the call is finished.
+"""`drive`: completes a call that requests input. It asks the caller, and repeats the call with the answers until the call is finished.
 
-Used if the outcome `InputRequired` (MCP 2026-07-28, SEP-2322) cannot be returned to the client: for 2025 clients, inside agents and
-workflows, and by the CLI. 2026 clients receive `InputRequired` unchanged. Each repetition of a call is called a round.
+Such a call has the outcome `InputRequired` (MCP 2026-07-28, SEP-2322). 2026 clients receive this outcome unchanged. `drive` serves callers
+that cannot receive it: 2025 clients, agents, workflows and the CLI. Each repetition of a call is called a round.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ MAX_ROUNDS = 10
 """Maximum number of times that one call may request input. A server that requests input more often is assumed to be stuck."""
 
 WITHDRAW_SECONDS = 5.0
-"""Seconds to wait until a remote gateway ends a call whose requests for input stay unanswered. Else the call ends at its deadline."""
+"""Maximum seconds to wait until a remote gateway ends a call whose requests for input stay unanswered.
+
+If the remote gateway does not end the call in this time, the call ends at its deadline.
+"""
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -48,10 +51,10 @@ async def drive_rounds(
     name: str,
     arguments: JsonObject | None = None,
 ) -> OutcomeT:
-    """Make a call (`work`). While its outcome is `InputRequired`, ask the caller for the answers, and repeat the call with them.
+    """Make a call (`work`). While the outcome is `InputRequired`, ask the caller for the answers, and repeat the call with the answers.
 
-    `work` receives a context with the answers. `name` is the name of the call in errors. `name` and `arguments` identify the questions in a
-    durable task.
+    `work` receives a context with the answers. Errors contain `name`. In a durable task (a background call that continues after a restart),
+    `name` and `arguments` identify the questions.
     """
     outcome = await work(ctx)
     return await drive_on(outcome, work, ctx, name, arguments) if isinstance(outcome, InputRequired) else outcome
@@ -64,7 +67,9 @@ async def drive_on(
     name: str,
     arguments: JsonObject | None = None,
 ) -> OutcomeT:
-    """Continue a call whose first attempt returned the requests for input `asked`: ask the caller, and repeat `work` until it is finished.
+    """Continue a call whose first attempt returned the requests for input `asked`.
+
+    Ask the caller, and repeat `work` with the answers, until the call is finished.
 
     `ctx` is the context of the first attempt; `name` and `arguments` are those of `drive_rounds`.
     """
@@ -85,13 +90,13 @@ async def drive_on(
 
 
 async def withdraw(asked: InputRequired, work: Callable[[CallContext], Awaitable[object]], ctx: CallContext) -> None:
-    """End a call on a remote gateway that waits there for the answers to `asked`, because the requests for input will not be answered.
+    """End a call that waits on a remote gateway for the answers to `asked`, because nobody will answer these requests for input.
 
-    Does nothing if no call waits there. `work` sends the call again, with a key in `_meta` that ends it; `ctx` is the context of the last
-    attempt.
+    If no call waits there, nothing is done. To end the call, `work` sends it again with a special key in `_meta`. `ctx` is the context of
+    the last attempt.
 
-    Returns when the call has ended on the remote gateway, or after `WITHDRAW_SECONDS`. Cancellation does not interrupt the request: it is
-    sent in a separate task, because a shielded scope does not protect the current task from `asyncio.Task.cancel`.
+    Returns when the call has ended on the remote gateway, or after `WITHDRAW_SECONDS`. Cancellation does not interrupt the request, which
+    runs in a separate task, because a shielded scope does not protect the current task from `asyncio.Task.cancel`.
     """
     if HELD_KEY not in asked.meta or asked.state is None:  # without a state, the remote gateway would start a new call
         return
@@ -112,7 +117,7 @@ async def withdraw(asked: InputRequired, work: Callable[[CallContext], Awaitable
 
 
 async def _answers(asked: InputRequired, ctx: CallContext, number: int) -> JsonObject:
-    """Send the requests for input in `asked`, which attempt `number` of the call returned, to the caller; return the answers by key.
+    """Send the requests for input `asked` to the caller, and return the answers by key. Attempt `number` of the call returned `asked`.
 
     A durable task records each attempt, so a resumed task sends the same requests with the same keys.
     """
@@ -120,7 +125,7 @@ async def _answers(asked: InputRequired, ctx: CallContext, number: int) -> JsonO
 
 
 def asking_of(ctx: CallContext, name: str, arguments: JsonObject | None) -> CallContext:
-    """Return a context for a call of the tool `name` in which keys of requests for input contain the tool and a digest of `arguments`.
+    """Return a context for a call of the tool `name`. The keys of its requests for input contain the tool and a digest of `arguments`.
 
     A resumed durable task finds the stored answers by these keys. Outside a durable task, `ctx` is returned unchanged.
     """
@@ -135,7 +140,7 @@ def digest_of(value: JsonValue) -> str:
 
 
 def keyed(request: JsonObject, key: str) -> JsonObject:
-    """Return a copy of a request for input whose `_meta` contains `key`, the key of the request in the server's `InputRequired`.
+    """Return a copy of a request for input with `key` in its `_meta`. `key` is the key of the request in the server's `InputRequired`.
 
     A durable task shows the request to clients under this key.
     """

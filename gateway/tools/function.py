@@ -1,7 +1,7 @@
 """`@tool` and `FunctionTool`: make a Python function a tool that clients, agents and workflows can call.
 
-A sync function runs in a worker thread, an async function is awaited. Used by authors of functions, by `FunctionSource`, by agents and by
-workflow files. The package `gate` applies the policy.
+A sync function runs in a worker thread; an async function is awaited. Used by authors of functions, `FunctionSource`, agents and workflow
+files. The package `gate` applies the policy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_THREADS = 40
-"""Maximum number of threads that run sync functions. It is separate from anyio's limit, because a cancelled function keeps its thread."""
+"""Maximum number of threads that run sync functions, separate from anyio's limit, because a cancelled function keeps its thread."""
 
 _NAME = re.compile(r"^[A-Za-z0-9_.-]{1,128}$")
 _TOLD = ("approval_mode", "kind", "max_invocations", "invocation_count", "max_invocation_exceptions", "invocation_exception_count")
@@ -68,7 +68,7 @@ ResultParser = Callable[[Any], Any]
 
 
 class _SkipParsing(Enum):
-    """The type of the constant `SKIP_PARSING`. It is an enum, so that annotations can name this value."""
+    """The type of the constant `SKIP_PARSING`. The type is an enum, so that annotations can name the constant."""
 
     SKIP_PARSING = "skip"
 
@@ -101,11 +101,11 @@ class FunctionTool(Generic[P, R]):
         task: TaskSupport = "never",
         include_detailed_errors: bool | None = None,
     ) -> None:
-        """Wrap `func`. Name, description and schema of the arguments default to the function's; `input_model` is an alias of `schema`.
+        """Wrap `func`. Name, description and argument schema are by default those of the function; `input_model` is an alias of `schema`.
 
-        `func=None` declares a tool without a function, for which `name` is required: the program that runs an agent answers its calls. The
-        signature is read at first use, so annotations may name objects that are defined later. With `approval_mode="always_require"` a
-        person must approve each call. `max_invocations` and `max_invocation_exceptions` limit the calls and failures of this object.
+        `func=None` only declares a tool, which needs a `name`: the program that runs an agent answers the tool's calls. The signature is
+        read at first use, so annotations may name objects that are defined later. With `approval_mode="always_require"` a person must
+        approve each call. `max_invocations` and `max_invocation_exceptions` limit the calls and failures of this object.
         `include_detailed_errors` decides whether the caller receives the text of an unexpected exception. If it is `None`, every caller
         receives the text, except an agent's model, for which the key `include-detailed-errors` of the agent's file decides.
 
@@ -149,7 +149,7 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def name(self) -> str:
-        """The name by which the tool is called. Setting it changes the definition, like setting `description` or `approval_mode`."""
+        """The name by which the tool is called. Assigning to `name`, `description` or `approval_mode` changes the definition."""
         return self._name
 
     @name.setter
@@ -203,7 +203,7 @@ class FunctionTool(Generic[P, R]):
         return {key: value for key, value in data.items() if key not in (exclude or ()) and (value is not None or not exclude_none)}
 
     def to_json(self, *, exclude: Collection[str] | None = None, exclude_none: bool = True) -> str:
-        """Return the tool, without its function, as JSON text (the object that `to_dict` returns)."""
+        """Return the object that `to_dict` returns (the tool without its function) as JSON text."""
         return json.dumps(self.to_dict(exclude=exclude, exclude_none=exclude_none), ensure_ascii=False)
 
     @classmethod
@@ -274,7 +274,7 @@ class FunctionTool(Generic[P, R]):
         return self._schema.context_parameter is not None
 
     def coerce(self, arguments: JsonMapping) -> JsonObject:
-        """Return the arguments as the function receives them (validated, converted, with defaults), for middleware of agents.
+        """Validate and convert the arguments, add defaults, and return them as the function receives them. Used by middleware of agents.
 
         Raises:
             ArgumentsRefused: The arguments do not match the schema.
@@ -315,7 +315,7 @@ class FunctionTool(Generic[P, R]):
     ) -> Any:
         """Run the function once, and return its result as a list of `Content` objects, or unchanged with `skip_parsing`.
 
-        The arguments are passed as `arguments` or as keywords, else taken from `context`. Exceptions of the function are raised unchanged.
+        The arguments come from `arguments` or the keywords, or else from `context`. Exceptions of the function are raised unchanged.
 
         Raises:
             TypeError: The arguments do not match the schema.
@@ -352,7 +352,7 @@ class FunctionTool(Generic[P, R]):
 
         Raises:
             GatewayError: The function raised this error.
-            ToolFailed: The arguments do not match the schema, the tool is only declared, or another error in the function (`__cause__`).
+            ToolFailed: The arguments do not match, the tool is only declared, or the function raised another error (`__cause__`).
         """
         value = await self.run(arguments, ctx)
         if isinstance(value, Complete | InputRequired | TaskStarted):

@@ -44,7 +44,7 @@ STAYS = "The earlier version stays in use."
 
 
 def still_served(problem: str) -> str:
-    """Return `problem`, a message about a changed file that cannot be loaded, and the sentence that its earlier version stays in use."""
+    """Add the sentence `STAYS` (the earlier version stays in use) to `problem`, a message about a changed file that cannot be loaded."""
     return f"{problem}{'' if problem.endswith(('.', '?', '!')) else '.'} {STAYS}"
 
 
@@ -77,7 +77,7 @@ class FunctionSource:
     ) -> None:
         """Store the arguments. `modules` are dotted names, which are searched in `base_dir` first.
 
-        `previous` is the source that this one replaces: if a module can no longer be imported, its tools in `previous` stay in use.
+        `previous` is the source that this source replaces. If a module can no longer be imported, its tools in `previous` stay in use.
         """
         self._previous = previous
         self._modules = list(dict.fromkeys(modules))
@@ -112,11 +112,11 @@ class FunctionSource:
         return list(self._tools.values())
 
     def names_of(self, objects: Sequence[object]) -> list[str]:
-        """Return the names of the tools that run one of these Python objects, directly or through wrappers such as `functools.partial`."""
+        """Return the names of the tools that run one of `objects`, directly or through wrappers such as `functools.partial`."""
         return [name for name, tool in self._tools.items() if any(inner is one for inner in unwrapped(tool) for one in objects)]
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Do nothing, because modules are imported only once, so that the list of tools never changes."""
+        """Do nothing, because modules are imported only once and the list of tools never changes."""
 
     def _keep(self, module_name: str, problem: str) -> None:
         """Add a module that cannot be imported to `problems`. If the replaced source has tools of the module, continue to serve them."""
@@ -156,7 +156,7 @@ class FunctionSource:
 
 
 def unwrapped(found: object) -> list[object]:
-    """Return an object, followed by the function that it wraps, the function that this wraps, and so on.
+    """Return the chain of an object and the functions inside it: the object, the function that it wraps, and so on.
 
     A `FunctionTool`, a `partial`, a bound method and a wrapper made with `functools.wraps` each wrap a function.
     """

@@ -1,6 +1,6 @@
 """`FunctionInvocationContext`: describes one tool call of an agent's run, for the middleware around the call and for the function itself.
 
-A function receives it in a parameter annotated with this class. Outside an agent's run, the function receives a new object, with which it
+A function receives the object in a parameter annotated with this class. Outside an agent's run, the function receives a new object, which
 cannot add or remove tools.
 """
 
@@ -83,7 +83,7 @@ class FunctionInvocationContext:
         return current if isinstance(current, cls) else cls(function, arguments, ctx=ctx)
 
     def add_tools(self, tools: Tool | ToolSource | Callable[..., object] | Sequence[Tool | ToolSource | Callable[..., object]]) -> None:
-        """Add tools to the agent's run, starting with the next call of the model. Adding a tool again has no effect.
+        """Add tools to the agent's run, starting with the next call of the model. Tools that were already added are ignored.
 
         Raises:
             RuntimeError: The call is not part of an agent's run.

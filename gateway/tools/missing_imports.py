@@ -1,4 +1,4 @@
-"""`missing_imports`: finds modules and names that Python files import but that do not exist, without running them, for error messages."""
+"""`missing_imports`: finds imported modules and names that do not exist, for error messages. The Python files are not run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 def missing_imports(error: ImportError, folder: str) -> tuple[list[str], list[str]]:
-    """Find the imports that fail in Python files below `folder`. Only files in the traceback of `error` are searched.
+    """Find the failing imports in the Python files below `folder` that occur in the traceback of `error`.
 
-    Returns the modules that do not exist, and the names that do not exist in their module, as `module.name`. Only statements at the top
-    level of a file count, because imports in `try` and `if` may be optional. Names are checked only in modules that are already imported.
+    Returns the missing modules, and the names that are missing in an existing module, as `module.name`. Only statements at the top level of
+    a file count, because imports in `try` and `if` may be optional. Names are checked only in modules that are already imported.
     """
     modules: dict[str, None] = {}
     names: dict[str, None] = {}

@@ -1,11 +1,11 @@
 """`OwnModules`: records the operator's Python modules that a gateway imported, so that they can be imported again after a change.
 
-There is one object per gateway. It is active while the gateway builds its sources of tools; `functions_source` reports imports to it. It
-records only modules in the folder of the configuration that these imports loaded: installed packages, and modules that were imported
-before, are never changed.
+There is one object per gateway. While the gateway builds its sources of tools, `functions_source` reports imports to the object. The object
+records only modules that these imports loaded from the folder of the configuration. It never changes installed packages, or modules that
+were imported before.
 
 Decided: a change of any file drops all recorded modules from `sys.modules`. Because: a module keeps the objects that it imported, so
-importing only the changed file would leave other modules with its old objects. Running calls keep the old objects. Instead of:
+importing only the changed file again would leave its old objects in other modules. Running calls keep the old objects. Instead of:
 `importlib.reload`, which changes modules while calls use them. Revisit when: importing a project takes seconds.
 """
 
@@ -25,11 +25,11 @@ from gateway.config.watch import Signature, signature_of
 _CLOCK_TICK_NS = 10_000_000
 """Assumed resolution of file timestamps, in nanoseconds (10 ms).
 
-A file that was changed up to this time before an import counts as changed after the import began.
+A file whose change is at most this much older than an import counts as changed after the import began.
 """
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Names of folders with installed packages. Their modules are not recorded, even if they lie in the configuration's folder."""
+"""Names of folders with installed packages. Modules in these folders are not recorded, even below the configuration's folder."""
 
 _current: ContextVar[OwnModules | None] = ContextVar("gateway_own_modules", default=None)
 """The `OwnModules` object that records imports in the current context; `None` if imports are not recorded."""
@@ -46,9 +46,9 @@ class OwnModules:
         self._folder = os.path.realpath(folder)
         self._modules: dict[str, ModuleType] = {}
         self.files: dict[str, Signature] = {}
-        """Path of each recorded file → its signature (size and times) at its first import, by which changes are detected.
+        """Path of each recorded file → its signature (size and times) at its first import. A file whose signature differs has changed.
 
-        Also contains files whose import failed, and files that do not exist but would make a failed import succeed (`None`).
+        Also contains files whose import failed, and missing files that would make a failed import succeed (with `None` as signature).
         """
         self.generation = 0
         """How often `drop` has removed the recorded modules from `sys.modules`."""
@@ -66,7 +66,7 @@ class OwnModules:
         """Record an import of the module `name`: the modules that it added to `sys.modules`, and, if it failed, the files in its error.
 
         `before` are the names in `sys.modules` before the import; `error` is the error, or `None`. `since_ns` is the time when the import
-        started, in nanoseconds since the epoch: a file that was changed later counts as changed since the import.
+        started, in nanoseconds since the epoch. A file that was changed after this time counts as changed since the import.
         """
         for added in set(sys.modules).difference(before):
             module = sys.modules[added]

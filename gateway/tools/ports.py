@@ -1,4 +1,4 @@
-"""`ClientProfile`: the name, protocol version and capabilities of a client. `Caller` and `Presence`: interfaces of a call to its client."""
+"""`ClientProfile`: the name, protocol version and capabilities of a client. `Caller`, `Presence`: interfaces from a call to its client."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ClientProfile:
     def can(self, capability: str) -> bool:
         """Return whether the client declares a capability, given as a dotted path: `sampling`, `elicitation.url`, `sampling.tools`.
 
-        By MCP 2025-11-25, a client with `elicitation: {}` supports forms only, so `elicitation.form` is then declared.
+        By MCP 2025-11-25, `elicitation: {}` means that the client supports only forms, so it counts as `elicitation.form`.
         """
         if capability == "elicitation.form":
             declared = self.capabilities.get("elicitation")
@@ -55,7 +55,7 @@ class ClientProfile:
 
 
 class Presence(Protocol):
-    """Protocol: tracks whether the client of a request is connected. Used in 2025 sessions, where requests survive a lost connection."""
+    """Protocol: tracks whether the client of a request is connected. Used in 2025 sessions, whose requests survive a lost connection."""
 
     @property
     def is_here(self) -> bool:
@@ -67,11 +67,14 @@ class Presence(Protocol):
         ...
 
     def need(self) -> None:
-        """Note that the request waits for the client: from now on, a lost client ends the request. Each call needs its own `release`."""
+        """Record that the request waits for the client.
+
+        From now on, a lost client ends the request. Each call of `need` needs its own call of `release`.
+        """
         ...
 
     def release(self) -> None:
-        """Take back one call of `need`. When all calls of `need` are taken back, a lost client no longer ends the request."""
+        """Undo one call of `need`. When all calls of `need` are undone, a lost client no longer ends the request."""
         ...
 
     def waiting(self) -> contextlib.AbstractAsyncContextManager[None]:
@@ -80,14 +83,14 @@ class Presence(Protocol):
 
 
 class Caller(Protocol):
-    """Protocol through which a call sends progress, log messages and requests for input to its caller. Usable until the call returns."""
+    """Protocol through which a call sends progress, log messages and requests for input to its caller, until the call returns."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Send a progress notification to the caller. It is dropped if the caller did not request progress."""
+        """Send a progress notification to the caller. The notification is dropped if the caller did not request progress."""
         ...
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Send a log message to the caller. It is dropped if the caller did not request messages of this level."""
+        """Send a log message to the caller. The message is dropped if the caller did not request messages of this level."""
         ...
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
@@ -118,9 +121,9 @@ class NoCaller:
 
 
 class PassingCaller:
-    """Base class of `Caller`s that pass progress, log messages and requests for input to another `Caller`.
+    """Base class of `Caller` implementations that pass progress, log messages and requests for input to another `Caller`.
 
-    A subclass overrides the methods of messages that it changes.
+    A subclass overrides the methods for the messages that it changes.
     """
 
     def __init__(self, caller: Caller) -> None:

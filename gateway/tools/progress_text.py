@@ -28,7 +28,7 @@ class NewLines:
     def take(self, message: str | None) -> str | None:
         """Return the text of a progress notification, or `None` if the text is empty or equal to the previous text.
 
-        With `None`, the notification is sent without a text, because it still shows that the call continues.
+        For `None`, the caller sends the notification without a text, because it still shows that the call continues.
         """
         if not message or message == self._last:
             return None
@@ -47,7 +47,7 @@ class Sentences:
     def add(self, text: str) -> str:
         """Add a part of the streamed text, and return all complete sentences that were not returned before.
 
-        Returns an empty text if sentences were returned less than `SEND_SECONDS` ago.
+        Returns an empty text if this method returned sentences less than `SEND_SECONDS` ago.
         """
         self._text += text
         if not self._text or anyio.current_time() - self._sent_at < SEND_SECONDS:
@@ -63,7 +63,10 @@ class Sentences:
         return [text for text in found if text]
 
     def _without_repeats(self, text: str) -> str:
-        """Return the text without lines that repeat the previous line, which may be the last line of the text returned before."""
+        """Return the text without lines that repeat the previous line.
+
+        The first line is compared with the last line of the text that was returned before.
+        """
         lines = text.strip().split("\n")
         return "\n".join(line for line in lines if not line.strip() or self._lines.take(line.strip())).strip()
 

@@ -16,12 +16,12 @@ from gateway.tools.context import CallContext
 T = TypeVar("T")
 
 MAX_WRONG_ANSWERS = 5
-"""Number of unusable answers to one question after which an error is raised, because not a person but a program sends so many."""
+"""Number of unusable answers to one question after which an error is raised, because only a program sends so many."""
 
 MAX_WRONG_TASK_ANSWERS = 100
-"""Number of unusable answers to one question of a durable task (a background call that continues after a restart) that raise an error.
+"""Number of unusable answers to one question of a durable task (a background call that continues after a restart) that ends the task.
 
-It is high, because the error ends the task, which may have run for days.
+The number is high, because the task may have run for days.
 """
 
 
@@ -33,8 +33,9 @@ async def ask_until_usable(
     If `use` refuses the answer to a form or link (by `AnswerRefused`), the request is sent again with the reason. `key` identifies the
     request in a durable task, so that a resumed task finds the stored answers; each repetition has a new key.
 
-    Set `judges` if `use` may refuse answers that match the schema of the request. In a durable task, refused answers are then treated
-    differently: the client that answered receives the reason as an error, and the request stays open unchanged, with the same key.
+    Set `judges` if `use` may refuse answers that match the schema of the request. This changes how a durable task (a background call that
+    continues after a restart) treats a refused answer: the client that sent it receives the reason as an error, and the request stays open
+    with the same key.
 
     Raises:
         AnswerRefused: Too many answers were refused, or the refused answer was not given by a person (sampling, roots).

@@ -13,4 +13,4 @@ class RunStateTool(FunctionTool[P, R]):
     """
 
     records_steps = True
-    """Read by the gate, which then does not record calls of the tool in a durable task."""
+    """Tells the gate not to record calls of the tool as steps of a durable task."""

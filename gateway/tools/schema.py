@@ -1,4 +1,4 @@
-"""Derives JSON Schemas from Python functions (signature and docstring), and converts the arguments and results of calls by them.
+"""Derives JSON Schemas from Python functions (signature and docstring), and uses them to convert the arguments and results of calls.
 
 Used by `FunctionTool` and by executors of workflow files. Pydantic is imported at the first use, because importing it takes long.
 """
@@ -38,7 +38,10 @@ class ArgumentsRefused(ToolFailed):
 
 
 class ContextType(Protocol):
-    """Protocol of a class that may annotate a function's context parameter. Each call passes the object that `for_call` returns."""
+    """Protocol of a class that can annotate a function's context parameter (the parameter that receives the context of the call).
+
+    Each call passes the object that `for_call` returns to this parameter.
+    """
 
     @classmethod
     def for_call(cls, function: Any, arguments: JsonMapping, ctx: CallContext) -> object:
@@ -57,17 +60,17 @@ class _RunOrCall:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a function that is part of its input schema, and how a value is passed to it."""
+    """A function's parameter that is part of the input schema, and how a value is passed to it."""
 
     name: str
     attribute: str
-    """Name of the field for this parameter in the pydantic model. It differs from `name`, because pydantic forbids some field names."""
+    """Name of the field for this parameter in the pydantic model. It can differ from `name`, because pydantic forbids some field names."""
     is_positional: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSchema:
-    """The input and output schema of a function, and the means to validate and convert its arguments and results."""
+    """The input and output schema of a function. The methods validate and convert the function's arguments and results."""
 
     description: str
     input_schema: JsonObject
@@ -78,11 +81,11 @@ class FunctionSchema:
     model: type[BaseModel] | None = None
     """Pydantic model that validates and converts the arguments; `None` if they are passed without conversion."""
     returns: TypeAdapter[Any] | None = field(default=None, repr=False)
-    """Converts results to the annotated return type; `None` unless that type is described by an object schema."""
+    """Pydantic adapter that converts results to the annotated return type; `None` unless the type's JSON Schema is an object schema."""
     check: SchemaCheck | None = field(default=None, repr=False)
-    """Validates the arguments by a JSON Schema if `model`, the pydantic model that would validate them, is `None`."""
+    """JSON Schema check of the arguments, which is used if no pydantic `model` validates them."""
     context_type: type[ContextType] | None = None
-    """Class that provides the value of the context parameter; `None` if the parameter receives the `CallContext` itself."""
+    """Class whose `for_call` returns the value of the context parameter; `None` if the parameter receives the `CallContext` itself."""
 
     def bind(self, arguments: JsonMapping, ctx: CallContext, function: object = None) -> tuple[list[Any], dict[str, Any]]:
         """Validate and convert the arguments of a call, and return the positional and keyword arguments for the function.
@@ -114,9 +117,9 @@ class FunctionSchema:
                 raise ArgumentsRefused(f"Argument parsing failed. {reason}")
 
     def coerce(self, arguments: JsonMapping) -> JsonObject:
-        """Return the arguments of a call as the function receives them: validated, converted to the annotated types, with defaults.
+        """Validate the arguments of a call, convert them to the annotated types, add defaults, and return them.
 
-        Defaults of `None` are left out. The returned object may be passed to `bind`.
+        Defaults that are `None` are left out. The returned object may be passed to `bind`.
 
         Raises:
             ArgumentsRefused: The arguments do not match the schema.
@@ -146,10 +149,10 @@ class FunctionSchema:
 
 
 def read_function(func: Callable[..., Any], *, explicit: Explicit | None = None) -> FunctionSchema:
-    """Derive the schemas of a function from its signature and docstring. `explicit` replaces the schema of the arguments.
+    """Derive the schemas of a function from its signature and docstring. `explicit` replaces the argument schema.
 
     Descriptions of arguments come from `Field(description=…)`, else from a string in `Annotated`, else from the docstring. The input schema
-    forbids other arguments. A parameter annotated `CallContext` is not in the schema, and receives the context of the call.
+    allows no further arguments. A parameter annotated `CallContext` is not in the schema, and receives the context of the call.
 
     Raises:
         TypeError: An annotation cannot be resolved or described by JSON Schema, or the function has `*args`.
@@ -267,9 +270,9 @@ def _context_of(annotation: Any) -> type | None:
 def _unannotated_context(
     signature: inspect.Signature, hints: Mapping[str, Any], explicit: Explicit | None
 ) -> tuple[str, type] | tuple[None, None]:
-    """Return the name `ctx` and the class of its value if the function's unannotated parameter `ctx` should receive the context.
+    """Return the name `ctx` and the class of its value if the function has an unannotated parameter `ctx` that should receive the context.
 
-    This applies only to a function with an explicit schema that does not contain `ctx`; else return `(None, None)`.
+    The parameter receives the context only if the function has an explicit schema without `ctx`. Otherwise return `(None, None)`.
     """
     if explicit is None or "ctx" not in signature.parameters or "ctx" in hints:
         return None, None
@@ -340,7 +343,7 @@ def _describe(schema: JsonObject, notes: Mapping[str, str]) -> None:
 
 
 def _read_return(func: Callable[..., Any], annotation: Any) -> tuple[JsonObject | None, TypeAdapter[Any] | None]:
-    """Return the output schema for the annotated return type of a function, and the pydantic adapter that converts results to it.
+    """Return the output schema for a function's annotated return type, and the pydantic adapter that converts results to this type.
 
     Returns `(None, None)` unless the schema of the type is an object schema.
     """

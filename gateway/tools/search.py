@@ -3,7 +3,7 @@
 Decided: FTS5 with its `bm25()`, Porter's stemmer and Unicode's word rules. Because: every supported Python has it in `sqlite3`, it indexes
 5,000 descriptions in a tenth of the time and a third of the memory of a scorer in Python, and it answers in less than a millisecond.
 Instead of: `rank-bm25` and `bm25s` (they need NumPy and have no stemmer), and `tantivy` (a compiled wheel of 5 MB). FTS5 cannot split text
-without spaces, so text in such scripts is indexed as pairs of characters. Revisit when: meanings have to be matched rather than words.
+without spaces, so text in such scripts is indexed as pairs of characters. Revisit when: the search must match meanings rather than words.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from gateway.errors import StorageError
 
 WEIGHTS = (4.0, 2.0, 1.0)
-"""Weights of matches in the name, in the keywords and in the text of a document."""
+"""Weights, in this order, of matches in the name, in the keywords and in the text of a document."""
 
 MAX_QUERY_WORDS = 32
 """Maximum number of words of a query that are searched; further words are ignored."""
 
 MIN_PREFIX = 3
-"""Minimum length of a word of a query, in characters, from which it also matches longer words that start with it."""
+"""Minimum length, in characters, of a query's word that also matches longer words which start with it."""
 
 STOP_WORDS = frozenset(
     "a an and are as at be by can do for from how i in is it me my of on or please skill skills that the this to use used "
@@ -40,7 +40,7 @@ Row = tuple[str, str, str]
 
 
 class WordIndex:
-    """A full-text index of a fixed list of documents. The first search builds the index. Threads may use it concurrently."""
+    """A full-text index of a fixed list of documents. The first search builds the index. Several threads may search at the same time."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         """Store the documents. The index is built at the first search, because most indexes are never searched."""
@@ -76,7 +76,7 @@ def _build(rows: Sequence[Row]) -> sqlite3.Connection:
 
 
 def _to_match(query: str) -> str:
-    """Convert a query to FTS5 syntax that matches documents with any of its words, or with longer words that start with one of them."""
+    """Convert a query to FTS5 syntax. It matches documents with any word of the query, or with a longer word that starts with one."""
     words = [word for word in _WORD.findall(_spaced(query)) if word.casefold() not in STOP_WORDS]
     terms: list[str] = []
     for word in dict.fromkeys(words[:MAX_QUERY_WORDS]):

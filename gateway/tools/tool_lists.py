@@ -1,6 +1,6 @@
-"""Converts the list of tools that a program passes to an agent or chat client: functions become tools, and each name occurs once.
+"""Converts the tools that a program passes to an agent or chat client to a list: functions become tools, and each name occurs once.
 
-Used by agents, by chat clients that run tools, and by tool calls that change the tools of their agent's run.
+Agents, chat clients that run tools, and tool calls that change the tools of their agent's run use this module.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _RANGES = {"frequency_penalty": (-2.0, 2.0), "presence_penalty": (-2.0, 2.0), "t
 
 
 def normalize_tools(tools: Any) -> list[Any]:
-    """Return the passed tools (one item, a list, or nested lists) as a flat list in which functions are replaced by tools.
+    """Return the passed tools (one item, a list, or nested lists) as a flat list, with functions replaced by tools.
 
-    Tools, sources of tools, and descriptions of tools that the model's provider runs (mappings, the provider's objects) stay unchanged.
+    Tools and sources of tools stay unchanged. So do descriptions of hosted tools, which the model's provider runs (mappings, or the
+    provider's objects).
     """
     if tools is None:
         return []
@@ -46,7 +47,7 @@ def normalize_tools(tools: Any) -> list[Any]:
 
 
 async def validate_tools(tools: Any) -> list[Any]:
-    """Return the passed tools as a flat list in which functions are replaced by tools, and sources of tools by their tools.
+    """Return the passed tools as a flat list, with functions replaced by tools, and sources of tools replaced by their tools.
 
     Raises:
         ValueError: Two different tools have the same name.
@@ -56,7 +57,7 @@ async def validate_tools(tools: Any) -> list[Any]:
 
 
 async def validate_chat_options(options: JsonMapping) -> JsonObject:
-    """Check the options of a request to a model: numbers must be in their ranges. Return them with `tools` converted by `validate_tools`.
+    """Check that the numbers in the options of a model request are in their ranges. Return the options, with `tools` from `validate_tools`.
 
     Raises:
         ValueError: A number is out of its range, or two different tools have the same name; the text names the option or the tool.
@@ -75,9 +76,9 @@ async def validate_chat_options(options: JsonMapping) -> JsonObject:
 
 
 def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
-    """Return the tools in a dict by name, in order. If a tool occurs several times, the first item is used.
+    """Return the tools in a dict by name, in order. If a tool occurs several times, the dict contains the first.
 
-    A tool, and the same tool wrapped by a gate (policy checks), count as one tool.
+    A tool counts as the same tool if it is wrapped by a gate (policy checks).
 
     Raises:
         ValueError: Two different tools have the same name.

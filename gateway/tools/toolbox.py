@@ -1,4 +1,4 @@
-"""Protocols through which agents and workflows use the gateway: `ToolBox` finds tools, `ToolGuards` checks calls of tools of their own.
+"""Protocols through which agents and workflows use the gateway: `ToolBox` finds tools, and `ToolGuards` checks calls of their own tools.
 
 `ResourceBox` reads resources. `app` implements these protocols; tests use scripted implementations. Tools and resources pass the gate (the
 pipeline of policy checks), so that the same policy applies to agents and workflows as to clients.
@@ -17,7 +17,7 @@ from gateway.tools.context import AgentScope, CallContext
 
 
 class ToolBox(Protocol):
-    """Protocol: finds the tools that files of agents and workflows name by patterns such as `docs/read_*`."""
+    """Protocol: finds the tools that match patterns in the files of agents and workflows, such as `docs/read_*`."""
 
     async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:
         """Return the tools that match at least one of the patterns `<source>/<glob>` (`docs/read_*`, `agent/researcher`).
@@ -28,36 +28,36 @@ class ToolBox(Protocol):
         ...
 
     async def quarantined(self, patterns: Sequence[str]) -> Sequence[Tool]:
-        """Return the tools that match a pattern, but are not served, because nobody has accepted their changed definitions.
+        """Return the tools that match a pattern but are quarantined: they are not served until a person accepts their changed definitions.
 
-        The gate refuses each call of them and records it. Their definitions have only the name.
+        The gate refuses and records each call of a returned tool. The tool's definition contains only the name.
         """
         ...
 
 
 class ToolGuard(Protocol):
-    """Protocol of the gate (policy checks) for tools that one agent or workflow defines itself, such as an agent's file tools."""
+    """Protocol of the gate (the policy checks of calls) for tools that one agent or workflow defines, such as an agent's file tools."""
 
     def guarded(self, tools: Sequence[Tool]) -> list[Tool]:
         """Return the tools that policy does not hide, in order, each wrapped so that its calls pass the policy checks (the gate).
 
-        A tool that is already behind a gate is returned unchanged, and so is a tool that is only declared, because the program that runs
-        the agent, not the gateway, answers its calls.
+        Two kinds of tools are returned unchanged: tools that already have a gate, and tools that are only declared (the program that runs
+        the agent answers their calls).
         """
         ...
 
     def lent(self, tools: Sequence[Tool]) -> list[Tool]:
-        """Return tools of other sources that the agent has by the key `skills` of its file, wrapped so that the agent's policy applies too.
+        """Return tools of other sources, which the key `skills` of the agent's file adds, wrapped so that the agent's policy applies too.
 
         A call passes the checks of the agent's policy, and then those of the tool's source. Tools that the agent's policy hides are left
-        out. Rules of the policy contain the tools' names at their source.
+        out. The policy's rules use the names that the tools have at their source.
         """
         ...
 
     def step(self, tool: Tool) -> Tool:
-        """Return a step of the run in the form of a tool (which no model sees), wrapped so that it passes the policy checks (the gate).
+        """Return a step of an agent's or workflow's run, wrapped so that it passes the policy checks (the gate).
 
-        If policy hides the tool, the gate refuses the step and records the refusal.
+        The step has the form of a tool, which no model sees. If policy hides the tool, the gate refuses the step and records the refusal.
         """
         ...
 
@@ -88,7 +88,7 @@ class GuardedScope(AgentScope):
 
 
 def guard_in(ctx: CallContext) -> ToolGuard | None:
-    """Return the policy checks for tools that the agent or workflow around a call defines itself; `None` outside a gateway."""
+    """Return the policy checks for the own tools of the agent or workflow that makes a call; `None` outside a gateway."""
     return ctx.run.tool_guard if isinstance(ctx.run, GuardedScope) else None
 
 

@@ -12,9 +12,9 @@ from gateway.tools.context import CallContext
 
 
 class RenamedTool:
-    """Wraps a tool to give it another name; calls are passed on unchanged.
+    """Wraps a tool to give it another name, and passes calls on unchanged.
 
-    A `ToolBox` returns such tools, so that models of agents see the same names as clients.
+    A `ToolBox` returns renamed tools, so that models of agents see the same names as clients.
     """
 
     def __init__(self, tool: Tool, name: str) -> None:

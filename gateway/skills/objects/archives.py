@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 class ArchiveLimits:
     """Settings for reading a ZIP archive that contains a skill.
 
-    They limit the archive's sizes and number of files (an archive beyond a limit is not used), and `offer` selects which of its files
-    models can read as resources of the skill.
+    The `max_…` fields limit the number of files and the sizes; an archive beyond a limit is not used. `offer` selects the files that models
+    can read as resources of the skill.
     """
 
     max_files: int
@@ -40,8 +40,8 @@ class ArchiveLimits:
 def read_archive(data: bytes, *, name: str, url: str, digest: object, limits: ArchiveLimits) -> FileSkill | None:
     """Return the skill in a ZIP archive. If the archive cannot be used, log a warning with the reason and return `None`.
 
-    `name`, `url` and `digest` are the skill's name and the archive's URL and digest in the server's list of skills. `digest` is `None` if
-    the server lists none.
+    `name` (of the skill), `url` and `digest` (of the archive) come from the server's list of skills. `digest` is `None` if the list
+    contains no digest.
     """
     try:
         if digest is not None and digest_of(data) != digest:

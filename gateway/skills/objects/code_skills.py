@@ -1,6 +1,6 @@
 """Skills as Python objects: `InlineSkill`, to which functions are added, and `ClassSkill`, whose methods are resources and scripts.
 
-Decorators mark the functions and methods. They run in this process, synchronous ones in a worker thread.
+Decorators mark the functions and methods. These functions run in this process; synchronous functions run in a worker thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class MemberDecorator:
     """Decorator that makes a function a resource or script of a skill. It can be used with or without parentheses."""
 
     def __init__(self, use: Callable[[Callable[..., Any], str | None, str | None], None], *, is_strict: bool = False) -> None:
-        """Store `use`, which is called with each decorated function and the name and description that the decorator got in parentheses.
+        """Store `use`, which registers a decorated function.
+
+        `use` receives the function, and the name and description that the decorator got in parentheses, or `None`.
 
         If `is_strict`, an illegal name in parentheses raises `ValueError`.
         """
@@ -54,7 +56,7 @@ class MemberDecorator:
     ) -> Callable[[FunctionT], FunctionT]: ...
 
     def __call__(self, func: Any = None, *, name: str | None = None, description: str | None = None) -> Any:
-        """Register `func` if the decorator is used without parentheses; otherwise return a decorator that registers its function."""
+        """Register `func` if the decorator is used without parentheses; otherwise return a decorator that registers a function."""
         if self._is_strict and name is not None and not is_skill_name(name):
             raise ValueError(f"{name!r} is not a name for a member: use 1 to 64 lower-case letters, digits and single hyphens.")
 
@@ -284,7 +286,7 @@ def _accepted(function: Callable[..., object], kwargs: Mapping[str, object]) -> 
 def _without_rest(function: Callable[..., object]) -> Callable[..., object]:
     """Return a function with the signature of `function`, but without `*args` and `**kwargs`. Only its signature is used.
 
-    The JSON Schema of a script is made of it, because models do not set these parameters.
+    The JSON Schema of a script is derived from this signature, because models do not set `*args` and `**kwargs`.
     """
     signature = inspect.signature(function)
     kept = [p for p in signature.parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]

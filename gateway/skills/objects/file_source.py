@@ -1,8 +1,8 @@
 """`FileSkillsSource`: skills in folders as Python objects, by the strict rules of Microsoft's agent framework.
 
 `skills.reader` reads each folder, within the same limits as for the gateway's index. This module leaves out every skill that breaks one of
-agent-framework's rules, and logs an error. No link is followed. A resource is read from the disk again at each use, and a script is checked
-again before it runs.
+agent-framework's rules, and logs an error. The module follows no links. A resource is read from the disk again at each use, and a script is
+checked again before it runs.
 """
 
 from __future__ import annotations
@@ -31,23 +31,26 @@ logger = logging.getLogger(__name__)
 
 RESOURCE_EXTENSIONS = (".md", ".json", ".yaml", ".yml", ".csv", ".xml", ".txt")
 SCRIPT_EXTENSIONS = (".py",)
-"""Extensions of the files that are offered as scripts by default. `RESOURCE_EXTENSIONS` are those offered as resources."""
+"""Extensions of the files that are offered as scripts by default. `RESOURCE_EXTENSIONS` lists the default extensions of resources."""
 
 SEARCH_DEPTH = 2
-"""Levels of folders in a skill whose files are offered by default: the skill's own folder and its sub-folders."""
+"""Default number of folder levels whose files a skill offers: files directly in the skill's folder, and in its sub-folders."""
 
 SKILL_DEPTH = 2
-"""Levels of folders below each given path that are searched for skills."""
+"""Number of folder levels below each given path that are searched for skills."""
 
 _REFUSED = frozenset({"file-name-case", "name-missing", "name-illegal", "name-not-directory", "yaml-repaired", "not-json"})
-"""Codes of the diagnostics that are warnings of `parse_skill`, but errors by agent-framework's rules."""
+"""Codes of the warnings of `parse_skill` that count as errors, because agent-framework's rules forbid what they report."""
 
 FileFilter = Callable[[str, str], bool]
 """Function that receives the name of a skill and a path in it, and returns whether this file is offered."""
 
 
 class FileSkillsSource(SkillsSource):
-    """The skills below given folders. Each call of `get_skills` reads the disk; wrap the source in `CachingSkillsSource` to avoid that."""
+    """Source of the skills in and below given folders.
+
+    Each call of `get_skills` reads the disk; wrap the source in `CachingSkillsSource` to avoid that.
+    """
 
     def __init__(
         self,
@@ -120,12 +123,12 @@ def _read_text(root: str, path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileSelection:
-    """Rule for which files of a skill are offered as resources, or which as scripts: by extension, folder and filter."""
+    """Rule that selects the files of a skill to offer as resources, or as scripts: by extension, folder and filter."""
 
     extensions: Sequence[str]
     """File extensions to offer, with their dots, in upper or lower case."""
     depth: int
-    """Levels of folders in the skill whose files are offered; 1 is the skill's own folder only."""
+    """Number of folder levels whose files are offered; 1 means only the files directly in the skill's folder."""
     folders: Container[str] | None = None
     """Folders of the skill whose files are offered, without the files of their sub-folders; `None` for all folders."""
     chosen: FileFilter | None = None

@@ -1,10 +1,10 @@
 """`MCPSkillsSource`: the skills of a remote MCP server as Python objects, for programs that have an MCP client.
 
-The skills come from the MCP skills extension (SEP-2640) or from the resource `skill://index.json` of its draft. `skills.remote` converts
-the server's list to the types of the skill index, from which an `MCPSkill` is made. The text of a skill is fetched when it is first
-loaded. Names of files that a model gives are checked before a request is sent. The gateway itself reads skills of its servers with
-`catalog.remote_skills`. The types of the MCP SDK are imported at first use, which costs no time, because a program with an MCP session
-has already imported them.
+The skills come from the MCP skills extension (SEP-2640), or from the resource `skill://index.json` that a draft of the extension defined.
+`skills.remote` converts the server's list to the types of the gateway's skill index, and this module creates an `MCPSkill` from each entry.
+The text of a skill is fetched when it is first loaded. Names of files that a model gives are checked before a request is sent. The gateway
+itself does not use this module: it reads its servers' skills with `catalog.remote_skills`. The types of the MCP SDK are imported at first
+use. This import is fast, because a program with an MCP session has already imported the SDK.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REQUEST_SECONDS = 60.0
 """Timeout of one request to the MCP server that has the skills, in seconds."""
 
 _BACKEND_ID = "client:"
-"""First part of the keys of skills that a program's own MCP client lists. These skills never enter the gateway's index."""
+"""First part of the keys of skills that were listed by a program's own MCP client. These skills never enter the gateway's skill index."""
 
 _NOT_FOUND = (-32002, -32601)
 
@@ -92,10 +92,11 @@ class MCPSkill(Skill):
         return self._frontmatter
 
     async def get_content(self) -> str:
-        """Return the text of the skill's `SKILL.md`. It is fetched at the first call.
+        """Return the text of the skill's `SKILL.md`, which the first call fetches.
 
         Raises:
-            ValueError: The server sends no text, a text with another digest than it lists, or one larger than `MAX_SKILL_BYTES`.
+            ValueError: The server sends no text, a text whose digest differs from the listed digest, or a text larger than
+            `MAX_SKILL_BYTES`.
             MCPError: The read failed.
         """
         if self._content is None:
@@ -126,11 +127,11 @@ class MCPSkill(Skill):
         return self._listed.manifest.segments[0]
 
     async def _read(self, path: str) -> object:
-        """Fetch a file of the skill, and return the server's result. Its bytes have the digest that the server lists, if it lists one.
+        """Fetch a file of the skill, check its bytes against the listed digest (if the server lists one), and return the server's result.
 
         Raises:
             NotFound: The skill has no such file.
-            SkillError: The bytes keep having another digest than the server lists, or are more than `MAX_SKILL_BYTES`.
+            SkillError: The digest differs from the listed digest even after retries, or the file is larger than `MAX_SKILL_BYTES`.
             MCPError: The read failed.
         """
         results: list[object] = []
@@ -153,10 +154,10 @@ class MCPSkill(Skill):
 
 
 class MCPSkillsSource(SkillsSource):
-    """The skills of a remote MCP server: from `skills/list`, or without the skills extension from the resource `skill://index.json`.
+    """Source of a remote MCP server's skills, from `skills/list` or, without the skills extension, from the resource `skill://index.json`.
 
-    `skills/list` has digests, which are checked. `skill://index.json` may list `SKILL.md` files and ZIP archives; entries of other types
-    are skipped.
+    `skills/list` contains digests, which are checked. `skill://index.json` may list `SKILL.md` files and ZIP archives; entries of other
+    types are skipped.
     """
 
     def __init__(
@@ -272,9 +273,9 @@ async def _if_found(reading: Awaitable[object]) -> object | None:
 
 
 def _is_uri_only(data: object) -> bool:
-    """Return whether the data of an error with code -32602 means an unknown resource: it has only `uri`, as MCP 2026-07-28 defines.
+    """Return whether `data`, the data of a JSON-RPC error with code -32602, reports an unknown resource.
 
-    Other errors in parameters have the same code.
+    By MCP 2026-07-28, the data then has the single member `uri`. Errors about other parameters have the same code, but other data.
     """
     return isinstance(data, dict) and set(cast("dict[str, object]", data)) == {"uri"}
 

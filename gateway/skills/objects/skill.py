@@ -62,7 +62,7 @@ class SkillFrontmatter:
 
 
 class _Member:
-    """Base class of the resources and scripts of a skill. Has their name and description."""
+    """Base class of the resources and scripts of a skill, with a name and a description."""
 
     def __init__(self, *, name: str, description: str | None = None) -> None:
         """Store name and description. Raises `ValueError` for a blank name."""
@@ -124,7 +124,7 @@ class Skill(ABC):
 
 
 class DefinedSkill(Skill):
-    """A skill whose frontmatter, resources and scripts are declared, so that they can be listed without running its code."""
+    """A skill whose frontmatter, resources and scripts are declared, so that they can be listed without running the skill's code."""
 
     def __init__(
         self,
@@ -163,7 +163,8 @@ class DefinedSkill(Skill):
 async def use_member(skill: Skill, kind: MemberKind, name: str, args: ScriptArguments, host: Mapping[str, object]) -> object:
     """Read a resource of a skill or run a script of it, and return the result. The code of the skill can raise any exception.
 
-    `args` are the model's arguments for a script, `host` the values that the program sets for the agent run.
+    `args` are the model's arguments for a script. `host` has the values that the host program (the program that runs the agent) sets for
+    the run.
 
     Raises:
         NotFound: The skill has no resource or script with this name.
@@ -232,7 +233,7 @@ class SkillScriptRunner(Protocol):
 
 
 class FileSkillScript(SkillScript):
-    """A script of a skill that is a file in the skill's folder. A `SkillScriptRunner` of the program that uses the skill runs it."""
+    """A script of a skill, stored as a file in the skill's folder. A `SkillScriptRunner` that the program provides runs the script."""
 
     def __init__(
         self,
@@ -245,7 +246,8 @@ class FileSkillScript(SkillScript):
     ) -> None:
         """Create a script from the file `full_path`. Without `runner`, the script cannot run.
 
-        The file must be below the folder `root` (by default the folder that contains the file), and be reached from there without links.
+        The file must be below the folder `root` (by default the folder that contains the file), and the path from `root` to it must have no
+        links.
 
         Raises:
             ValueError: The name is blank, or the path is not absolute.

@@ -2,10 +2,10 @@
 
 The tools look up, read and run the members of a skill with `skill.use_member`, as the gateway's index does for skills in code.
 
-Decided: the provider has its own tools instead of those in `skill_tools` and `run_tool`, which answer from a `SkillLibrary`. Because
-agent-framework defines their schemas and error texts, and passes values of the host program to any subclass of `Skill`, whose text is
-returned unchanged, whose results may have any type, and which need not list its members. Revisit when agent-framework's skills have
-digests and URIs.
+Decided: the provider has its own tools. Because: agent-framework defines the schemas and error texts of these tools, and passes values of
+the host program to any subclass of `Skill`. Such a subclass need not list its members, its text is returned unchanged, and its results may
+have any type. Instead of: the tools of `skill_tools` and `run_tool`, which use a `SkillLibrary`. Revisit when: agent-framework's skills
+have digests and URIs.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ class SkillsProvider(ContextProvider):
     ) -> ProviderT:
         """Create a provider for the skills in the folders `skill_paths`.
 
-        The arguments up to `script_directories` are those of `FileSkillsSource`, the remaining arguments are those of the constructor.
+        The arguments up to `script_directories` have the meaning of `FileSkillsSource`'s arguments; the others, of the constructor's
+        arguments.
         """
         files = FileSkillsSource(
             skill_paths,
@@ -170,7 +171,7 @@ class SkillsProvider(ContextProvider):
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
         """Add the list of skills to the instructions of an agent run, and the three skill tools to its tools.
 
-        Adds nothing if the source has no skills.
+        If the source has no skills, nothing is added.
         """
         skills = await fetch(self._source, SkillsSourceContext(agent, session))
         if skills:
@@ -204,7 +205,7 @@ _SKILL_TOOLS = _READING_TOOLS | {SkillsProvider.RUN_SKILL_SCRIPT_TOOL_NAME}
 class _SkillCalls:
     """The functions of the three skill tools (load a skill, read its files, run its scripts), for one agent run.
 
-    They return an error text for an unknown name, and raise `ToolFailed` if code of a skill fails.
+    The functions return an error text for an unknown name, and raise `ToolFailed` if code of a skill fails.
     """
 
     def __init__(self, skills: Sequence[Skill], *, narrows: bool) -> None:
@@ -261,9 +262,9 @@ class _SkillCalls:
         skill_name: str,
         args: ScriptArguments = None,
     ) -> object:
-        """Load a skill, read a resource of it or run a script of it, and return the result. `kind` and `name` say of what.
+        """Load a skill, read one of its resources or run one of its scripts, and return the result.
 
-        A failure is logged.
+        `kind` and `name` identify the skill, resource or script. A failure is logged.
 
         Raises:
             ToolFailed: Code of the skill or of the host program's script runner failed; the text gives a short reason to the model.

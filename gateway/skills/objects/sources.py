@@ -1,4 +1,4 @@
-"""`SkillsSource`, the interface of providers of skill objects, and sources that combine, filter, deduplicate or cache their skills."""
+"""`SkillsSource`: the interface of sources of skill objects, and wrappers that combine, filter, deduplicate or cache their skills."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class SkillsSourceContext:
 
 
 class SkillsSource(ABC):
-    """Base class of sources, which return skills. A source for agent-framework 1.9, whose `get_skills` takes no argument, works as well."""
+    """Base class of skill sources (objects that return skills).
+
+    A source written for agent-framework 1.9, whose `get_skills` takes no argument, works as well.
+    """
 
     @abstractmethod
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
@@ -46,7 +49,7 @@ async def fetch(source: SkillsSource, context: SkillsSourceContext | None) -> li
 
 
 def first_of_each_name(skills: Sequence[Skill]) -> list[Skill]:
-    """Return the skills without those that have the same name (ignoring case) as an earlier skill. The skills left out are logged."""
+    """Return only the first of several skills with the same name (ignoring case), and log the others."""
     found: dict[str, Skill] = {}
     for skill in skills:
         name = skill.frontmatter.name
@@ -94,15 +97,15 @@ class AggregatingSkillsSource(SkillsSource):
 
 
 class DeduplicatingSkillsSource(DelegatingSkillsSource):
-    """Source that returns the skills of the wrapped source. Of several skills with the same name (ignoring case), only the first."""
+    """Source that returns the skills of the wrapped source, but only the first of several skills with the same name (ignoring case)."""
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Return the skills of the wrapped source without those that have the name of an earlier skill."""
+        """Return the skills of the wrapped source, but only the first of several skills with the same name."""
         return first_of_each_name(await fetch(self._inner_source, context))
 
 
 class FilteringSkillsSource(DelegatingSkillsSource):
-    """Source that returns the skills of the wrapped source for which a predicate is true."""
+    """Source that returns those skills of the wrapped source that a predicate accepts."""
 
     def __init__(
         self, inner_source: SkillsSource, predicate: Callable[[Skill], bool] | Callable[[Skill, SkillsSourceContext], bool]
@@ -113,7 +116,7 @@ class FilteringSkillsSource(DelegatingSkillsSource):
         self._takes_context = _positional(predicate) > 1
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Return the skills of the wrapped source for which the predicate is true."""
+        """Return those skills of the wrapped source that the predicate accepts."""
         extra = (context or SkillsSourceContext(),) if self._takes_context else ()
         return [skill for skill in await fetch(self._inner_source, context) if self._predicate(skill, *extra)]
 
@@ -130,8 +133,8 @@ class CachingSkillsSource(DelegatingSkillsSource):
     ) -> None:
         """Store the settings. Without `refresh_interval` the skills are fetched once; with zero they are fetched at every call.
 
-        `cache_isolation_key_selector` returns the key of the cached list to use, for example a tenant; `None` is the key of the shared
-        list.
+        There is one cached list per key. `cache_isolation_key_selector` returns the key for a call, such as the name of a tenant; `None` is
+        the key of the shared list.
         """
         super().__init__(inner_source)
         self._selector = cache_isolation_key_selector
@@ -175,7 +178,7 @@ class _Cache:
 
 
 def _positional(function: Callable[..., object]) -> int:
-    """Return how many positional arguments a function, such as a predicate of skills, accepts, to decide whether it gets a context.
+    """Return how many positional arguments a function accepts, so that the caller can decide whether to pass a context.
 
     The result is 2 if the function has `*args`, and 1 if its signature is unknown.
     """
