@@ -22,7 +22,7 @@ from gateway.types.content import Content
 MAX_ATTACHMENTS = 20
 """Maximum number of attachments of one task."""
 
-MAX_ATTACHED_BYTES = 16_777_216
+MAX_ATTACHED_CHARS = 16_777_216
 """Maximum total size of a task's attachments, in characters of text and base64; fits one model request and a stored session."""
 
 _BINARY = ("image", "audio")
@@ -75,14 +75,14 @@ async def read_attachments(given: JsonValue, resources: ResourceBox | None, ctx:
     if len(blocks) > MAX_ATTACHMENTS:
         raise AgentError(f"attachments: {len(blocks)} attachments were sent; a task takes at most {MAX_ATTACHMENTS}.")
     contents: list[Content] = []
-    left = MAX_ATTACHED_BYTES
+    left = MAX_ATTACHED_CHARS
     for number, block in enumerate(blocks):
         at = f"attachments[{number}]"
         _check(block, at)
         found = await _linked(block, at, resources, ctx) if block["type"] == "resource_link" else _read([block], at)
         left -= sum(len(content.text or "") + len(content.uri or "") for content in found)
         if left < 0:
-            raise AgentError(f"{at}: the attachments exceed {MAX_ATTACHED_BYTES} bytes in total; link or shorten them.")
+            raise AgentError(f"{at}: the attachments exceed {MAX_ATTACHED_CHARS} characters in total; link or shorten them.")
         contents += found
     return contents
 

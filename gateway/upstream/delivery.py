@@ -283,12 +283,7 @@ class Delivery:
         )
 
     async def send(
-        self,
-        method: str,
-        params: JsonObject,
-        ctx: CallContext,
-        headers: Mapping[str, str] | None = None,
-        resends: Resends | None = None,
+        self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None, resends: Resends | None = None
     ) -> JsonObject:
         """Send one request for the call `ctx`, and return the result. After a failure, send it once more if that cannot do harm.
 

@@ -228,12 +228,7 @@ class UpstreamSource:
     # -- calls -------------------------------------------------------------------------------------------------
 
     async def send(
-        self,
-        method: str,
-        params: JsonObject,
-        ctx: CallContext,
-        headers: Mapping[str, str] | None = None,
-        resends: Resends | None = None,
+        self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None, resends: Resends | None = None
     ) -> JsonObject:
         """Send one request for the call `ctx` to the server, and return the result.
 

@@ -113,12 +113,7 @@ class TaskLine(Protocol):
     """The interface through which a `TaskFollower` sends requests to its server and handles the server's requests for input."""
 
     async def send(
-        self,
-        method: str,
-        params: JsonObject,
-        ctx: CallContext,
-        headers: Mapping[str, str] | None = None,
-        resends: Resends | None = None,
+        self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None, resends: Resends | None = None
     ) -> JsonObject:
         """Send one request for the call `ctx`, and return its result. Only the `_meta` keys that the gateway accepts remain in the result.
 

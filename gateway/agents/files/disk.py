@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from gateway.agents.files.store import MAX_FILE_BYTES, AgentFileStore
-from gateway.agents.files.text_search import MAX_SEARCHED_BYTES, SEARCH_SECONDS, FileSearchResult, check_pattern, matches_glob, search_texts
+from gateway.agents.files.text_search import MAX_SEARCHED_CHARS, SEARCH_SECONDS, FileSearchResult, check_pattern, matches_glob, search_texts
 from gateway.storage.contained_folder import ContainedFolder, split_path
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class FileSystemAgentFileStore(AgentFileStore):
             if text is None:
                 continue
             total += len(text)
-            if total > MAX_SEARCHED_BYTES:
-                raise ValueError(f"more than {MAX_SEARCHED_BYTES} bytes would be searched; narrow the search with a file pattern")
+            if total > MAX_SEARCHED_CHARS:
+                raise ValueError(f"more than {MAX_SEARCHED_CHARS} characters would be searched; narrow the search with a file pattern")
             found.append((name, text))
         return found

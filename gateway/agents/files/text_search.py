@@ -21,10 +21,10 @@ MAX_PATTERN_CHARS = 256
 SEARCH_SECONDS = 10.0
 """Default time limit of a search, in seconds."""
 
-MAX_SEARCHED_BYTES = 67_108_864
+MAX_SEARCHED_CHARS = 67_108_864
 """Maximum total size, in characters, of the texts that one search reads. A file pattern narrows a search over more text."""
 
-MAX_FOUND_BYTES = 4_194_304
+MAX_FOUND_CHARS = 4_194_304
 """Maximum total length of the matching lines of one search, in characters; each line counts 40 characters more than its text."""
 
 _SCANNER = Path(__file__).with_name("scan.py")
@@ -109,7 +109,7 @@ async def search_texts(pattern: str, files: Sequence[tuple[str, str]], *, timeou
         ValueError: The expression is invalid, too much text matches, or the search took longer than `timeout_seconds`.
     """
     check_pattern(pattern)
-    request = json.dumps({"pattern": pattern, "files": files, "maxBytes": MAX_FOUND_BYTES}).encode()
+    request = json.dumps({"pattern": pattern, "files": files, "maxBytes": MAX_FOUND_CHARS}).encode()
     with anyio.move_on_after(timeout_seconds):
         seal_descriptors()
         done = await anyio.run_process([sys.executable, "-I", "-S", str(_SCANNER)], input=request, check=False)

@@ -436,12 +436,7 @@ class MCPTool(ABC):
         return self._sampling.to_wire(await self.sampling_callback(ctx, params))
 
     async def send(
-        self,
-        method: str,
-        params: JsonObject,
-        ctx: CallContext,
-        headers: Mapping[str, str] | None = None,
-        resends: Resends | None = None,
+        self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None, resends: Resends | None = None
     ) -> JsonObject:
         """Send one request for `ctx`, and return its result. After a failure, send it once more if that cannot do harm (`may_resend`).
 

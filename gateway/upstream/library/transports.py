@@ -118,12 +118,7 @@ class MCPStreamableHTTPTool(MCPTool):
             yield streams
 
     async def send(
-        self,
-        method: str,
-        params: JsonObject,
-        ctx: CallContext,
-        headers: Mapping[str, str] | None = None,
-        resends: Resends | None = None,
+        self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None, resends: Resends | None = None
     ) -> JsonObject:
         """Send one request with the headers that `header_provider` returns for the call, and return its result (`MCPTool.send`)."""
         if self._header_provider is not None:
