@@ -109,7 +109,7 @@ def _executor_errors(failed: str) -> Generator[None]:
 
 
 def _is_by_sender(messages: Sequence[WorkflowMessage]) -> bool:
-    """Return whether the messages of each sender are adjacent. Their order is then preserved in a checkpoint, which groups by sender."""
+    """Return whether the messages of each sender are adjacent. A checkpoint groups messages by sender, which then preserves their order."""
     senders = [sender for sender, _ in groupby(message.source_id for message in messages)]
     return len(senders) == len(set(senders))
 

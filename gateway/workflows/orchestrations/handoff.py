@@ -91,7 +91,7 @@ class HandoffTool:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
-        """Stop the run of the calling agent, with a result that names the agent that continues.
+        """Stop the run of the calling agent. The result names the agent that continues the conversation.
 
         Raises:
             MiddlewareTermination: Always; it ends the run with the result.
@@ -100,19 +100,19 @@ class HandoffTool:
 
 
 class HandoffProvider(ContextProvider):
-    """A context provider that adds tools to each run of an agent, with which the agent hands the conversation over to other agents."""
+    """A context provider that adds tools to each run of an agent. The tools hand the conversation over to other agents."""
 
     def __init__(self, tools: Sequence[HandoffTool]) -> None:
         super().__init__("handoff")
         self._tools = list(tools)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add tools to the run that begins, with which the agent can hand the conversation over to other agents."""
+        """Add the tools that hand the conversation over to other agents to the run that begins."""
         context.extend_tools(self.source_id, cast("list[Tool]", self._tools))
 
 
 class HandoffAgentExecutor(AgentExecutor):
-    """The executor of one agent in a handoff workflow. It runs the agent, and carries out its handoffs to other agents."""
+    """The executor of one agent in a handoff workflow. It runs the agent, and carries out the agent's handoffs to other agents."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class HandoffAgentExecutor(AgentExecutor):
             await ctx.send_message(cast("Any", AgentExecutorRequest(messages, should_respond=False)))
 
     def _target_of(self, response: AgentResponse) -> str | None:
-        """Return the id of the agent that the last handoff call in the response names; `None` if it has no handoff call."""
+        """Return the id of the agent that the last handoff call in the response names; `None` if the response has no handoff call."""
         for message in reversed(response.messages):
             for content in reversed(message.contents):
                 tool = self._tools.get(content.name or "") if content.type == "function_call" else None
