@@ -68,9 +68,9 @@ class ServerConnection(ConnectionWriter[HeadT]):
     """Function that judges a request by its head, before the body arrives: returns the caller, or an application that rejects it."""
     connections: ConnectionTable
     head_seconds: float
-    """Timeout in seconds from the opening of the connection, or the first byte of a later request, to the end of a head; then 408."""
+    """Maximum seconds from the connection's opening, or a later request's first byte, to the end of the head; then a 408 is sent."""
     body_seconds: float
-    """Timeout in seconds from the head to the end of the body; then 408 if no response has begun."""
+    """Maximum seconds from the head to the end of the body; then a 408 is sent if no response has begun."""
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: object = None) -> None:
         if not config.loaded:

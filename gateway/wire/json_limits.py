@@ -74,7 +74,7 @@ class PartCounter:
 
 
 def is_utf8_text(data: bytes) -> bool:
-    """Return whether `data` is UTF-8 without a byte order mark and without NUL, which every UTF-16 message contains."""
+    """Return whether `data` is UTF-8 without a byte order mark and without NUL bytes, which occur in every UTF-16 message."""
     if data.startswith(codecs.BOM_UTF8) or b"\0" in data:
         return False
     try:

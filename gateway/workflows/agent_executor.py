@@ -71,7 +71,7 @@ class AgentExecutor(Executor):
         """Create an executor for `agent`. The default `id` is the agent's name, or the agent's id if it has no name.
 
         `context_mode` selects the messages that this agent gets from an agent before it in the graph: the whole conversation (`full`, the
-        default), only the answer (`last_agent`), or the result of `context_filter` for the conversation (`custom`).
+        default), only the answer (`last_agent`), or the messages that `context_filter` returns for the conversation (`custom`).
 
         Raises:
             ValueError: The agent has neither name nor id, `context_mode` is unknown, or it is `custom` without a `context_filter`.

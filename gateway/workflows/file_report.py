@@ -103,7 +103,7 @@ def _beside_others(path: str, file: WorkflowFile, workflows: dict[str, WorkflowF
 
 
 def _unknown(kind: str, names: Iterable[str], known: Collection[str], *, place: str = "") -> Iterator[Diagnostic]:
-    """Yield a warning for each workflow or agent (`kind`) in `names` that is not in `known`. `place` tells where names were looked up."""
+    """Yield a warning for each workflow or agent (`kind`) in `names` that is not in `known`. `place` is a text for the warning."""
     for name in dict.fromkeys(names):
         if name not in known:
             hint = did_you_mean(name, known) or "It must be in a folder of `expose.agents`."

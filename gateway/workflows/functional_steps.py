@@ -296,7 +296,7 @@ def _digest(request_data: Any, response_type: Any) -> str:
 
 
 def context_parameter(func: Callable[..., Any]) -> str | None:
-    """Return the name of the function's parameter for the `RunContext`, or `None`: the parameter with this annotation or the name `ctx`."""
+    """Return the name of the first parameter that is annotated as `RunContext` or named `ctx`; `None` if there is none."""
     hints = hints_of(func)
     return next((name for name in inspect.signature(func).parameters if hints.get(name) is RunContext or name == "ctx"), None)
 

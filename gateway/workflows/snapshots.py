@@ -19,7 +19,7 @@ from gateway.workflows.run_state import State
 from gateway.workflows.type_hints import types_in
 
 EXECUTOR_STATE_KEY = "_executor_state"
-"""Key in the state of a checkpoint. Its value has, by executor id, what each executor's `on_checkpoint_save` returned."""
+"""Key in the state of a checkpoint. The value contains the result of each executor's `on_checkpoint_save`, by executor id."""
 
 ENGINE_KEY = "_engine_state"
 """Key, in the state of a checkpoint, of the state of the workflow engine.

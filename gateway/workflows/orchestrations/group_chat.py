@@ -353,7 +353,7 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
         return {**await super().on_checkpoint_save(), "session": self._session.to_dict(), "told": self._told}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the conversation, and the session of the agent that leads it, from the result of `on_checkpoint_save`."""
+        """Restore what `on_checkpoint_save` returned: the conversation, and the session of the agent that leads it."""
         await super().on_checkpoint_restore(state)
         self._session, self._told = AgentSession.from_dict(state["session"]), state["told"]
 

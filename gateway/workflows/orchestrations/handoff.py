@@ -129,7 +129,7 @@ class HandoffAgentExecutor(AgentExecutor):
 
         `is_start` means that the agent answers first. `user_response_target_id` is the agent that gets the user's answer; the default is
         this agent. The conversation ends when `termination_condition` returns true for its messages. If the agent answers without a
-        handoff, it gets the `autonomous_prompt` to continue up to `autonomous_turns` times before the user is asked.
+        handoff, it is prompted to continue with the `autonomous_prompt`, up to `autonomous_turns` times before the user is asked.
         """
         tools = {tool.name: tool for tool in map(HandoffTool, handoffs)}
         own = copy.copy(agent)
@@ -203,7 +203,7 @@ class HandoffAgentExecutor(AgentExecutor):
         return {**await super().on_checkpoint_save(), "heard": list(self._conversation_so_far), "turns": self._turns}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the agent's state, the conversation, and the number of turns without the user from the result of `on_checkpoint_save`."""
+        """Restore what `on_checkpoint_save` returned: the agent's state, the conversation, and the number of turns without the user."""
         await super().on_checkpoint_restore(state)
         self._conversation_so_far, self._turns = list(state["heard"]), state["turns"]
 

@@ -268,7 +268,7 @@ class StandardMagenticManager(MagenticManagerBase):
         return {"facts": self._facts}
 
     def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the facts about the task that the agent last gave from the result of `on_checkpoint_save`."""
+        """Restore the facts that `on_checkpoint_save` returned: the facts about the task that the agent last gave."""
         self._facts = state.get("facts", "")
 
     async def _plan(self, context: MagenticContext, facts_prompt: str, plan_prompt: str) -> Message:
