@@ -1,8 +1,8 @@
-"""`FramedPipe`: splits the output of a child process into lines and writes lines to its input. `upstream.pipe` has its subclass.
+"""`FramedPipe`: splits the output of a child process into lines and writes lines to its input. `upstream.pipe` contains the subclass.
 
-Every buffer is bounded. Of a line over the size limit only the beginning and the end are kept. A line of `LARGE_BYTES` or more needs a
-claim (permission to hold it in memory): until the claim is granted, the child's output is not read. The class uses
-asyncio's protocol callbacks directly, because memory streams and tasks (anyio) would cost ten times as much for each message.
+Every buffer is bounded. The class keeps only the beginning and the end of a line over the size limit. A line of `LARGE_BYTES` or more needs
+a claim (permission to hold it in memory): until the claim is granted, the child's output is not read. The class uses asyncio's protocol
+callbacks directly, because memory streams and tasks (anyio) would cost ten times as much for each message.
 """
 
 from __future__ import annotations
@@ -138,7 +138,10 @@ class FramedPipe(asyncio.SubprocessProtocol):
             self._frame_stderr(b"\n")
 
     def process_exited(self) -> None:
-        """Set the event `ended`. Read the child's last lines for `FINAL_OUTPUT_SECONDS` (or several times as long), then end the output."""
+        """Set the event `ended`. Read the child's last lines for at least `FINAL_OUTPUT_SECONDS`, then end the output.
+
+        If reading was paused, the wait is repeated, up to `FINAL_OUTPUT_WAITS` times.
+        """
         self.ended.set()
         self._was_paused = True
         self._await_final_output(FINAL_OUTPUT_WAITS)

@@ -1,7 +1,8 @@
-"""`Heap`: makes glibc keep the freed memory of a large message for the next one, until no large message was processed for a second.
+"""`Heap`: makes glibc keep the freed memory of large messages for reuse, until a second passes without a large message.
 
 By default glibc returns free memory at the end of the heap after every message of a megabyte, and requests it again for the next message.
-The system then maps each page again, which took two fifths of the CPU time of such a call. `Heap` has no effect with another C library.
+The system then maps each page again, which took two fifths of the CPU time of a call with a large message. `Heap` has no effect with
+another C library.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 class Heap:
-    """Makes the process's C library keep freed memory until no large message was processed for a second. Belongs to one event loop."""
+    """Makes the process's C library keep freed memory until a second passes without a large message. Belongs to one event loop."""
 
     def __init__(self) -> None:
         """Change no settings of the C library yet; the first call of `used` changes them."""
@@ -50,7 +51,7 @@ class Heap:
 
 
 def _keep() -> Callable[[], object]:
-    """Make the C library keep freed memory; return the function that returns this memory to the system."""
+    """Make the C library keep freed memory. Return a function that gives the free memory back to the system."""
     import ctypes  # only when needed, because loading it takes longer than a call
 
     with contextlib.suppress(AttributeError, OSError):

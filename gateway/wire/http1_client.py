@@ -8,7 +8,7 @@ request closes its connection. The connect function is injected (`egress.tcp`).
 
 Decided: asyncio protocols with a parser in C. Because: a request costs 13 times less CPU than with httpx2, and a task group, streams and
 scopes per request would cost more than the request. Instead of: httpx2, or aiohttp (3 times slower). Revisit when: the SDK's HTTP transport
-comes close.
+costs about as little.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MIN_SWEEP_SECONDS = 1.0
 """Shortest time between two sweeps that close idle connections."""
 
 LONG_BYTES = 65_536
-"""If at least this many bytes of a response body are still to arrive, they bypass the parser, which would copy them."""
+"""Minimum number of missing body bytes that the connection stores itself, instead of passing them to the parser, which would copy them."""
 
 DRAIN_SECONDS = 1.0
 """Seconds for which a connection stays open after its event stream is no longer read, so that the response can end and the connection be
@@ -61,7 +61,7 @@ class ConnectionPool:
         max_body_bytes: int,
         claims: Claims | None = None,
     ) -> None:
-        """`server` is named in errors. `connect` opens a connection. `claims` must grant memory before a large response is read."""
+        """`server` names the server in errors. `connect` opens a connection. `claims` must grant memory before a large response is read."""
         self.server = server
         self.claims = claims
         self.max_body_bytes = max_body_bytes
@@ -221,7 +221,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def resume_reading(self) -> None:
-        """Resume reading after a pause. No effect while memory for a large response is awaited."""
+        """Resume reading after a pause. No effect while the connection waits for memory for a large response."""
         if self._transport is not None and self._claim_timer is None:
             self._transport.resume_reading()
 
@@ -402,7 +402,7 @@ class ClientConnection(asyncio.Protocol):
             self._headers[name] = value
 
     def on_headers_complete(self) -> None:
-        """Determine from the response's head how the body is framed. Fail the request if the framing is unsupported or a body too large."""
+        """Determine the framing of the body from the response head. Fail the request if it is unsupported, or if the body is too large."""
         status = self._parser.get_status_code()
         self._is_interim = status < 200
         if status == 101:

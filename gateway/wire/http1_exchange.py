@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
 HIGH_WATER_BYTES = 262_144
-"""Bytes of a request body not yet received by the application, above which the connection stops reading."""
+"""Number of request body bytes that may wait for the application; above this number, the connection stops reading."""
 
 _JOINED_BYTES = 65_536
-"""Largest response body that is copied behind its head and written with it; a larger body is written separately."""
+"""Maximum bytes of a response body that is joined with its head and written in one piece. A larger body is written separately."""
 
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\ncontent-type: application/json\r\n%b%b"
 """Template of the head of a response of the fast path (no MCP SDK). Its arguments: the header lines that every response has, the body's
@@ -35,8 +35,8 @@ STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".enc
 """HTTP status code → status line, with its line break."""
 
 LATE_SECONDS = 1.0
-"""If a timeout fires more than this many seconds late, the peer gets this many seconds more, because this process was blocked and may not
-have read bytes that the peer sent in time.
+"""Seconds by which a timeout may fire late. If it fires later, this process was blocked and may not have read bytes that the peer sent in
+time, so the peer gets this many seconds more.
 """
 
 _DISCONNECT: Message = {"type": "http.disconnect"}
@@ -295,7 +295,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
     """Seconds that a response may stay unread before the connection is closed."""
 
     def __init__(self, state: ServerState) -> None:
-        """`state` is that of uvicorn's server. It has the header fields of every response (such as `date`), which it renews each second."""
+        """`state` is uvicorn's server state. Its header fields of every response (such as `date`) are renewed by uvicorn each second."""
         self.loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport
         self.drained: asyncio.Event | None = None

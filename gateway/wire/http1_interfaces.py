@@ -26,7 +26,7 @@ class Admission:
     """The caller of an HTTP request, as determined from the request's head before its body is complete."""
 
     owner: str | None
-    """Id of the principal for whom the request's bytes are counted; `None` for an unknown caller, for whose address they are counted."""
+    """Id of the principal for whom the request's bytes are counted. `None` for an unknown caller: the bytes are counted for its address."""
     is_local: bool
     """Whether the caller is the local user: one principal for all programs on this machine."""
     waits: bool
@@ -52,7 +52,7 @@ class StartedRequest(Protocol):
     def when_settled(self, then: Callable[[], None]) -> None:
         """Register `then`, which is called once: when the response is ready, or when the method `go_on` must produce it.
 
-        The method `answer` may be called from then on.
+        The caller may call the method `answer` after `then` has been called.
         """
         ...
 
@@ -79,7 +79,7 @@ class Peer(Protocol):
     """Key under which `ConnectionTable` counts the connection: an IP address or IPv6 network; `None` if the address could not be read."""
 
     def waits(self) -> tuple[int, float] | None:
-        """Return for what the connection waits (`UNSENT`, `HALF_SENT` or `IDLE`), and the event loop time at which the wait began.
+        """Return what the connection waits for (`UNSENT`, `HALF_SENT` or `IDLE`), and the event loop time at which the wait began.
 
         Return `None` while the connection serves a request or is closing.
         """
@@ -101,9 +101,10 @@ class ConnectionTable(Protocol):
         ...
 
     def opened(self, peer: Peer, now: float, /) -> bool | None:
-        """Count a new connection. Return `True` to serve it, `None` to refuse it.
+        """Count a new connection. Return `True` if it is to be served, `None` if it is to be refused.
 
-        Return `False` to serve only health checks and administrators on it (`SURPLUS_SCOPE_KEY`). `now` is the event loop time.
+        Return `False` if only health checks and administrators are to be served on the connection (`SURPLUS_SCOPE_KEY`). `now` is the event
+        loop time.
         """
         ...
 
@@ -112,7 +113,7 @@ class ConnectionTable(Protocol):
         ...
 
     def incomplete(self, peer: Peer, admission: Admission | None, size: int, /) -> None:
-        """Record that a connection's incomplete requests now have `size` bytes. Above a limit, this closes connections, maybe this one.
+        """Record that a connection's incomplete requests now have `size` bytes. Above a limit, close connections, maybe this one.
 
         `admission` is the caller of the request that is arriving, or `None` if the caller has not been determined.
         """

@@ -2,8 +2,8 @@
 
 `HeaderCache` recognizes the head of a message by its bytes, so that it need not be parsed again. A head is cached after the parser has
 parsed it; equal bytes would be parsed to an equal result. Most messages of a peer differ only in the values of a few fields. Therefore a
-head also matches if only those values differ: at the position of such a value, any visible characters are accepted, up to the end of the
-line or the spaces before it. The parser would return these characters as the value, too.
+head also matches if only those values differ: at the position of a value that may differ, any visible characters are accepted, up to the
+spaces that end the line, if any. The parser would return the same characters as the value.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class OutgoingHeads:
         self._heads: dict[tuple[tuple[str, str], ...], bytes] = {}
 
     def head(self, fields: tuple[tuple[str, str], ...]) -> bytes | None:
-        """Return the head of a request with these additional `fields`, from a cache; `None` if a value cannot be sent unchanged."""
+        """Return the head of a request with these additional `fields`, and cache the head; `None` if a value cannot be sent unchanged."""
         head = self._heads.get(fields)
         if head is None and all(_VALUE.fullmatch(value) for _, value in fields):
             head = (self._start + "".join(f"\r\n{name}: {value}" for name, value in fields)).encode()

@@ -1,12 +1,12 @@
 """`ServerConnection`: one HTTP/1.1 connection of uvicorn's server. Parses requests, runs the application, writes responses in order.
 
-Requests are parsed by httptools (llhttp, C, MIT) in its strict mode: a request whose framing is ambiguous is rejected. There are limits for
-the time and bytes of a head, the time of a body, bytes of a trailer, pipelined requests and unread responses. A timer runs only while a
-request is incomplete or a response is unread. An offer to upgrade is ignored. `server.http_protocol` sets the class attributes.
+Requests are parsed by httptools (llhttp, C, MIT) in its strict mode: a request whose framing is ambiguous is rejected. The time and bytes
+of a head, the time of a body, the bytes of a trailer, pipelined requests and unread responses are limited. A timer runs only while a
+request is incomplete or a response is unread. A request's offer to upgrade is ignored. `server.http_protocol` sets the class attributes.
 
-Decided: a protocol class in this project. Because: uvicorn's h11 protocol takes longer than the rest of a plain call, and its httptools
-protocol has none of these limits, loses the body of a request that offers h2c and writes each response in two pieces. uvicorn still handles
-sockets, start, signals and shutdown. Revisit when: uvicorn's protocol has these limits.
+Decided: a protocol class of our own. Because: uvicorn's h11 protocol takes longer than the rest of a plain call, and its httptools protocol
+has none of these limits, loses the body of a request that offers h2c and writes each response in two pieces. uvicorn still handles sockets,
+start, signals and shutdown. Revisit when: uvicorn's protocol has these limits.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES, SLICE_BYTES = 65_536, 16_384
-"""Maximum bytes of a request head (or between two parts of a body), and bytes that are parsed before each check of this maximum."""
+"""Maximum bytes of a request head or between two parts of a body; and number of bytes parsed between two checks of this maximum."""
 
 MAX_PIPELINED = 64
 """Maximum requests on one connection that wait for earlier responses; a client that sends more is disconnected."""
 
 LINGER_BYTES, LINGER_SECONDS = 8_388_608, 2.0
-"""Maximum bytes and seconds of an unwanted body that are read and dropped after the response, so that the client can read the response."""
+"""Maximum bytes and seconds for reading and dropping the rest of a request after its response, so that the client can read the response."""
 
 _INVALID = error_response(400, b"Invalid HTTP request received.")
 _TIMED_OUT = error_response(408, b"The request did not arrive in time")
@@ -59,18 +59,18 @@ class ServerConnection(ConnectionWriter[HeadT]):
     )
 
     make_head: Callable[[dict[str, Any]], HeadT]
-    """Returns the parsed head of a request, made from its ASGI scope."""
+    """Function that makes the parsed head of a request from the request's ASGI scope."""
     varies: Callable[[bytes], bool]
-    """Returns whether a header field may differ between requests with the same cached head."""
+    """Function that returns whether a header field, given its name, may differ between requests with the same cached head."""
     start_fast: Callable[[HeadT, bytes], StartedRequest | None] | None = None
-    """Starts a complete request on the fast path (without the MCP SDK); returns `None` to leave the request to the application."""
+    """Function that starts a complete request on the fast path (no MCP SDK), or returns `None` to leave the request to the application."""
     admit: Callable[[HeadT], ASGIApp | Admission] | None = None
-    """Judges a request by its head before its body is read; returns its caller, or an ASGI application that rejects the request."""
+    """Function that judges a request by its head, before the body arrives: returns the caller, or an application that rejects it."""
     connections: ConnectionTable
     head_seconds: float
-    """Timeout in seconds from the opening of the connection, or the first byte of a later request, to the end of a head; then 408."""
+    """Maximum seconds from the connection's opening, or a later request's first byte, to the end of the head; then a 408 is sent."""
     body_seconds: float
-    """Timeout in seconds from the head to the end of the body; then 408 if no response has begun."""
+    """Maximum seconds from the head to the end of the body; then a 408 is sent if no response has begun."""
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: object = None) -> None:
         if not config.loaded:
@@ -109,7 +109,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
     # -- for the event loop ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the connection. If `connections` refuses it, send a 503 and close it."""
+        """Register the connection. If the connection table (`connections`) refuses the connection, send a 503 and close it."""
         self.transport = cast("asyncio.Transport", transport)
         self._state.connections.add(cast("Any", self))
         self._base_scope = base_scope(self.transport, self._root)
@@ -191,7 +191,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self.transport.resume_reading()
 
     def answered(self, exchange: Exchange[HeadT]) -> None:
-        """After a complete response: start the next pipelined request, wait for a request, or close the connection."""
+        """Continue after a complete response: start the next pipelined request, wait for a request, or close the connection."""
         self._state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -302,7 +302,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self._feed(without_upgrade(method, self._url, version, self._headers))
 
     def _take_request(self) -> None:
-        """Make a request from the parsed head, as the current request or in the queue. Raises `ValueError` for an ambiguous head."""
+        """Create a request from the parsed head. Make it the current request, or queue it. Raises `ValueError` for an ambiguous head."""
         parser, headers = self._parser, self._headers
         version = parser.get_http_version()
         if self._url != self._target_url:  # most requests of a connection have the same target
@@ -400,7 +400,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
     # -- incomplete requests, connections above the limit ----------------------------------------------------------
 
     def _count_incomplete(self) -> None:
-        """Report to `connections` how many bytes incomplete and pipelined requests have, after `admit` judged the current request."""
+        """Let `admit` judge an incomplete current request. Then report the bytes of incomplete and pipelined requests to `connections`."""
         exchange = self._arriving
         if exchange is not None and exchange is self._current and not exchange.is_started and exchange.admission is None:
             self._begin(exchange)
@@ -457,7 +457,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
     # -- deadlines -------------------------------------------------------------------------------------------------
 
     def _watch_arrival(self) -> None:
-        """Start or stop the timeout of an incomplete request. It does not run while requests are pipelined, because reading is paused."""
+        """Start or stop the timeout of an incomplete request. Pipelined requests stop the timeout, because reading is paused."""
         if self._is_lingering:
             return
         if self._pipelined or (not self._in_head and self._arriving is None):

@@ -23,7 +23,7 @@ _OTHER = bytes(code for code in range(256) if code not in b'":{[,')
 def has_too_many_parts(data: bytes) -> bool:
     """Return whether JSON text has more than `MAX_PARTS` members, objects and lists, or more than `MAX_VALUES` members and elements.
 
-    A text of at most `MAX_PARTS` bytes costs one comparison.
+    A text of at most `MAX_PARTS` bytes needs only a comparison of its length.
     """
     if len(data) <= MAX_PARTS or (structure_of(data) <= MAX_PARTS and data.count(b",") < MAX_VALUES):
         return False
@@ -33,7 +33,7 @@ def has_too_many_parts(data: bytes) -> bool:
 
 
 def structure_of(data: bytes) -> int:
-    """Return an upper bound of the members, objects and lists in JSON text: it counts `:`, `{` and `[`, also inside strings."""
+    """Return an upper bound for the number of members, objects and lists in JSON text: it counts `:`, `{` and `[`, also inside strings."""
     return data.count(b":") + data.count(b"{") + data.count(b"[")
 
 
@@ -74,7 +74,7 @@ class PartCounter:
 
 
 def is_utf8_text(data: bytes) -> bool:
-    """Return whether `data` is UTF-8 without a byte order mark and without NUL, which every UTF-16 message contains."""
+    """Return whether `data` is UTF-8 without a byte order mark and without NUL bytes, which occur in every UTF-16 message."""
     if data.startswith(codecs.BOM_UTF8) or b"\0" in data:
         return False
     try:

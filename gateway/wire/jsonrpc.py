@@ -22,7 +22,7 @@ from gateway.wire.rpc_envelope import REQUEST_START, VERSION, VERSION_KEY
 _ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{1,200}")'
 _HEAD_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*,(?!\s*"method")')
 _TAIL_ID = re.compile(_ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
-"""`_HEAD_ID` and `_TAIL_ID` match the id of a response at its start or end, which is where JSON-RPC libraries write it."""
+"""`_HEAD_ID` matches an id at the start of a response, `_TAIL_ID` an id at the end. JSON-RPC libraries write the id in these places."""
 
 _FIRST_ID = re.compile(rb'\{"jsonrpc":"2\.0","id":("[^"\\]*"|-?\d+)[,}]')
 _METHOD = re.compile(rb'"method":"([^"\\]*)"')
@@ -34,8 +34,8 @@ _N, _I = b"NI"
 def decode_object(data: bytes, *, is_counted: bool = False) -> JsonObject | None:
     """Parse JSON text that contains an object, and return the object.
 
-    Return `None` if the text is malformed, contains another value, or exceeds `MAX_PARTS` or `MAX_VALUES`. If `is_counted` is true, these
-    limits were already checked by the caller and are not checked again.
+    Return `None` if the text is malformed, contains another value, or exceeds the limits on its structure (`MAX_PARTS`, `MAX_VALUES`). If
+    `is_counted` is true, the caller has already checked these limits.
     """
     if len(data) > MAX_PARTS and not is_counted and has_too_many_parts(data):
         return None
@@ -47,9 +47,10 @@ def decode_object(data: bytes, *, is_counted: bool = False) -> JsonObject | None
 
 
 def decode_message(parts: list[bytes]) -> Decoded:
-    """Decode a response whose JSON arrived in consecutive `parts`, which the caller must not use afterwards.
+    """Decode a response whose JSON arrived in consecutive `parts`. The caller must not use `parts` afterwards.
 
-    Return the message, its JSON in consecutive parts, and the long text in its result: a string of at least 64 KiB as JSON, or `None`.
+    Return the message, its JSON in consecutive parts, and the long text in its result: a string that is at least 64 KiB long as JSON. The
+    third value is `None` if the result has no long text.
 
     Raises:
         ValueError: The message is not JSON.
@@ -78,7 +79,7 @@ def outcome_of(message: JsonValue, number: int | str) -> JsonObject | RpcError |
 
 
 def id_of(message: bytes) -> int | str | None:
-    """Return the id of a malformed or truncated response, searched at its start and end; `None` if no id is found there."""
+    """Search the start and the end of a malformed or truncated response for its id. Return the id, or `None` if none is found."""
     found = _HEAD_ID.match(message) or _TAIL_ID.search(message)
     if found is None:
         return None
@@ -89,7 +90,7 @@ def id_of(message: bytes) -> int | str | None:
 
 
 def first_id(head: bytes) -> int | str | None:
-    """Return the id of a message that begins with `{"jsonrpc":"2.0","id":` (no spaces), without parsing the rest; `None` for any other."""
+    """Return the id of a message that begins with `{"jsonrpc":"2.0","id":` (no spaces), without parsing the rest; else `None`."""
     found = _FIRST_ID.match(head)
     return None if found is None else json.loads(found[1])
 
@@ -180,7 +181,7 @@ class RequestWriter:
     """Encodes the JSON-RPC requests of one connection. It encodes each method name once, and does not copy the parameters."""
 
     def __init__(self, repeated: str) -> None:
-        """`repeated` is the name of a parameter, such as `_meta`. If its value is the object of the last request, its JSON is reused."""
+        """`repeated` is the name of a parameter, such as `_meta`. Its JSON is reused while requests pass the same object as its value."""
         self._repeated = to_json(repeated)
         self._methods: dict[str, bytes] = {}
         """JSON of each method name."""

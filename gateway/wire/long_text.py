@@ -1,9 +1,9 @@
 """Long texts in the results of servers: a long string is kept as the JSON in which it arrived, and is sent to the client unchanged.
 
-Encoding such a string again would cost more than the rest of the call. The parser checks the string separately from the rest of the
-message. In the rest, a random marker replaces the string, and must be found as a value of the result. So the JSON that is sent to the
-client is the JSON of the string that the gateway has checked. Many servers repeat the text of a content block in the structured content: it
-is decoded once if both strings have the same JSON.
+Encoding a long string again would cost more than the rest of the call. Therefore the string is cut out of the message, and both are parsed
+separately. A random marker replaces the string in the message. After parsing, the marker must be a value in the result; this ensures that
+the client gets the JSON of exactly the string that the gateway has checked. Many servers repeat the text of a content block in the
+structured content: the text is decoded once if both strings have the same JSON.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WINDOW_BYTES = 64
 """Bytes examined before a possible end of a slice of a JSON string, to find out whether the end is inside an escape."""
 
 MAX_STEPS = 4096
-"""Maximum bytes of a JSON string that are searched, backwards, for a position at which a slice of the string can end."""
+"""Maximum number of bytes that are searched backwards for a position at which a slice of a JSON string can end."""
 
 _ENDS_IN_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u(?![dD][89abAB])[0-9a-fA-F]{4}\Z")
 """Matches bytes that end in a complete `u` escape that is not the first half of a surrogate pair."""
@@ -91,7 +91,7 @@ def decode_parts(parts: list[bytes]) -> Decoded:
 
 
 def decode_lean(parts: list[bytes]) -> JsonValue:
-    """Decode a message with less memory than `decode_parts`, which also returns the JSON. Empties the list `parts`.
+    """Decode a message without keeping its JSON, which takes less memory than `decode_parts`. Empties the list `parts`.
 
     Raises:
         ValueError: The message is not JSON.
@@ -108,10 +108,10 @@ def decode_lean(parts: list[bytes]) -> JsonValue:
 
 
 def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
-    """Decode a message and its long text separately. Return the message, with a marker in place of the text, and three further values.
+    """Decode a message and its long text separately. Return `None` if the message has no long text.
 
-    They are the object in the message that contains the marker, the key of the marker in this object, and the text in UTF-8. Return `None`
-    if the message has no long text.
+    Otherwise return the message with a marker in place of the text, the object in the message that contains the marker, the key of the
+    marker in this object, and the text in UTF-8.
     """
     place = _place([data], len(data)) if len(data) >= LONG_BYTES else None
     if place is None:
@@ -128,8 +128,8 @@ def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
 def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | None:
     """Decode the JSON message in `parts` without its long text, a string between the byte offsets `start` and `stop`.
 
-    The string may occur a second time (in `content` and in `structuredContent`). In any other case return `None`; the caller then decodes
-    the message as a whole.
+    The string may occur twice (in `content` and in `structuredContent`). Return `None` if it is not a value in these places, or if the two
+    strings differ; the caller then decodes the message as a whole.
     """
     gap = _gap(parts, start, stop)
     between = [] if gap is None else [_cut(parts, *gap)]
@@ -149,7 +149,7 @@ def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | No
 
 
 def _text(encoded: bytes) -> str:
-    """Decode a JSON string. A long string is decoded in slices, because other threads run only between two slices.
+    """Decode a JSON string. A long string is decoded in slices, so that other threads can run between two slices.
 
     Raises:
         ValueError: `encoded` is not a JSON string.
@@ -176,7 +176,7 @@ def _slices(encoded: bytes | memoryview) -> Iterator[str]:
 
 
 def _boundary(encoded: bytes | memoryview, start: int, near: int) -> int:
-    """Return the last position up to `near` at which a slice of a JSON string may end: not in a character, escape or surrogate pair.
+    """Return the last position up to `near` at which a slice of a JSON string may end: not inside a character, escape or surrogate pair.
 
     The slice begins at `start`.
 
@@ -196,8 +196,8 @@ def _boundary(encoded: bytes | memoryview, start: int, near: int) -> int:
 def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
     """Return the positions at which a long text of a message probably starts and ends (quotes included); `None` if it has no long text.
 
-    The start is the first quote in the first `ENDS_BYTES` whose string does not end within `ENDS_BYTES`. The end is the first quote in the
-    last bytes of the message. Between them may be one string or several; the caller checks this.
+    The start is the first quote in the first `ENDS_BYTES` whose string does not end within `ENDS_BYTES`. The end is the first quote in
+    about the last `ENDS_BYTES`. The text between these positions may be one string or several; the caller checks this.
     """
     head = _unescaped(_cut(parts, 0, 2 * ENDS_BYTES))
     start = head.find(b'"', 0, ENDS_BYTES)
@@ -242,10 +242,10 @@ def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
 
 
 def _gap(parts: Sequence[bytes], start: int, stop: int) -> tuple[int, int] | None:
-    """Return the position at which the first of two long texts of equal length ends, and the one at which the second begins.
+    """Return the end of the first of two long texts with equal length, and the start of the second; `None` if there are not two texts.
 
-    Return `None` if there are not two texts. A server may repeat the text of a content block in the structured content. `start` and `stop`
-    enclose both texts.
+    A server may repeat the text of a content block in the structured content. `start` is the start of the first text, `stop` the end of the
+    second.
     """
     middle = (start + stop) // 2
     near = _cut(parts, middle - ENDS_BYTES, middle + ENDS_BYTES)
@@ -287,7 +287,7 @@ def _with_mark(node: JsonMapping, text: str) -> JsonMapping:
 
 
 def _joined(around: Sequence[_Part], between: _Part) -> list[_Part]:
-    """Return a list of the items of `around`, with `between` inserted between every two of them."""
+    """Return the items of `around` as a list, with `between` inserted between adjacent items."""
     found = [around[0]]
     for part in around[1:]:
         found += (between, part)

@@ -12,7 +12,7 @@ MAX_MESSAGE_BYTES = 67_108_864
 """Maximum size of one message from a server (64 MiB); a larger line, event or body fails its request."""
 
 LARGE_BYTES = 1_048_576
-"""Bytes from which a message needs a claim (permission to hold it in memory), and is parsed in a worker thread."""
+"""Minimum bytes of a large message, which needs a claim (permission to hold it in memory) and is parsed in a worker thread."""
 
 CLAIM_WAIT_SECONDS = 50.0
 """Seconds that a large message waits for its claim (permission to hold it in memory). This is shorter than the usual deadline of a call, so
@@ -37,7 +37,7 @@ class Claims(Protocol):
     """Grants claims (permissions to hold a large message in memory) within a limit on the total size of all large messages."""
 
     def claim(self, caller: str, size: int, granted: Callable[[], None], /) -> Claim:
-        """Claim `size` bytes of memory for a caller. If the claim is not granted at once, `granted` is called once, when it is granted."""
+        """Claim `size` bytes of memory for a caller. If the claim has to wait, `granted` is called once, when the claim is granted."""
         ...
 
 

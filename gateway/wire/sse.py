@@ -22,7 +22,7 @@ MAX_ID_BYTES = 1024
 """Maximum bytes of an event id that is stored; a longer id cannot be sent back in `Last-Event-ID`."""
 
 END_LINES = 8
-"""Number of `data` lines kept of the beginning, and of the end, of an event that is too large."""
+"""Number of `data` lines that are kept at the beginning, and at the end, of an event that is too large."""
 
 HIGH_WATER_BYTES = 1_048_576
 """Bytes of queued messages above which the connection stops reading."""

@@ -27,14 +27,14 @@ from gateway.workflows.events import CROSSING_TYPES, WorkflowEvent
 from gateway.workflows.type_hints import is_instance_of
 
 REQUEST_INFO_FUNCTION_NAME = "request_info"
-"""Function name of the function call in which a workflow that runs as an agent sends its caller a request for a response."""
+"""Name of the function that a workflow, if it runs as an agent, calls in its response to request a response from its caller."""
 
 
 class _Imported(TypeBook):
     """The classes whose objects may be decoded from the JSON of `RequestInfoFunctionArgs`.
 
-    They are those that `TypeBook` allows, and all dataclasses, pydantic models and enums in imported modules. Creating objects of these
-    classes is safe, because it runs no code except the validation of a pydantic model.
+    These are the classes that `TypeBook` allows, and all dataclasses, pydantic models and enums in imported modules. Creating objects of
+    these classes is safe, because it runs no code except the validation of a pydantic model.
     """
 
     def find(self, name: str) -> type | None:
@@ -53,7 +53,7 @@ class _Imported(TypeBook):
 
 @dataclass
 class RequestInfoFunctionArgs:
-    """Arguments of the function call `request_info`, in which a workflow that runs as an agent sends its caller a request."""
+    """Arguments of the function call `request_info`, with which a workflow that runs as an agent sends a request to its caller."""
 
     request_id: str
     request_event: WorkflowEvent[Any]
@@ -132,10 +132,10 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
 
 
 def _position_of(result: Content, author: str | None, messages: Sequence[Message]) -> int:
-    """Return the index in `messages` at which to insert a tool result: after its tool call and results that already follow this call.
+    """Return the index in `messages` at which to insert a tool result: after its tool call and the results that already follow the call.
 
-    If several messages contain a call with the result's id, the last one by `author` is chosen, or the last one if none is by `author`. If
-    no message contains the call, the index is the end of the list.
+    If several messages contain a call with the result's id, the last of them by `author` is chosen, or the last of all if none is by
+    `author`. If no message contains the call, the index is the end of the list.
     """
     calls = [i for i, m in enumerate(messages) if any(c.type == "function_call" and c.call_id == result.call_id for c in m.contents)]
     if not calls:
@@ -148,7 +148,7 @@ def _position_of(result: Content, author: str | None, messages: Sequence[Message
 
 
 def whole_response(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-    """Combine the updates (parts) of an agent's response to the whole response for a caller without streaming: one message per update.
+    """Combine the updates (parts) of an agent's response into the whole response, for a caller without streaming: one message per update.
 
     The usage is the sum over all updates, and `created_at` is the latest date.
     """
@@ -178,7 +178,7 @@ def whole_response(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
 def _to_content(event: WorkflowEvent[Any]) -> Content:
     """Return a workflow's request as a content of an agent's response: as a call of the function `request_info`.
 
-    A request that already is a content which a person must answer, such as an approval request, is returned unchanged.
+    If the request's data is already a content for a person to answer, such as an approval request, this content is returned.
     """
     if isinstance(event.data, Content) and is_request(event.data):
         return event.data

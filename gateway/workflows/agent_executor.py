@@ -71,7 +71,7 @@ class AgentExecutor(Executor):
         """Create an executor for `agent`. The default `id` is the agent's name, or the agent's id if it has no name.
 
         `context_mode` selects the messages that this agent gets from an agent before it in the graph: the whole conversation (`full`, the
-        default), only the answer (`last_agent`), or the result of `context_filter` for the conversation (`custom`).
+        default), only the answer (`last_agent`), or the messages that `context_filter` returns for the conversation (`custom`).
 
         Raises:
             ValueError: The agent has neither name nor id, `context_mode` is unknown, or it is `custom` without a `context_filter`.
@@ -186,17 +186,17 @@ class AgentExecutor(Executor):
     async def publish_answer(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
         """Yield the agent's answer as an output of the workflow, and send it along the edges.
 
-        `is_shown` means that the parts of the answer were already yielded while the agent ran; then the answer is only sent. Subclasses
-        override this method to handle the answer differently.
+        `is_shown` means that the parts of the answer were already yielded while the agent ran; the answer is then sent but not yielded.
+        Subclasses override this method to handle the answer differently.
         """
         if not is_shown:
             await ctx.yield_output(self._with_calls(answer.agent_response))
         await ctx.send_message(answer)
 
     def _with_calls(self, response: AgentResponse) -> AgentResponse:
-        """Return the response, with the earlier tool calls added in front whose results the response contains.
+        """Return the response, preceded by the earlier tool calls whose results it contains.
 
-        The response itself has results without calls if the agent made the calls, asked a person for approval, and then continued.
+        A response contains results without their calls if the agent made the calls, asked a person for approval, and then continued.
         """
         results = {content.call_id for message in response.messages for content in message.contents if content.type == "function_result"}
         calls: list[Message] = []
@@ -250,7 +250,7 @@ class AgentExecutor(Executor):
     def _run_kwargs(self, ctx: AgentContextOf) -> dict[str, Any]:
         """Return the keyword arguments for this agent's `run`.
 
-        They are the arguments that the workflow's caller gave for all agents or under this executor's id, and the current call context.
+        They contain the arguments that the workflow's caller gave for all agents or for this executor's id, and the current call context.
         """
         given = cast("Mapping[str, Mapping[str, Any]]", ctx.get_state(RUN_KWARGS_KEY, {}))
         kwargs: dict[str, Any] = {}
@@ -268,7 +268,7 @@ class AgentExecutor(Executor):
 
 @runtime_checkable
 class ServesCall(Protocol):
-    """An agent that can act on behalf of the tool call which runs the workflow: with the client, rights and deadline of that call."""
+    """An agent that can act on behalf of the tool call that runs the workflow: with the client, rights and deadline of that call."""
 
     def serve(self, call: CallContext) -> None:
         """Set the tool call on whose behalf the agent's next runs are made. The workflow runs as part of this call."""
@@ -335,7 +335,7 @@ def _request_id(content: Content) -> str:
 def with_id(content: Content, key: str) -> Content:
     """Return a copy of `content`, a request for a person's answer or the response to it, with the id `key`.
 
-    If `content` already has this id, it is returned itself. In an approval request, the id of the tool call to approve does not change.
+    If `content` already has this id, return it without a copy. In an approval request, the id of the tool call to approve does not change.
     """
     if _request_id(content) == key:
         return content

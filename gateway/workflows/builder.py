@@ -1,6 +1,6 @@
 """`WorkflowBuilder`: collects executors and edges, and builds a validated `Workflow`. Names are those of Microsoft's agent-framework.
 
-User code, the orchestrations and `file_graph`, which builds the graphs of workflow files, use it.
+User code, the builders in `orchestrations`, and `file_graph` (for workflow files) use it.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ class WorkflowBuilder:
         return self
 
     def add_fan_in_edges(self, sources: Sequence[Node], target: Node) -> Self:
-        """Add edges that collect messages until every source has sent at least one.
+        """Add edges that collect messages until every source has sent at least one message.
 
-        They then carry the collected messages to `target` as one list, in the order of `sources`.
+        The edges then carry the collected messages to `target` as one list, in the order of `sources`.
         """
         self._groups.append(FanInEdgeGroup([self._note(source) for source in sources], self._note(target)))
         return self

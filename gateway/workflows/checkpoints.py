@@ -2,8 +2,8 @@
 
 A workflow run is a sequence of supersteps, in each of which all waiting messages are handled. A checkpoint contains everything that the run
 carries from one superstep to the next: messages, shared state, the state of each executor, and open requests. It is stored as JSON with a
-version number (`encoding`). A workflow restores only checkpoints whose graph signature, a digest of executors and edges, equals that of its
-graph. Public names are those of Microsoft's agent-framework.
+version number (`encoding`). A workflow restores only checkpoints whose graph signature, a digest of executors and edges, equals the
+signature of the workflow's graph. Public names are those of Microsoft's agent-framework.
 """
 
 from __future__ import annotations

@@ -101,9 +101,9 @@ STEP_MODELS: dict[str, type[Step]] = {
 
 
 def step_kind(value: Any) -> str | None:
-    """Return the kind of an executor of a workflow file: the key such as `agent` or `tool` that determines it.
+    """Return the kind of an executor of a workflow file: the key that determines it, such as `agent` or `tool`.
 
-    `value` is parsed YAML or a model. The result is `None` if the YAML has none of these keys (`KINDS`).
+    `value` is parsed YAML or a model. The result is `None` if the YAML contains none of the keys in `KINDS`.
     """
     if isinstance(value, Closed):
         return next(kind for kind, model in STEP_MODELS.items() if isinstance(value, model))
@@ -237,10 +237,10 @@ class WorkflowFile(Closed):
         return {reference for reference in named if reference is not None and ":" in reference}
 
     def run_entry(self, path: Path) -> RunEntry | None:
-        """Return a description of the Python objects that this file names, which a person must accept before they are imported.
+        """Return a description of the Python objects that this file names, for the person who must accept them before they are imported.
 
-        They are accepted first because importing them runs code. `path` is the file's path. The result is `None` if the file names no
-        Python object.
+        A person must accept them because an import runs code. `path` is the file's path. The result is `None` if the file names no Python
+        object.
         """
         names = self.python_references
         return file_entry(f"workflow/{self.name}", path, self.model_dump(mode="json", exclude_defaults=True), names) if names else None

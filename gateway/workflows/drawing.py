@@ -46,8 +46,9 @@ async def draw(
 ) -> str:
     """Return the graph of the workflow file at `path` as Mermaid, DOT or SVG text.
 
-    Python modules that the file names are imported first from `base_dir`. `rules` decide which Python functions may run to build the graph.
-    `refusal` returns a reason if a person has not accepted the file's Python objects, which are then not imported; it may block.
+    The folder `base_dir` is searched first for Python modules that the file names. `rules` decide which Python functions may run to build
+    the graph. `refusal`, which may block, returns a reason if a person has not accepted the file's Python objects; they are then not
+    imported.
 
     Raises:
         WorkflowInvalid: The file or a module that it names is invalid, or the file must be accepted first; one problem per line.

@@ -88,11 +88,9 @@ class Default:
 
 @dataclass(eq=False)
 class EdgeGroup:
-    """Edges of a workflow graph that decide together which executors receive a message.
+    """Edges of a workflow graph that decide together which executors receive a message. They have the order of the given targets.
 
-    Base class of groups with one edge, with edges to several executors (fan-out, switch), and from several executors (fan-in).
-
-    The edges have the order in which the targets were given.
+    Base class of groups with one edge, with edges to several executors (fan-out, switch), and with edges from several executors (fan-in).
     """
 
     edges: list[Edge]
@@ -131,7 +129,7 @@ class EdgeGroup:
     def describe(self) -> dict[str, Any]:
         """Return the data of this edge group that goes into the graph's signature.
 
-        Checkpoints contain the signature, a digest of the graph, so that a changed graph does not restore them.
+        The signature is a digest of the graph. Checkpoints contain it, so that a graph does not restore checkpoints of another graph.
         """
         return {"type": self.type, "edges": [[edge.source_id, edge.target_id, edge.label, edge.max_traversals] for edge in self.edges]}
 
@@ -149,7 +147,9 @@ class FanOutEdgeGroup(EdgeGroup):
     """Edges from one executor to several. A message goes to all targets, or to the targets that `selection_func` returns for it."""
 
     def __init__(self, source_id: str, target_ids: Sequence[str], selection_func: Selection | None = None) -> None:
-        """Create edges from `source_id` to each target, in this order. `selection_func` selects targets per message; by default all.
+        """Create edges from `source_id` to each target, in this order. By default, a message goes to all targets.
+
+        With `selection_func`, a message goes only to the targets that this function returns.
 
         Raises:
             ValueError: `target_ids` has fewer than two ids.
@@ -182,7 +182,7 @@ class FanOutEdgeGroup(EdgeGroup):
     def describe(self) -> dict[str, Any]:
         """Return the data of this fan-out that goes into the graph's signature, including the name of the selection function.
 
-        Checkpoints contain the signature, a digest of the graph, so that a changed graph does not restore them.
+        The signature is a digest of the graph. Checkpoints contain it, so that a graph does not restore checkpoints of another graph.
         """
         return {**EdgeGroup.describe(self), "selection": self._selection_name}
 
@@ -273,7 +273,7 @@ class SwitchCaseEdgeGroup(FanOutEdgeGroup):
     def describe(self) -> dict[str, Any]:
         """Return the data of this switch that goes into the graph's signature, including the names of the conditions.
 
-        Checkpoints contain the signature, a digest of the graph, so that a changed graph does not restore them.
+        The signature is a digest of the graph. Checkpoints contain it, so that a graph does not restore checkpoints of another graph.
         """
         names = [None if isinstance(case, SwitchCaseEdgeGroupDefault) else getattr(case.condition, "__name__", "") for case in self.cases]
         return {**EdgeGroup.describe(self), "cases": names}

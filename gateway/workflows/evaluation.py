@@ -33,8 +33,8 @@ async def evaluate_workflow(
     """Evaluate a workflow and return one result per evaluator.
 
     The workflow runs `num_repetitions` times for each query; without `queries`, the existing `workflow_result` is evaluated. Each result
-    covers the last output of every run, for which the evaluator also gets the query and its `expected_output`. The `sub_results` cover the
-    answers of the workflow's agents, by executor id.
+    covers the last output of every run; the evaluator also gets the run's query and `expected_output`. The `sub_results` cover the answers
+    of the workflow's agents, by executor id.
 
     Raises:
         ValueError: `queries` and `expected_output` have different lengths, both `queries` and `workflow_result` are missing,

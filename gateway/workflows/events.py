@@ -68,7 +68,7 @@ RESERVED_TYPES = frozenset({"started", "status", "failed", "output", "intermedia
 """Types of workflow events that only the engine may emit. Code of executors calls `yield_output` and `request_info` instead."""
 
 CROSSING_TYPES = frozenset({"output", "intermediate", "request_info"})
-"""Types of workflow events that become part of the response if the workflow runs as an agent. Other events are not visible then."""
+"""Types of workflow events that become part of the response if the workflow runs as an agent. The response omits all other events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class WorkflowEvent(Generic[DataT]):
 
     @classmethod
     def executor_invoked(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
-        """Create the event that reports the message `data` which an executor begins to handle."""
+        """Create the event that reports that an executor begins to handle the message `data`."""
         return WorkflowEvent("executor_invoked", data, executor_id, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
@@ -180,7 +180,7 @@ class WorkflowEvent(Generic[DataT]):
 
     @classmethod
     def executor_failed(cls, executor_id: str, details: WorkflowErrorDetails) -> WorkflowEvent[WorkflowErrorDetails]:
-        """Create the event that reports an exception which an executor raised."""
+        """Create the event that reports that an executor raised an exception."""
         return WorkflowEvent("executor_failed", details, executor_id, details=details, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod

@@ -209,8 +209,9 @@ def handler(*, input: Any = None, output: Any = None, workflow_output: Any = Non
 def handler(function: HandlerFunction | None = None, /, *, input: Any = None, output: Any = None, workflow_output: Any = None) -> Any:
     """Mark an async method `(self, message, ctx)` of an executor as a handler of messages.
 
-    The annotation of `message` is the accepted type; that of `ctx`, `WorkflowContext[U, V]`, gives the types of sent messages and yielded
-    outputs. `input`, `output` and `workflow_output` replace the annotations. A type given as text is looked up in the scope of the method.
+    The annotation of `message` is the accepted type. The annotation `WorkflowContext[U, V]` of `ctx` gives the type `U` of sent messages
+    and the type `V` of yielded outputs. `input`, `output` and `workflow_output` replace the annotations. A type given as text is looked up
+    in the scope of the method.
 
     Raises:
         ValueError: The method has another signature, or the type of the message is missing.
@@ -240,8 +241,8 @@ def response_handler(
 ) -> Any:
     """Mark an async method `(self, original_request, response, ctx)` of an executor as a handler of responses to its `request_info` calls.
 
-    A response goes to the first method whose request type and response type fit. The types are those of the annotations, unless `request`
-    and `response` are given; `output` and `workflow_output` are types of sent messages and yielded outputs.
+    A response goes to the first method whose request type and response type fit. The types come from the annotations, unless `request` and
+    `response` are given. `output` and `workflow_output` are the types of sent messages and yielded outputs.
 
     Raises:
         ValueError: The method has another signature, or a type is missing.

@@ -15,10 +15,10 @@ _EXECUTOR = "__workflow_executor__"
 
 
 def failing(raised: BaseException, executor_id: str) -> Exception:
-    """Store the id of the executor in an exception that the executor's code raised, and return the exception to raise.
+    """Store the executor's id in an exception that the executor's code raised. Return the exception to raise.
 
-    The result is the same object for an `Exception`, because callers of `run` may catch its class. `SystemExit` and similar exceptions
-    become a `WorkflowFailed`. An id that an inner executor stored is not replaced.
+    For an `Exception`, this is the same object, because callers of `run` may catch its class. `SystemExit` and similar exceptions become a
+    `WorkflowFailed`. An id that an inner executor stored is not replaced.
     """
     error = without_exit(raised, lambda text: WorkflowFailed(text, executor=executor_id))
     if failed_executor(error) is None:
@@ -35,7 +35,7 @@ def failed_executor(error: BaseException) -> str | None:
 
 
 def first_failure(group: ExceptionGroup[Exception]) -> Exception:
-    """Return the exception of a task group that was raised first, also from nested groups.
+    """Return the exception that was raised first in a task group or its nested groups.
 
     The other exceptions come from concurrent tasks that failed while the task group cancelled them because of the first.
     """

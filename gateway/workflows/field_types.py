@@ -17,7 +17,7 @@ from gateway.json_types import JsonObject
 def _matching(pattern: str, words: str) -> tuple[AfterValidator, Any]:
     """Return the pydantic annotations of a string type whose values must match `pattern`: a validator, and the pattern for JSON Schemas.
 
-    The validator's error says that the value is not `words`, a description of allowed values.
+    `words` describes the allowed values; the validator's error says that the value is not `words`.
     """
     compiled = re.compile(pattern)
 
@@ -89,7 +89,7 @@ Names = Annotated[
 
 
 def as_selection(names: str | tuple[str, ...] | None) -> Any:
-    """Convert a selection of executors from a workflow file to the argument of a workflow builder: a list of ids, `all` or `all_other`."""
+    """Convert a selection of executors in a workflow file to an argument for a workflow builder: a list of ids, `all` or `all_other`."""
     return list(names) if isinstance(names, tuple) else names
 
 

@@ -87,7 +87,7 @@ def _add_edge(builder: WorkflowBuilder, edge: EdgeEntry, nodes: Mapping[str, Exe
 
 
 def _condition_of(wanted: JsonMapping, target: str) -> Callable[[Any], bool]:
-    """Return the condition function of an edge to `target` for the value of its key `when` in the workflow file.
+    """Return the condition function of an edge to `target`, made from the edge's key `when` in the workflow file.
 
     A message fulfils the condition if each field in `wanted` has the given value and type (`true` is not 1). The function raises
     `ToolFailed` for a message that is not an object.
@@ -104,7 +104,7 @@ def _condition_of(wanted: JsonMapping, target: str) -> Callable[[Any], bool]:
 
 
 def _selection_of(edge: EdgeEntry) -> Callable[[Any, list[str]], list[str]]:
-    """Return the selection function of a fan-out for the key `select` of an edge in the workflow file.
+    """Return the selection function of a fan-out, made from the key `select` of an edge in the workflow file.
 
     `select` names a field of the message, which contains the id, or a list of ids, of the executors that run next. The function raises
     `ToolFailed` for an id that is not a target of the edge.
@@ -150,9 +150,9 @@ def admit_graph(code: Code, file: WorkflowFile, rules: FunctionRules | None) -> 
 async def made_by(code: Code, reference: str, call: CallContext | None = None) -> Runnable:
     """Return a workflow for one run from the Python object that a workflow file names.
 
-    `code` is a graph (returned itself), a `@workflow` function (of which a copy is returned), or a function that returns one of these.
-    `reference` is its name in the file. With `call`, the tool call that runs the workflow, the use of `code` is first subject to the checks
-    of the gate (policy, approval, time limit).
+    `code` is a graph (the result is this graph), a `@workflow` function (the result is a copy), or a function that returns one of these.
+    `reference` is the name of `code` in the file. `call` is the tool call that runs the workflow. If it is given, `code` must first pass
+    the gate (policy, approval, time limit).
 
     Raises:
         WorkflowInvalid: The function failed or returned another type of object, or a `@workflow` function takes no message.
@@ -184,7 +184,7 @@ def _fresh(code: FunctionalWorkflow, reference: str) -> Runnable:
 
 
 async def import_graph(file: WorkflowFile, base_dir: Path, rules: FunctionRules | None) -> Code:
-    """Import the Python object that the key `python` of a workflow file names, first from the folder `base_dir`.
+    """Import the Python object that the key `python` of a workflow file names. The folder `base_dir` is searched first.
 
     Raises:
         WorkflowInvalid: `rules` deny the name, or the object cannot be imported, or is neither a workflow nor a function.

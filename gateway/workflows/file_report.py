@@ -27,7 +27,7 @@ _PASSED_OVER = frozenset({"node_modules", "__pycache__"})
 
 @dataclass(frozen=True, slots=True)
 class WorkflowReport:
-    """Result of checking one workflow file, or an error for a path that has no workflow files (then `name` is empty).
+    """Result of checking one workflow file, or an error for a path without workflow files (`name` is then empty).
 
     With `is_strict`, a file with a warning is rejected.
     """
@@ -103,7 +103,7 @@ def _beside_others(path: str, file: WorkflowFile, workflows: dict[str, WorkflowF
 
 
 def _unknown(kind: str, names: Iterable[str], known: Collection[str], *, place: str = "") -> Iterator[Diagnostic]:
-    """Yield a warning for each workflow or agent (`kind`) in `names` that is not in `known`. `place` is where it was looked up."""
+    """Yield a warning for each workflow or agent (`kind`) in `names` that is not in `known`. `place` is a text for the warning."""
     for name in dict.fromkeys(names):
         if name not in known:
             hint = did_you_mean(name, known) or "It must be in a folder of `expose.agents`."

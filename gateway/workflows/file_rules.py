@@ -1,6 +1,6 @@
 """Checks of the content of a parsed workflow file: names exist, templates can be resolved, loops end. Used by `loader`.
 
-Pure functions of a `WorkflowFile`. They report every problem with the path of its key, such as `edges[2].to`.
+The functions depend only on the `WorkflowFile`. They report every problem with the path of its key, such as `edges[2].to`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GRAPH_KEYS = ("executors", "start", "edges", "output")
 _SELECTIONS = ("output-from", "intermediate-output-from")
 _ANSWER_KEYS = frozenset({"type", "enum", "const", "title", "description", "default", "minLength", "maxLength", "pattern", "format",
                           "minimum", "maximum"})  # fmt: skip
-"""JSON Schema keys that are allowed for a field of a form which asks a person. MCP allows only fields with single values in forms."""
+"""JSON Schema keys that are allowed for a field of a form for a person. MCP allows only fields with single values in forms."""
 
 
 def check_workflow(file: WorkflowFile) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""Functional workflows: an async function that is a workflow, with calls of `@step` functions whose results are recorded.
+"""Functional workflows: async functions that call `@step` functions, whose results are recorded.
 
 A run executes the function from its start to its end, or to the first request to the caller (`request_info`) that has no response yet. When
 the workflow continues, the function runs from its start again, and calls of finished steps return their recorded results
@@ -128,7 +128,7 @@ class FunctionalWorkflow(FormerMethods):
     def build(self, *, checkpoint_storage: CheckpointStorage | None = None) -> FunctionalWorkflow:
         """Return a new workflow with the same function but without the state of earlier runs. Both workflows can run concurrently.
 
-        Without `checkpoint_storage`, the new workflow uses the storage of this one.
+        Without `checkpoint_storage`, the new workflow uses the storage of this workflow.
         """
         storage = checkpoint_storage or self._storage
         return FunctionalWorkflow(self._func, name=self.name, description=self.description, checkpoint_storage=storage)

@@ -45,7 +45,7 @@ class FunctionalWorkflowAgent(BaseAgent):
     ) -> None:
         """Create an agent that runs `workflow`. Name and description default to those of the workflow.
 
-        `context_providers` are only stored as an attribute and never run, because the function gets nothing but its message.
+        `context_providers` are stored as an attribute but never run, because the function gets only its message.
         """
         own_name = name or workflow.name
         super().__init__(
@@ -74,8 +74,8 @@ class FunctionalWorkflowAgent(BaseAgent):
     ) -> Awaitable[AgentResponse] | AgentStream:
         """Run the workflow with the messages as its input, or continue it. Return the response, or with `stream` a stream of its parts.
 
-        The workflow continues if `responses` (by request id) or a checkpoint are given. It also continues if it has open requests; then the
-        messages must contain the responses, as `function_result` contents or approval responses.
+        The workflow continues if `responses` (by request id) or a checkpoint are given. It also continues if it has open requests. The
+        messages must then contain the responses, as `function_result` contents or approval responses.
         """
         updates = ResponseStream(self._updates(RunRequest(messages, **options)), _finish)
         return updates if stream else updates.get_final_response()
@@ -115,7 +115,7 @@ def _finish(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
 def _to_approval(event: WorkflowEvent[Any]) -> Content:
     """Return a workflow's request as an approval request for a call of the function `request_info` with the request's data.
 
-    A request that already is a content which a person must answer, such as an approval request, is returned unchanged.
+    If the request's data is already a content for a person to answer, such as an approval request, this content is returned.
     """
     if isinstance(event.data, Content) and is_request(event.data):
         return event.data

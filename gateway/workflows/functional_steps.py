@@ -142,13 +142,14 @@ class RunContext:
     def skip(self, key: str) -> None:
         """Assign ids to the requests of the finished step `key`, which is skipped, so that later requests get the same ids as before.
 
-        Has an effect only after restoring a checkpoint of an earlier version, which has the number of requests per step, but not their ids.
+        This method has an effect only after a checkpoint of an earlier version was restored. That checkpoint has the number of requests per
+        step, but not their ids.
         """
         for number in range(self.asked.get(key, 0)):
             self._id_at(f"{key}/{_REQUESTS}::{number}")
 
     def within_step(self, key: str) -> tuple[RunContext, str, CallContext]:
-        """Return the value of the context variable `_inside` for the step `key`: this run, the step's key, and a `CallContext`.
+        """Return the value of the context variable `_inside` for the step `key`: this context, the key, and a `CallContext`.
 
         In a durable task (background call that resumes after a restart), tool calls inside a step are numbered separately, because a
         finished step is skipped as a whole.
@@ -286,7 +287,7 @@ def within(ctx: RunContext) -> Generator[None]:
 
 
 def _digest(request_data: Any, response_type: Any) -> str:
-    """Return a digest of a request's data and response type. For data that cannot be encoded as JSON, only its type is used."""
+    """Return a digest of a request's data and response type. If the data cannot be encoded as JSON, only the type of the data is used."""
     try:
         data = encode(request_data)
     except WorkflowCheckpointException:
@@ -295,7 +296,7 @@ def _digest(request_data: Any, response_type: Any) -> str:
 
 
 def context_parameter(func: Callable[..., Any]) -> str | None:
-    """Return the name of the function's parameter for the `RunContext`, or `None`: the parameter with this annotation or the name `ctx`."""
+    """Return the name of the first parameter that is annotated as `RunContext` or named `ctx`; `None` if there is none."""
     hints = hints_of(func)
     return next((name for name in inspect.signature(func).parameters if hints.get(name) is RunContext or name == "ctx"), None)
 

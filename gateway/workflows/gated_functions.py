@@ -1,4 +1,4 @@
-"""Runs the Python functions that a workflow file names behind the gate (`ToolGuard`): with policy, approval and time limit like a tool.
+"""Runs the Python functions of workflow files through the gate (`ToolGuard`), which applies policy, approval and time limit as for a tool.
 
 `plan`, `steps` and `team` use it. A call context outside a gateway has no gate; the functions are then called directly.
 """
@@ -33,13 +33,13 @@ class Reference:
     written: str
     """The text of the reference in the file: `package.module:name`."""
     found: Callable[..., Any] | Runnable
-    """The imported object to which the reference leads."""
+    """The imported object that the reference names."""
 
 
 async def import_named(file: WorkflowFile, reference: str, base_dir: Path, rules: FunctionRules | None) -> object:
-    """Import the Python object that a workflow file names, first from `base_dir`, unless a rule denies its name in the file.
+    """Import the Python object that a workflow file names, unless a rule denies the name. The folder `base_dir` is searched first.
 
-    `admit` then checks the imported object.
+    The caller must then check the imported object with `admit`.
 
     Raises:
         ConfigError: The object cannot be imported.
@@ -65,8 +65,8 @@ def admit(file: WorkflowFile, reference: str, found: object, rules: FunctionRule
 async def run_gated(reference: Reference, tool: Tool, arguments: JsonObject, call: CallContext) -> Complete:
     """Run a Python function of a workflow file through the gate, which applies policy, approval and time limit.
 
-    `tool` calls the function. `reference` is its name in the file, by which policy judges the call. `call` is the tool call that runs the
-    workflow; without a gate in `call`, the function runs directly.
+    `tool` wraps the function as a tool. Policy judges the call by the function's name in `reference`. `call` is the tool call that runs the
+    workflow; if it has no gate, the function runs directly.
 
     Raises:
         ToolFailed: The function failed, or the gate refused the call, got no approval, or stopped it at the time limit.
@@ -85,8 +85,8 @@ def gated_function(reference: Reference, call: CallContext, function: Callable[.
     """Return a function of a workflow file, wrapped so that each call passes the gate (policy, approval, time limit).
 
     Policy judges the calls by the name in `reference`, but does not see the arguments, which may be any Python objects and not only JSON.
-    With `function`, the wrapper calls this function instead of the object in `reference`. Without a gate in `call`, the tool call that runs
-    the workflow, the function is returned without a wrapper.
+    With `function`, the wrapper calls this function instead of the object in `reference`. `call` is the tool call that runs the workflow;
+    if it has no gate, the function is returned without a wrapper.
     """
     function = function or cast("Callable[..., Any]", reference.found)
     if guard_in(call) is None:

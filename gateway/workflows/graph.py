@@ -21,7 +21,7 @@ from gateway.workflows.run_lock import RunLock
 from gateway.workflows.run_state import RunState
 
 DEFAULT_MAX_ITERATIONS = 100
-"""Default maximum of supersteps in one run; a run with more is considered an endless loop. A superstep handles all waiting messages."""
+"""Default maximum of supersteps (rounds that handle all waiting messages) in one run. A run with more is considered an endless loop."""
 
 OutputKind = Literal["output", "intermediate"]
 
@@ -62,7 +62,7 @@ class WorkflowGraph:
         designation: OutputDesignation | None = None,
         checkpoint_storage: CheckpointStorage | None = None,
     ) -> None:
-        """Create a graph without validation; user code should use `WorkflowBuilder`, which validates it.
+        """Create a graph without validation. User code should use `WorkflowBuilder`, which validates graphs.
 
         `designation` selects the executors whose outputs are reported; by default all. Runs store checkpoints in `checkpoint_storage`
         unless they name another storage.

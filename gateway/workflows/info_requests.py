@@ -42,7 +42,7 @@ from gateway.workflows.task_checkpoints import TaskCheckpoints
 from gateway.workflows.type_hints import members, name_of, resolved
 
 MAX_ASK_ROUNDS = 100
-"""Maximum number of times that a workflow may stop to ask a person in one call. A workflow that stops more often is ended as stuck."""
+"""Number of stops to ask a person in one call, at which a workflow is considered stuck and the call fails."""
 
 _ANSWER = "answer"
 _KINDS: dict[Any, JsonObject] = {
@@ -56,10 +56,10 @@ _KINDS: dict[Any, JsonObject] = {
 async def run_to_end(
     workflow: Runnable, message: Any, ctx: CallContext, hear: OnEvent, *, person: CallContext | None = None
 ) -> WorkflowRunResult:
-    """Run a workflow with `message`, have a person answer its requests, and continue it until no request is open. Return the result.
+    """Run a workflow with `message`. Have a person answer its requests, and continue it until no request is open. Return the result.
 
-    `ctx` is the tool call that the workflow serves, and `hear` receives each event of the run. `person` is the call context through which a
-    person is asked; the default is `ctx`. In a durable task (background call that resumes after a restart), the run continues from the
+    `ctx` is the tool call that the workflow serves, and the function `hear` receives each event of the run. A person is asked through the
+    call context `person`, by default `ctx`. In a durable task (background call that resumes after a restart), the run continues from the
     latest checkpoint that is stored with the task.
 
     Raises:
@@ -91,7 +91,7 @@ async def _ask_all(pending: Sequence[WorkflowEvent[Any]], ctx: CallContext) -> d
     The requests are sent concurrently, so that a client may show them together.
 
     The responses are sorted by the name of the request (`WorkflowEvent.question`). A task that resumes after a restart therefore delivers
-    them in the same order, so that its steps get the same names as before.
+    them in the same order, and its recorded steps get the same names as before.
     """
     answers: dict[str, Any] = {}
 
@@ -225,9 +225,10 @@ _READERS: dict[Any, tuple[JsonObject, Callable[[str], Any]]] = {
         lambda text: MagenticPlanReviewResponse(_as_messages(text)),
     ),
 }
-"""Response types of requests that orchestrations make, for which a person enters one text instead of the fields of the type.
+"""Response types for which a person enters a single text instead of the fields of the type. Orchestrations request them.
 
-Response type → JSON Schema of the text field, and the function that converts the text to a response."""
+Response type → JSON Schema of the text field, and the function that converts the text to a response.
+"""
 
 
 async def _ask_approval(request: Content, ctx: CallContext, key: str) -> Content:
@@ -252,7 +253,7 @@ async def _ask_approval(request: Content, ctx: CallContext, key: str) -> Content
 def question_of(data: Any) -> str:
     """Return the text that a person sees for the data of a workflow's request.
 
-    For an object with fields, it is the first of the fields `prompt`, `question`, `message` and `text`, followed by the other fields.
+    For an object with fields, the text is the first of the fields `prompt`, `question`, `message` and `text`, followed by the other fields.
     """
     if isinstance(data, str):
         return data

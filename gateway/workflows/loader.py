@@ -121,7 +121,7 @@ def _read_step(name: str, raw: JsonValue, problems: list[Problem]) -> Step | Non
 def _locator(text: str) -> Callable[[str], int]:
     """Return a function that returns the line, from 1, of a key path such as `edges[2].to` in the YAML text.
 
-    For a key that the text does not contain, it returns the line of the nearest enclosing key.
+    For a key that the text does not contain, the function returns the line of the nearest enclosing key.
     """
     import yaml
 

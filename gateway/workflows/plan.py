@@ -52,7 +52,7 @@ class WorkflowPlan:
 
     @classmethod
     async def prepare(cls, file: WorkflowFile, *, base_dir: Path, rules: FunctionRules | None = None) -> WorkflowPlan:
-        """Import the Python objects that the file names, first from `base_dir`, and return the plan.
+        """Import the Python objects that the file names, and return the plan. The folder `base_dir` is searched first for their modules.
 
         `rules` decide which Python functions the file may run.
 
@@ -85,7 +85,7 @@ class WorkflowPlan:
 
     @classmethod
     def unloaded(cls, file: WorkflowFile) -> WorkflowPlan:
-        """Return an incomplete plan for a file whose Python objects cannot be imported. It only has the names of the needed tools."""
+        """Return an incomplete plan for a file whose Python objects cannot be imported. The plan has only the names of the needed tools."""
         return cls(file, team=TeamPlan(file, file.team, {}) if file.team is not None else None)
 
     @property
@@ -103,7 +103,7 @@ class WorkflowPlan:
 
     @property
     def is_one_graph(self) -> bool:
-        """Whether all calls share one graph object, because the file names a graph in Python. Such calls must run one after the other."""
+        """Whether all calls share one graph object, because the file names a graph in Python. These calls must run one after the other."""
         if self.code is None:
             return False
         from gateway.workflows.workflow import Workflow
@@ -113,7 +113,7 @@ class WorkflowPlan:
     def prompt(self, arguments: JsonMapping) -> str:
         """Return the message with which an orchestration begins: the file's `prompt` filled in with the tool call's arguments.
 
-        Without a `prompt`, it is the arguments as text.
+        Without a `prompt`, the message is the arguments as text.
         """
         if self.file.prompt is not None:
             return Template.parse(self.file.prompt).text(arguments)

@@ -37,5 +37,5 @@ def runs_before(name: str, other: str, pairs: Sequence[Pair]) -> bool:
 
 
 def on_a_loop(pairs: Sequence[Pair]) -> list[str]:
-    """Return the ids that are part of a loop: edges lead from the id back to the same id. The result has the order of the edges."""
+    """Return the ids from which edges lead back to the same id, so that they are part of a loop. The result has the order of the edges."""
     return [name for name in dict.fromkeys(source for source, _ in pairs) if runs_before(name, name, pairs)]

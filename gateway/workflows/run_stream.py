@@ -89,7 +89,8 @@ def start_run(
 ) -> Awaitable[WorkflowRunResult] | EventStream:
     """Return an awaitable with the result of a workflow run, or a stream of the run's events if `stream` is true.
 
-    The run begins when the result is first awaited. `slot` is the permission for this run; a workflow permits one run at a time.
+    The run begins when the result is awaited, or the stream is first read. `slot` is the permission for this run; a workflow permits one
+    run at a time.
     """
     log = EventLog()
 

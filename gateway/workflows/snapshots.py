@@ -19,7 +19,7 @@ from gateway.workflows.run_state import State
 from gateway.workflows.type_hints import types_in
 
 EXECUTOR_STATE_KEY = "_executor_state"
-"""Key in the state of a checkpoint. Its value has, by executor id, what each executor's `on_checkpoint_save` returned."""
+"""Key in the state of a checkpoint. The value contains the result of each executor's `on_checkpoint_save`, by executor id."""
 
 ENGINE_KEY = "_engine_state"
 """Key, in the state of a checkpoint, of the state of the workflow engine.
@@ -109,7 +109,7 @@ def _executor_errors(failed: str) -> Generator[None]:
 
 
 def _is_by_sender(messages: Sequence[WorkflowMessage]) -> bool:
-    """Return whether the messages of each sender are adjacent. Their order is then preserved in a checkpoint, which groups by sender."""
+    """Return whether the messages of each sender are adjacent. A checkpoint groups messages by sender, which then preserves their order."""
     senders = [sender for sender, _ in groupby(message.source_id for message in messages)]
     return len(senders) == len(set(senders))
 

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkflow:
-    """A workflow file that is served as a tool: its content, the tool, and values that show whether file or modules have changed."""
+    """A workflow file that is served as a tool: its content, the tool, and values that show whether the file or a module has changed."""
 
     plan: WorkflowPlan
     tool: WorkflowTool

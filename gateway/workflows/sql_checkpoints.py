@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 MAX_PER_WORKFLOW = 1_000
 """Default maximum number of stored checkpoints per workflow; the oldest are deleted.
 
-A run stores a checkpoint after each superstep (step in which all waiting messages are handled), of which it has at most 100 by default."""
+A run stores a checkpoint after each superstep (round in which all waiting messages are handled). By default, a run has at most 100
+supersteps.
+"""
 
 
 class SqlCheckpointStorage:
@@ -42,7 +44,8 @@ class SqlCheckpointStorage:
 
         The default is the file `gateway.db` of the current user. `owner` separates users of one database: checkpoints are only visible to
         the `owner` that stored them. `allowed_checkpoint_types` are additional classes, as `module:qualname`, that are decoded when a
-        workflow continues from a checkpoint. `max_per_workflow` is the number of newest checkpoints that are not deleted, per workflow.
+        workflow continues from a checkpoint. `max_per_workflow` is the maximum number of stored checkpoints per workflow; the oldest are
+        deleted.
 
         Raises:
             ValueError: `max_per_workflow` is less than 1.

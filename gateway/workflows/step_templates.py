@@ -100,7 +100,7 @@ class Template:
 
 
 def texts(value: JsonValue) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield every string inside a JSON value as a pair: its path (keys and list positions) and the string. Keys are not included."""
+    """Yield every string inside a JSON value as a pair: its path (keys and list positions) and the string. Keys are not yielded."""
     if isinstance(value, str):
         yield (), value
     elif isinstance(value, Mapping):

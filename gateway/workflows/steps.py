@@ -81,8 +81,8 @@ class StepExecutor(Executor):
     async def give(self, value: JsonValue, result: Complete, ctx: StepContext) -> None:
         """Publish the output of the step.
 
-        `value` is stored for templates and sent along the edges. `result`, the same output as a tool result, is yielded to the caller of
-        the workflow.
+        `value` is stored for templates and sent along the edges. `result` is the same output as a tool result, which the caller of the
+        workflow gets.
         """
         ctx.set_state(f"output:{self.id}", value)
         await ctx.send_message(value)
@@ -205,8 +205,8 @@ class _FunctionRun:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
         """Run the function, and store the returned value and the tool result in this object.
 
-        In a durable task (background call that resumes after a restart), the call is recorded as a step. If it is interrupted, only a
-        person may have it repeated, because the effects of the function are unknown.
+        In a durable task (background call that resumes after a restart), the call is recorded as a step. If the call is interrupted, it is
+        repeated only if a person decides so, because the effects of the function are unknown.
         """
         if ctx.ports.durable is not None:
             form = await ctx.ports.durable.step("python", lambda _: self._to_json(arguments, ctx), repeatable=False, ctx=ctx)
@@ -330,7 +330,8 @@ def read_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[JsonOb
 def task_argument(tool: Tool) -> str:
     """Return the name of the text argument in which a tool, usually an agent, expects its task.
 
-    This is an argument with a usual name such as `task` or `prompt`, else the first required text argument, else the first text argument.
+    The function prefers an argument with a usual name such as `task` or `prompt`, then the first required text argument, then the first
+    text argument.
 
     Raises:
         ToolFailed: The tool has no text argument.
@@ -346,7 +347,7 @@ def task_argument(tool: Tool) -> str:
 
 
 def incoming_text(messages: Sequence[JsonValue]) -> str:
-    """Combine messages, which are outputs of earlier executors or the run's arguments, to one text that serves as a prompt.
+    """Combine messages, which are outputs of earlier executors or the run's arguments, into one text that serves as a prompt.
 
     Strings are used as they are, other values as JSON. An object with a single field is represented by the value of this field.
     """
@@ -360,7 +361,7 @@ def incoming_text(messages: Sequence[JsonValue]) -> str:
 def find_object(text: str) -> JsonObject | None:
     """Find the JSON object in a model's answer, and return it, or `None` if the answer does not contain one.
 
-    Tried are the whole text, the first fenced code block, and the text between the first and the last brace.
+    The function tries the whole text, then the first fenced code block, then the text between the first and the last brace.
     """
     candidates: list[Callable[[], str]] = [
         lambda: text,

@@ -36,7 +36,7 @@ class SubWorkflowResponseMessage:
 
 @dataclass
 class SubWorkflowRequestMessage:
-    """The message with which a request of an inner workflow reaches an executor of the parent workflow, inside which it runs."""
+    """The message that passes a request of an inner workflow to an executor of the parent workflow, in which the inner workflow runs."""
 
     source_event: WorkflowEvent[Any]
     executor_id: str
@@ -63,7 +63,7 @@ class WorkflowExecutor(Executor):
     def __init__(
         self, workflow: Workflow, id: str | None = None, allow_direct_output: bool = False, propagate_request: bool = False
     ) -> None:
-        """Create an executor that runs `workflow`. The default `id` is the id of that inner workflow.
+        """Create an executor that runs `workflow`, the inner workflow. The default `id` is the id of `workflow`.
 
         With `allow_direct_output`, outputs of the inner workflow become outputs of the parent workflow instead of messages to other
         executors. With `propagate_request`, requests of the inner workflow go to the caller of the parent instead of to an executor of the
@@ -95,7 +95,7 @@ class WorkflowExecutor(Executor):
 
     @property
     def workflow_output_types(self) -> list[Any]:
-        """Types of outputs of the parent workflow that this executor may yield: those of the inner workflow with `allow_direct_output`.
+        """Types of outputs that this executor may yield in the parent workflow: with `allow_direct_output`, those of the inner workflow.
 
         Without `allow_direct_output`, the list is `[Any]`, so that a builder does not reject the selection of this executor's outputs.
         """
@@ -114,7 +114,7 @@ class WorkflowExecutor(Executor):
 
     @handler
     async def process_workflow(self, input_data: object, ctx: WorkflowContext[Any, Any]) -> None:
-        """Handle a message: run the inner workflow, which this executor contains, with it."""
+        """Handle a message: run the inner workflow, which this executor contains, with the message as its input."""
         await self._run(RunRequest(input_data, run_kwargs=ctx.get_state(RUN_KWARGS_KEY), ctx=ctx.call), ctx)
 
     @response_handler

@@ -182,7 +182,7 @@ class SuperstepRunner:
         return await traced_delivery(group.type, group.id, message, decision, lambda: self._why_not(group, message))
 
     def _why_not(self, group: EdgeGroup, message: WorkflowMessage) -> str:
-        """Return the reason, as a delivery status for traces, why an edge group did not deliver a message."""
+        """Return the reason why an edge group did not deliver a message, as a delivery status for traces."""
         targets = [name for name in group.target_executor_ids if message.target_id in (None, name)]
         if not targets:
             return WRONG_TARGET
@@ -191,7 +191,7 @@ class SuperstepRunner:
         return CONDITION_FALSE if any(self._accepts(name, message) for name in targets) else WRONG_TYPE
 
     async def _decide(self, index: int, group: EdgeGroup, message: WorkflowMessage) -> list[tuple[str, Delivery]]:
-        """Decide which executors one edge group delivers one message to. Return pairs of an executor's id and the delivery to it."""
+        """Decide to which executors one edge group delivers one message. Return pairs of an executor's id and the delivery to it."""
         if message.target_id is not None and message.target_id not in group.target_executor_ids:
             return []
         if isinstance(group, FanInEdgeGroup):
@@ -325,7 +325,7 @@ class SuperstepRunner:
 
 
 def _joined(lane: list[Delivery]) -> list[Delivery]:
-    """Combine the messages to one executor in a superstep to one message with a list. Responses to requests follow it unchanged."""
+    """Combine the messages that an executor gets in a superstep into one message with a list. Responses to requests follow it unchanged."""
     standard = [item for item in lane if item.message.type is MessageType.STANDARD]
     responses = [item for item in lane if item.message.type is not MessageType.STANDARD]
     if not standard:

@@ -1,7 +1,7 @@
 """`TaskCheckpoints`: stores a run's latest checkpoint with its durable task (background call that resumes after a restart).
 
 A resumed task continues the workflow from this checkpoint. A checkpoint does not contain the outputs so far; they are stored with it, so
-that the result of the resumed task is complete.
+that the resumed task has a complete result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TaskCheckpoints(CheckpointStorage):
     """
 
     def __init__(self, durable: DurablePort, events: Sequence[WorkflowEvent[Any]]) -> None:
-        """Store checkpoints in the task `durable`, with the outputs in `events`, the list to which the run appends its events."""
+        """Store checkpoints in the task `durable`. The run appends its events to the list `events`, from which the outputs are stored."""
         self._durable = durable
         self._events = events
 
@@ -50,7 +50,7 @@ class TaskCheckpoints(CheckpointStorage):
         return str(kept["checkpoint"]["checkpoint_id"]) if kept is not None else None
 
     def outputs(self, book: TypeBook) -> list[WorkflowEvent[Any]]:
-        """Return the outputs of the run up to the latest checkpoint, as `output` events. `book` is the set of classes to decode.
+        """Return the outputs of the run up to the latest checkpoint, as `output` events. `book` is the set of classes that may be decoded.
 
         Raises:
             WorkflowCheckpointException: An output has a class that `book` does not contain.
@@ -63,7 +63,7 @@ class TaskCheckpoints(CheckpointStorage):
         """Store a checkpoint and the run's outputs so far with the task, in place of the previous checkpoint. Return the checkpoint's id.
 
         A checkpoint that cannot be written as JSON is not stored, and a warning is logged. A resumed task then continues from the previous
-        checkpoint or, without one, from the start; recorded steps do not run again.
+        checkpoint or, without one, from the start. Steps that the task has recorded do not run again.
         """
         try:
             form = json.loads(to_json(checkpoint))

@@ -37,14 +37,16 @@ from gateway.workflows.tool_agent import ToolAgent
 from gateway.workflows.workflow import Workflow
 
 Functions = Mapping[str, Callable[..., Any]]
-"""Key of the orchestration in the file (such as `aggregator`) → Python function that this key names, ready to be called in one run."""
+"""Key of the orchestration in the file (such as `aggregator`) → Python function that this key names, wrapped so that calls pass the gate
+(policy, approval, time limit).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TeamPlan:
     """An orchestration (agents that work together by a predefined pattern) of a workflow file, with the imported functions that it names.
 
-    The graph of each call is built from it. Concurrent calls share the plan.
+    Each call builds a graph from the plan. Concurrent calls share the plan.
     """
 
     file: WorkflowFile
@@ -54,7 +56,7 @@ class TeamPlan:
 
     @classmethod
     async def prepare(cls, file: WorkflowFile, team: Team, *, base_dir: Path, rules: FunctionRules | None = None) -> TeamPlan:
-        """Import the Python functions that the orchestration names, first from `base_dir`, and return the plan.
+        """Import the Python functions that the orchestration names, and return the plan. The folder `base_dir` is searched first.
 
         `rules` decide which Python functions the file may run.
 
@@ -165,7 +167,7 @@ class TeamPlan:
 class _Manager(StandardMagenticManager):
     """The manager of a magentic orchestration, which makes the plan and judges the progress.
 
-    The manager's agent acts on behalf of the tool call which runs the workflow.
+    The manager's agent acts on behalf of the tool call that runs the workflow.
     """
 
     def serve(self, call: CallContext) -> None:

@@ -39,9 +39,10 @@ class WorkflowTool:
     """
 
     records_steps = True
-    """Declares that the workflow, and the tools that it calls, record their steps in a durable task (background call that resumes).
+    """Whether the workflow, and the tools that it calls, record their steps in a durable task (background call that resumes): always true.
 
-    A call of this tool that was interrupted by a restart can therefore run again without asking a person."""
+    A call of this tool that was interrupted by a restart can therefore run again without asking a person.
+    """
 
     def __init__(
         self, plan: WorkflowPlan, *, toolbox: ToolBox, forms: Forms | None = None, guards: ToolGuards | None = None
@@ -90,7 +91,8 @@ class WorkflowTool:
     async def _find_tools(self, ctx: CallContext) -> Mapping[str, Tool]:
         """Return the tools that the executors need, by executor id. They are looked up before the workflow runs.
 
-        A quarantined tool is called at once, so that the gate refuses and records the call before any executor has run.
+        A quarantined tool (hidden until a person accepts its definition) is called at once, so that the gate refuses and records the call
+        before any executor has run.
 
         Raises:
             WorkflowFailed: A tool is not available.

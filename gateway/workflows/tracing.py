@@ -1,9 +1,9 @@
 """Functions that record OpenTelemetry spans of workflow runs. They are called only if instrumentation is enabled.
 
 The span `workflow.run` contains a span `executor.process` for each message that an executor handles, `edge_group.process` for each decision
-of an edge group, and `message.send` inside the span of the sending executor. The spans for handling a message are linked to its
-`message.send`, not nested in it. Of exceptions, only the class is recorded, because their text may contain user data. The span
-`workflow.build` is recorded in `builder`. Names are those of Microsoft's agent-framework.
+of an edge group, and `message.send` inside the span of the sending executor. The spans `executor.process` and `edge_group.process` of a
+message are linked to its `message.send`, not nested in it. Only the class of an exception is recorded, because its text may contain user
+data. The span `workflow.build` is recorded in `builder`. Names are those of Microsoft's agent-framework.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def traced_start(source_id: str, executor_id: str) -> None:
 
 
 async def traced_step(executor_id: str, kind: str, message: WorkflowMessage, step: Awaitable[object]) -> None:
-    """Await `step`, in which a workflow executor handles `message`, inside a span. `kind` is the executor's class name."""
+    """Await `step` inside a span. In `step`, a workflow executor handles `message`. `kind` is the executor's class name."""
     facts = {"executor.id": executor_id, "executor.type": kind, "message.type": message.type.value}
     facts["message.payload_type"] = type(message.data).__name__
     operation = Operation(f"executor.process {executor_id}", facts, links=message.sent_in)
@@ -65,7 +65,7 @@ async def traced_step(executor_id: str, kind: str, message: WorkflowMessage, ste
 def traced_send(message: Any, target_id: str | None) -> tuple[SpanContext, ...]:
     """Record a span for a message that a workflow executor sends, and return the span's context in a tuple.
 
-    Store the context with the message, so that the spans for handling the message can be linked to this span.
+    The caller stores the context with the message, so that the spans for handling the message can be linked to this span.
     """
     facts = {"message.type": type(message).__name__, **({"message.destination_executor_id": target_id} if target_id else {})}
     operation = Operation("message.send", facts, kind="producer")
@@ -76,7 +76,7 @@ def traced_send(message: Any, target_id: str | None) -> tuple[SpanContext, ...]:
 async def traced_delivery(
     group_type: str, group_id: str, message: WorkflowMessage, decide: Awaitable[Sequence[ResultT]], why_not: Callable[[], str]
 ) -> Sequence[ResultT]:
-    """Await `decide`, in which an edge group decides which executors get `message`, inside a span, and return the deliveries.
+    """Await `decide` inside a span, and return its deliveries. In `decide`, an edge group selects the executors that get `message`.
 
     `why_not` returns the delivery status to record if the list of deliveries is empty.
     """

@@ -1,7 +1,7 @@
 """Functions on type annotations: whether a value fits a type, whether two types are compatible, and which classes a type mentions.
 
-Executors select handlers with them, the validation of graphs checks edges, and checkpoints determine the classes to decode. Type arguments
-of containers are compared (`list[str]` is not `list[int]`), as in Microsoft's agent-framework.
+Executors use them to select handlers, the validation of graphs to check edges, and checkpoints to find the classes that may be decoded.
+Type arguments of containers are compared (`list[str]` is not `list[int]`), as in Microsoft's agent-framework.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def is_instance_of(value: object, annotation: Any) -> bool:
 
 
 def is_compatible(source: Any, target: Any) -> bool:
-    """Return whether a value of the annotated type `source` may be used where the type `target` is expected.
+    """Return whether a value of the annotated type `source` may be used as a value of the type `target`.
 
     A container without type arguments, such as `list`, is compatible with every item type.
     """

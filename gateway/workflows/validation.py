@@ -74,7 +74,7 @@ class GraphConnectivityError(WorkflowValidationError):
 
 
 def check_graph(start_id: str, executors: Mapping[str, Executor], groups: Sequence[EdgeGroup]) -> list[WorkflowValidationError]:
-    """Check the edges of a workflow graph. Return a problem per duplicate edge, edge of incompatible types and unreachable executor."""
+    """Check the edges of a workflow graph. Return one problem per duplicate edge, edge of incompatible types, or unreachable executor."""
     groups = [group for group in groups if not isinstance(group, InternalEdgeGroup)]
     pairs = [(edge.source_id, edge.target_id) for group in groups for edge in group.edges]
     problems: list[WorkflowValidationError] = []
@@ -110,7 +110,7 @@ def _check_types(group: EdgeGroup, executors: Mapping[str, Executor]) -> list[Wo
 def check_outputs(
     executors: Mapping[str, Executor], outputs: list[str] | None, intermediates: list[str] | None
 ) -> list[WorkflowValidationError]:
-    """Check the selection of output executors and intermediate output executors, and return its problems.
+    """Check the selection of output executors and intermediate output executors, and return the problems.
 
     `None` means that the caller made no selection.
     """

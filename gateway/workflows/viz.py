@@ -1,7 +1,7 @@
 """`WorkflowViz`: draws the graph of a workflow as Mermaid text, Graphviz text or SVG. Names are those of Microsoft's agent-framework.
 
-All formats are made from the same `Drawing`. It has the start executor, conditions and limits of edges, a node for each fan-in, and a frame
-for each sub-workflow. The SVG layout is computed in this module, so that Graphviz need not be installed.
+All formats are made from the same `Drawing`. The drawing has the start executor, conditions and limits of edges, a node for each fan-in,
+and a frame for each sub-workflow. The SVG layout is computed in this module, so that Graphviz need not be installed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`WorkflowAgent`: an agent that runs a workflow. Names are those of Microsoft's agent-framework.
 
-The workflow gets the agent's input messages. Its outputs become messages of the agent's response, its requests become function calls in the
-response. The workflow object has state between runs, so an agent can have only one conversation at a time.
+The workflow gets the agent's input messages. The workflow's outputs become messages of the agent's response, and its requests become
+function calls in the response. The workflow object has state between runs, so an agent can have only one conversation at a time.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class WorkflowAgent(BaseAgent):
 
     @staticmethod
     def merge_updates(updates: Sequence[AgentResponseUpdate], response_id: str) -> AgentResponse:
-        """Combine the updates of several agents, which are interleaved parts of their answers, to one response.
+        """Combine the updates of several agents, which are interleaved parts of their answers, into one response.
 
         The response has the answers one after the other, in the order of their first updates.
         """
@@ -127,7 +127,7 @@ class WorkflowAgent(BaseAgent):
         return updates if stream else updates.get_final_response()
 
     def _finish(self, updates: Sequence[AgentResponseUpdate], *, response_id: str | None) -> AgentResponse:
-        """Combine the updates of a run to the agent's response, of which they are parts.
+        """Combine the updates (parts of the response) of a run into the agent's response.
 
         `response_id` is the id of the response if the run is not streamed. If it is `None`, the id comes from the updates.
         """

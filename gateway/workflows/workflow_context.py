@@ -129,15 +129,17 @@ class WorkflowContext(Generic[OutT, W_OutT]):
     async def report_intermediate(self, output: Any) -> None:
         """Report an intermediate output: a value that the caller gets during the run and that is not part of the workflow's result.
 
-        It is reported even if the workflow does not select outputs of this executor. For executors that run another workflow.
+        The value is reported even if the workflow does not select outputs of this executor. Executors that run another workflow call this
+        method.
         """
         await self._scope.emit(WorkflowEvent[Any]("intermediate", output, self._executor_id, origin=WorkflowEventSource.FRAMEWORK))
 
     async def request_info(self, request_data: Any, response_type: Any, *, request_id: str | None = None) -> None:
         """Request a response of type `response_type` from the caller of the workflow. Return without waiting for the response.
 
-        When the caller continues the workflow with the response, the executor's method marked `@response_handler` gets it; if there are
-        several, the types of `request_data` and `response_type` decide. `request_id` must be unique in this run; by default it is random.
+        When the caller continues the workflow with the response, the executor's method marked `@response_handler` gets the response. If
+        several methods are marked, the types of `request_data` and the response decide. `request_id` must be unique in this run; by default
+        it is random.
         """
         self._request_count += 1
         question = f"{self._label}.{self._request_count}"
@@ -187,7 +189,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         return list(self._yielded)
 
     def are_by_executor(self, values: Mapping[str, Any]) -> bool:
-        """Return whether `values`, keyword arguments for agents, are grouped by executor id: at least one key is the id of an executor."""
+        """Return whether `values`, keyword arguments for agents, are grouped by executor: at least one key is an executor's id."""
         return bool(self._scope.executor_ids & values.keys())
 
     def is_streaming(self) -> bool:

@@ -1,8 +1,8 @@
 """Derives the schemas of a workflow's tool from the types of the workflow, and converts arguments and outputs. Used by `tool`.
 
-For workflows in Python and orchestrations. The arguments of a tool are a JSON object. If the start executor takes a single class with
-fields, the fields are the arguments. If it takes messages of a conversation, the only argument is the text `message`. Otherwise the only
-argument is `input`.
+The schemas are for workflows in Python and for orchestrations. The arguments of a tool are a JSON object. If the start executor takes a
+single class with fields, the fields are the arguments. If it takes messages of a conversation, the only argument is the text `message`.
+Otherwise the only argument is `input`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def schema_of_type(kind: Any, *, is_output: bool = False) -> JsonObject | None:
 
 
 def to_result(outputs: Sequence[Any], *, is_structured: bool = False) -> Complete:
-    """Combine the outputs of a workflow run to one tool result, with content blocks for each output.
+    """Combine the outputs of a workflow run into one tool result, with content blocks for each output.
 
     A single output that is an object is also the structured content. With several outputs, the structured content is the last output if
     `is_structured`; otherwise it is an object with the list `outputs`, if any output is an object.
@@ -176,7 +176,7 @@ def _is_spoken(kind: Any) -> bool:
 
 
 def _fields_of(kinds: Sequence[Any], *, is_output: bool = False) -> JsonObject | None:
-    """Return the JSON Schema of the type in `kinds` if the list has a single type, which has named fields; otherwise `None`."""
+    """Return the JSON Schema of the only type in `kinds`, if there is only one and it has named fields; otherwise `None`."""
     schema = schema_of_type(kinds[0], is_output=is_output) if len(kinds) == 1 else None
     return schema if schema is not None and schema.get("type") == "object" and schema.get("properties") else None
 

@@ -50,7 +50,7 @@ class JoinAnswers(Executor):
 
 
 class CallAggregator(Executor):
-    """An aggregator of a concurrent orchestration that calls a function with the participants' answers, and yields its result."""
+    """An aggregator of a concurrent orchestration that passes the participants' answers to a function, and yields the function's result."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         name = getattr(function, "__name__", "")
@@ -60,7 +60,7 @@ class CallAggregator(Executor):
 
     @handler
     async def aggregate(self, results: list[AgentExecutorResponse], ctx: WorkflowContext[Any, Any]) -> None:
-        """Call the function with the list of answers, and yield its result as an output of the workflow, unless it is `None`."""
+        """Call the function with the list of answers. Yield the function's result as an output of the workflow, unless it is `None`."""
         value = await run_function(self._function, [results, ctx] if self._wants_context else [results], {})
         if value is not None:
             await ctx.yield_output(value)

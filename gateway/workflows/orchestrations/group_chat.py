@@ -45,7 +45,7 @@ from gateway.workflows.workflow import Workflow
 from gateway.workflows.workflow_context import WorkflowContext
 
 TerminationCondition = Callable[[list[Message]], bool | Awaitable[bool]]
-"""Type of a termination condition: a sync or async function that gets the conversation's messages and returns whether it ends."""
+"""Type of a termination condition: a sync or async function of the conversation's messages that returns whether the conversation ends."""
 
 
 async def is_met(condition: TerminationCondition | None, conversation: Sequence[Message]) -> bool:
@@ -59,7 +59,7 @@ ChatContext = WorkflowContext[Any, Any]
 
 @dataclass
 class GroupChatRequestMessage:
-    """Message of a group chat that asks a participant to answer. Agents get an `AgentExecutorRequest` instead, other executors this one."""
+    """Message that asks a participant of a group chat to answer, if it is an executor. Agents get an `AgentExecutorRequest` instead."""
 
     additional_instruction: str | None = None
     metadata: dict[str, Any] | None = None
@@ -156,7 +156,7 @@ class BaseGroupChatOrchestrator(Executor):
 
     @handler
     async def handle_str(self, task: str, ctx: ChatContext) -> None:
-        """Handle a text: begin the conversation with it as a user message."""
+        """Handle a text: begin the conversation with the text as a user message."""
         await self.begin(as_messages(task), ctx)
 
     @handler
@@ -197,7 +197,7 @@ class BaseGroupChatOrchestrator(Executor):
         await finish(ctx, message)
 
     async def request(self, who: str, ctx: ChatContext, instruction: str | None = None) -> None:
-        """Send the participant `who` a message that asks it to answer, optionally with an instruction, and report this as an event."""
+        """Send the participant `who` a message that asks it to answer, optionally with an instruction. Report the request as an event."""
         if who in self._agents:
             messages = [Message("user", [instruction])] if instruction else []
             await ctx.send_message(AgentExecutorRequest(messages), target_id=who)
@@ -353,13 +353,13 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
         return {**await super().on_checkpoint_save(), "session": self._session.to_dict(), "told": self._told}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the conversation, and the session of the agent that leads it, from the result of `on_checkpoint_save`."""
+        """Restore what `on_checkpoint_save` returned: the conversation, and the session of the agent that leads it."""
         await super().on_checkpoint_restore(state)
         self._session, self._told = AgentSession.from_dict(state["session"]), state["told"]
 
 
 class GroupChatBuilder(ReviewBuilder, StoredBuilder):
-    """Builds a group chat: a workflow whose participants answer in one conversation, and an orchestrator chooses the next speaker.
+    """Builds a group chat: a workflow in which participants answer in one conversation, and an orchestrator chooses the next speaker.
 
     The final message of the orchestrator is the output of the workflow.
     """

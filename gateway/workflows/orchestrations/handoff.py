@@ -91,7 +91,7 @@ class HandoffTool:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
-        """Stop the run of the calling agent, with a result that names the agent that continues.
+        """Stop the run of the calling agent. The result names the agent that continues the conversation.
 
         Raises:
             MiddlewareTermination: Always; it ends the run with the result.
@@ -100,19 +100,19 @@ class HandoffTool:
 
 
 class HandoffProvider(ContextProvider):
-    """A context provider that adds tools to each run of an agent, with which the agent hands the conversation over to other agents."""
+    """A context provider that adds tools to each run of an agent. The tools hand the conversation over to other agents."""
 
     def __init__(self, tools: Sequence[HandoffTool]) -> None:
         super().__init__("handoff")
         self._tools = list(tools)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add tools to the run that begins, with which the agent can hand the conversation over to other agents."""
+        """Add the tools that hand the conversation over to other agents to the run that begins."""
         context.extend_tools(self.source_id, cast("list[Tool]", self._tools))
 
 
 class HandoffAgentExecutor(AgentExecutor):
-    """The executor of one agent in a handoff workflow. It runs the agent, and carries out its handoffs to other agents."""
+    """The executor of one agent in a handoff workflow. It runs the agent, and carries out the agent's handoffs to other agents."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class HandoffAgentExecutor(AgentExecutor):
 
         `is_start` means that the agent answers first. `user_response_target_id` is the agent that gets the user's answer; the default is
         this agent. The conversation ends when `termination_condition` returns true for its messages. If the agent answers without a
-        handoff, it gets the `autonomous_prompt` to continue up to `autonomous_turns` times before the user is asked.
+        handoff, it is prompted to continue with the `autonomous_prompt`, up to `autonomous_turns` times before the user is asked.
         """
         tools = {tool.name: tool for tool in map(HandoffTool, handoffs)}
         own = copy.copy(agent)
@@ -203,7 +203,7 @@ class HandoffAgentExecutor(AgentExecutor):
         return {**await super().on_checkpoint_save(), "heard": list(self._conversation_so_far), "turns": self._turns}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the agent's state, the conversation, and the number of turns without the user from the result of `on_checkpoint_save`."""
+        """Restore what `on_checkpoint_save` returned: the agent's state, the conversation, and the number of turns without the user."""
         await super().on_checkpoint_restore(state)
         self._conversation_so_far, self._turns = list(state["heard"]), state["turns"]
 
@@ -212,7 +212,7 @@ class HandoffAgentExecutor(AgentExecutor):
             await ctx.send_message(cast("Any", AgentExecutorRequest(messages, should_respond=False)))
 
     def _target_of(self, response: AgentResponse) -> str | None:
-        """Return the id of the agent that the last handoff call in the response names; `None` if it has no handoff call."""
+        """Return the id of the agent that the last handoff call in the response names; `None` if the response has no handoff call."""
         for message in reversed(response.messages):
             for content in reversed(message.contents):
                 tool = self._tools.get(content.name or "") if content.type == "function_call" else None

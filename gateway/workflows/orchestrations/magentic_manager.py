@@ -101,7 +101,7 @@ class MagenticProgressLedger:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> MagenticProgressLedger:
-        """Create a ledger from the JSON object that the manager's agent answered.
+        """Create a ledger from the JSON object in the answer of the manager's agent.
 
         Raises:
             ValueError: An entry is missing, or has no `answer`.
@@ -119,8 +119,8 @@ class MagenticProgressLedger:
 class MagenticContext:
     """The state of a magentic workflow's work on one task, which is passed to the methods of the manager.
 
-    `round_count` is the number of the manager's judgements of the progress; `stall_count` is increased by each judgement that there is no
-    progress, and decreased by each other judgement; `reset_count` is the number of new plans because of a lack of progress.
+    `round_count` is the number of the manager's judgements of the progress. A judgement that there is no progress increases `stall_count`;
+    every other judgement decreases it. `reset_count` is the number of new plans because of a lack of progress.
     """
 
     task: str
@@ -153,7 +153,7 @@ class MagenticManagerBase:
         """Set the limits of the work on a task.
 
         After more than `max_stall_count` judgements of a lack of progress, the manager makes a new plan. The work ends after
-        `max_reset_count` such plans, or after `max_round_count` judgements; `None` means no limit.
+        `max_reset_count` new plans, or after `max_round_count` judgements; `None` means no limit.
         """
         self.max_stall_count = max_stall_count
         self.max_reset_count = max_reset_count
@@ -268,7 +268,7 @@ class StandardMagenticManager(MagenticManagerBase):
         return {"facts": self._facts}
 
     def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the facts about the task that the agent last gave from the result of `on_checkpoint_save`."""
+        """Restore the facts that `on_checkpoint_save` returned: the facts about the task that the agent last gave."""
         self._facts = state.get("facts", "")
 
     async def _plan(self, context: MagenticContext, facts_prompt: str, plan_prompt: str) -> Message:

@@ -59,7 +59,7 @@ class ReviewedAgentExecutor(AgentExecutor):
 
     @response_handler
     async def reviewed(self, original_request: AgentExecutorResponse, response: AgentRequestInfoResponse, ctx: AgentContextOf) -> None:
-        """Handle a person's review: publish an accepted answer (`original_request`), otherwise run the agent again with the remarks."""
+        """Handle a person's review: publish the accepted answer (`original_request`), or run the agent again with the remarks."""
         if response.messages:
             await self.from_messages([*response.messages], ctx)
         else:
@@ -111,7 +111,7 @@ class ParticipantBuilder:
     ) -> dict[str, Executor]:
         """Return an executor for each participant, by id.
 
-        A participant that is an executor is used itself. `make` creates the executor of an agent; the default is `AgentExecutor`, and
+        A participant that is an executor is returned itself. `make` creates the executor of an agent; the default is `AgentExecutor`, and
         `ReviewedAgentExecutor` for agents whose answers a person reviews.
         """
         made: dict[str, Executor] = {}
@@ -127,9 +127,10 @@ class ParticipantBuilder:
     def _graph(
         self, start: Executor, executors: dict[str, Executor], *, default: Sequence[str] = (), always: Sequence[str] = ()
     ) -> WorkflowBuilder:
-        """Return a `WorkflowBuilder` with the start executor and the selected outputs, to which the caller adds the edges.
+        """Return a `WorkflowBuilder` with the start executor and the selected outputs. The caller adds the edges to the builder.
 
-        Outputs of the executors `always` (ids) are outputs of the workflow, and those of `default` too if the user selected none.
+        `always` are ids of executors whose outputs are always outputs of the workflow. `default` are ids of further output executors if the
+        user selected none.
         """
         outputs, intermediates = self._outputs(executors, default=default, always=always)
         return WorkflowBuilder(
@@ -154,7 +155,7 @@ class ParticipantBuilder:
     def _outputs(
         self, executors: dict[str, Executor], *, default: Sequence[str], always: Sequence[str] = ()
     ) -> tuple[list[str], list[str]]:
-        """Return two lists of executor ids: those whose outputs are outputs of the workflow, and those for intermediate outputs.
+        """Return two lists of executor ids: of those that yield outputs of the workflow, and of those that yield intermediate outputs.
 
         `default` are ids for the first list if the user selected nothing; `always` are ids that are in the first list in any case.
 
