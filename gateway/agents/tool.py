@@ -78,7 +78,10 @@ class AgentTool:
 
     @property
     def definition(self) -> ToolDefinition:
-        """Return the tool's definition. Arguments: `task` and, if the file allows them, `session_id`, `attachments` and model options."""
+        """Return the definition of the tool.
+
+        A call has the argument `task` and, if the agent file allows them, `session_id`, `attachments` and model options.
+        """
         return self._definition
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:

@@ -99,10 +99,11 @@ class Gateway:
     ) -> Gateway:
         """Return a gateway for the configuration `loaded`. The gateway has no side effects before it is entered.
 
-        `acceptance` decides which commands of the configuration may run, and whether it records commands that run at the start as accepted
-        by a person; by default it does not. At the start every command may run, except commands that a running gateway of this
-        configuration refused as new or changed: they wait until a person accepts them (`moongate lock --accept`). `endpoint`, the port or
-        `STDIO` at which the gateway will be served, is a part of the gateway's id (`hop_id`), by which chained gateways detect loops.
+        `acceptance` decides which commands of the configuration may run. At the start every command may run, except commands that a running
+        gateway of this configuration refused as new or changed: they wait until a person accepts them (`moongate lock --accept`). The
+        default `acceptance` does not record the commands that run at the start; `Acceptance(records_start=True)` records them as accepted
+        by a person. `endpoint`, the port or `STDIO` at which the gateway will be served, is a part of the gateway's id (`hop_id`), by which
+        chained gateways detect loops.
         """
         return cls(loaded, events or EventStream(), acceptance, endpoint)
 
@@ -196,7 +197,7 @@ class Gateway:
 
     @property
     def loaded(self) -> LoadedConfig:
-        """The configuration in use. The gateway must be entered before."""
+        """The configuration in use. It can be read only after the gateway was entered (`async with`)."""
         return self._sources.loaded
 
     def follow(self, read: Callable[[], LoadedConfig], watch: FileWatch | None) -> None:

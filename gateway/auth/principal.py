@@ -30,7 +30,7 @@ LOCAL = Principal("local", "local user")
 def is_operator(principal: Principal) -> bool:
     """Return whether `principal` is an administrator: the local user, or an API key with the scope `admin`.
 
-    Inside a tool, pass the caller of the outermost call (`CallContext.on_behalf_of`), because the principal of inner calls is `unscoped`
-    and does not have the scopes of the key.
+    Inside a tool, pass the original caller (`CallContext.on_behalf_of`). The principal in the context of a tool's call no longer has the
+    scopes of the API key (`Principal.unscoped`), so this function would return false for every key.
     """
     return principal.id == LOCAL.id or is_admin(principal)

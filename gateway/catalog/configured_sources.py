@@ -65,7 +65,9 @@ class ConfiguredSources:
     reloader: Reloader | None = None
     """Reads the configuration file again after changes; `None` if the gateway does not follow its file."""
     lock: LockFile = field(init=False)
-    """The lock file of the configuration, with the accepted tool definitions (pins). Its `run` must be running."""
+    """The lock file of the configuration, which contains the accepted tool definitions (pins).
+
+    The gateway runs the method `run` of this object in a task, which reads the file again after each change."""
 
     def __post_init__(self) -> None:
         self.lock = LockFile(self._pin_again)
@@ -139,7 +141,7 @@ class ConfigurationChanges:
     describe: Callable[[], None]
     """Updates the instructions that new clients receive."""
     shared: SharedSkills = field(init=False)
-    """Lists the skills of remote servers, also again after changes. Its `run` must be running."""
+    """Lists the skills of remote servers. The gateway runs the method `run` of this object in a task, so that changes are noticed."""
     _lock: anyio.Lock = field(default_factory=anyio.Lock, init=False)
 
     def __post_init__(self) -> None:

@@ -30,7 +30,10 @@ from gateway.tools.context import CallContext
 logger = logging.getLogger(__name__)
 
 ORIGIN_KEY = "dev.moongate/origin"
-"""Key in the `_meta` of a skill's entry; its value is the id of the source that published the skill (SEP-2640, intermediaries)."""
+"""Key in the `_meta` of a skill's entry; its value is the id of the source that published the skill.
+
+The gateway adds the key because it is an intermediary (SEP-2640): it lists skills of servers to its own clients.
+"""
 
 MANIFEST = "/SKILL.md"
 

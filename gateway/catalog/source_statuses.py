@@ -27,8 +27,9 @@ def local_status(name: str, source: ToolSource, tools: int) -> SourceStatus:
 def server_status(status: SourceStatus, *, tools: int, withheld: int, waits_for: str | None) -> SourceStatus:
     """Return the status of a remote server, completed with facts that only the gateway has.
 
-    `tools` is how many of its tools are served; `withheld` is how many definitions policy refuses. `waits_for` is the name under which a
-    person can accept a changed configuration entry of the server, or `None` if no change waits for acceptance.
+    `tools` is the number of the server's tools that clients see. `withheld` is the number of definitions (such as tools and prompts) that
+    the gateway does not publish, because policy refuses them. `waits_for` is the name under which a person can accept a changed
+    configuration entry of the server, or `None` if no change waits for acceptance.
     """
     note = f"{withheld} definition{'' if withheld == 1 else 's'} withheld; see `moongate doctor`" if withheld else None
     if waits_for is not None:

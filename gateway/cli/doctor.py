@@ -233,6 +233,6 @@ def _show(checks: Sequence[Check], *, as_json: bool) -> None:
 
 
 def _code_of(failed: Sequence[Check]) -> Code:
-    """Return the error code of the worst failed check. The order is: configuration, credentials, reachability, lock file."""
+    """Return the error code of the worst failed check. From worst to mildest: configuration, credentials, reachability, lock file."""
     codes = {check.code for check in failed}
     return next(code for code in ("config-invalid", "needs-auth", "unreachable", "lock-differs") if code in codes)

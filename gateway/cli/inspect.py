@@ -98,7 +98,10 @@ def _tool(name: str, tools: list[HubTool], sources: list[JsonObject], loaded: Lo
 
 
 def _policy(source: str, loaded: LoadedConfig | None) -> JsonObject | None:
-    """Return the policy of a source as JSON; `None` if `loaded` is `None`, because the gateway then serves another configuration."""
+    """Return the policy of a source as JSON; `None` if `loaded` is `None`.
+
+    `loaded` is the local configuration, or `None` if the user named a gateway by its URL, because it may serve another configuration.
+    """
     return None if loaded is None else loaded.config.policy(source).model_dump(by_alias=True, mode="json")
 
 

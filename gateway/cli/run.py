@@ -85,9 +85,10 @@ def run(stdio: bool, address: str | None, or_any_port: bool, as_json: bool, conf
 def first_answers(config_path: str | None) -> StartupAnswers | None:
     """Return an object that answers the first requests of a client over stdio (`initialize`, `ping`, listings) while the gateway loads.
 
-    It sends the results that an earlier start of the gateway stored in a cache file. The object also names the file in which the loaded
-    gateway stores its own results for the next start. Return `None` without a configuration file or a usable folder for the cache,
-    on Windows, and if the environment variable `ENABLE_INSTRUMENTATION` is set.
+    The object sends the results that an earlier start of the gateway stored in a cache file. It also names the file in which the loaded
+    gateway stores its own results for the next start. `config_path` is the path that the user gave, or `None` to search for the file.
+    Return `None` if there is no configuration file or no usable folder for the cache, on Windows, and if the environment variable
+    `ENABLE_INSTRUMENTATION` is set.
     """
     from gateway.config.paths import find_config
     from gateway.server.startup_answers import StartupAnswers

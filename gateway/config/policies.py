@@ -14,7 +14,10 @@ from gateway.config.base_models import Model
 from gateway.json_types import JsonObject, JsonValue
 
 OWN_SOURCE_KINDS = frozenset({"agent", "workflow"})
-"""First parts of the source ids `agent/<name>` and `workflow/<name>`. Only this agent or workflow can call the tools of such a source."""
+"""First parts of the source ids `agent/<name>` and `workflow/<name>`.
+
+Such a source contains the tools that one agent or workflow defines for itself. Only this agent or workflow can call them.
+"""
 
 _OWN_TOOL_KEYS = frozenset(
     {

@@ -46,9 +46,9 @@ def build_routes(
 ) -> list[BaseRoute]:
     """Return the Starlette routes of the overview page (`/`) and of `/status.json`.
 
-    `name` is the gateway's name, and `endpoint` the URL of its MCP endpoint. The routes call the functions for each request: `viewer`
-    returns the principal that views the page, `sources` returns the status of each source, `problems` returns the problems of the gateway
-    itself, and `about` returns further fields of `/status.json`.
+    `name` is the gateway's name, and `endpoint` the URL of its MCP endpoint. The other parameters are functions, which the routes call for
+    each request: `viewer` returns the principal that sent the request, `sources` returns the status of each source of tools, `problems`
+    returns the problems of the gateway itself, and `about` returns further fields of `/status.json`.
     """
 
     def seen(request: Request) -> list[SourceStatus]:

@@ -239,9 +239,9 @@ class Acceptance:
                     raise
 
     def waits(self, entry: RunEntry) -> bool:
-        """Whether a running gateway would wait until a person accepts the command of the configuration entry `entry`, before running it.
+        """Return whether a running gateway would wait until a person accepts the configuration entry `entry`, before it runs its command.
 
-        False if no gateway has run with the configuration yet.
+        False if no gateway has run with the configuration or refused the entry yet, because the first start runs all commands.
         """
         known = [content for _, content in self._records if content.has_run or entry.key in content.held]
         return not all(content.accepts(entry.key, entry.digest) for content in known)

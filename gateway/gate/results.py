@@ -59,7 +59,7 @@ _MAX_MAP_KEYS = 256
 """Maximum number of keys per JSON object that remain in structured content that is cut because it is too large."""
 
 Form = Literal["content", "contents", "messages"]
-"""Key of the list in a result that contains its texts: `content` for a call, `contents` for a read, `messages` for a prompt."""
+"""Key under which an MCP result has its texts: `content` for a tool call, `contents` for a resource read, `messages` for a prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,10 @@ class Approver:
 
 
 def judge_approver(by: ApprovalBy, caller: str, approver: Approver) -> Reject | None:
-    """Return why `approver` may not approve or decline a call of the principal `caller`, or `None` if it may.
+    """Return why the principal `approver` may not decide on a call (approve or decline it), or `None` if it may.
 
-    `by` is the configured approver: the caller, another principal, or an operator.
+    `caller` is the id of the principal that made the call. `by` is the policy's setting: who must decide, the caller, another principal,
+    or an operator. An operator may also decide for the caller, and as another principal on calls that are not its own.
     """
     is_caller = approver.principal == caller
     match by:

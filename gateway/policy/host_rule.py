@@ -77,7 +77,7 @@ class RecipientRule:
 
     domains: tuple[Host, ...]
     addresses: frozenset[tuple[str, str]]
-    """Allowed whole addresses, each as local part and lower-case domain."""
+    """Allowed e-mail addresses that the rule names in full, each as a pair of local part and lower-case domain."""
     written: tuple[str, ...]
 
     def __str__(self) -> str:

@@ -47,9 +47,9 @@ The call continues when the client retries it with answers to the requests for i
 """
 
 WITHDRAWN_KEY = "dev.moongate/withdrawn"
-"""Key in the `_meta` of a retried call that is in flight at another gateway and waits for answers there: `true` if no answer will come.
+"""Key in the `_meta` of the last retry of a call that another gateway keeps in flight until its requests for input are answered.
 
-The other gateway then ends the call.
+`true` means that nobody will answer these requests for input. The other gateway then ends the call.
 """
 
 TASK_META_KEY = "dev.moongate/task"

@@ -56,9 +56,10 @@ def judge_root(root: str, place: Sequence[str], access: Access, protected: Seque
 
 
 def remark_root(root: str, place: Sequence[str], protected: Sequence[Protected]) -> str | None:
-    """Return a warning for the operator if a model that reads the folder `root` also reads a protected file or folder; else `None`.
+    """Return a warning for the operator if a model that may read the folder `root` can read a protected file or folder; else `None`.
 
-    Only protected items with `is_remarked` count. `place` are the identities of the folders above `root`, and of `root` itself.
+    The files and folders in `protected` are checked if their `is_remarked` is true. `place` contains the identities of the folders above
+    `root`, outermost first, and of `root` itself.
     """
     for item in protected:
         if item.is_remarked and (relation := _relation(place, item)) is not None:

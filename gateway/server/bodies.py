@@ -87,7 +87,7 @@ class BufferedReceive:
 
 
 class Utf8Bodies:
-    """ASGI middleware that rejects a POST request whose body is malformed (HTTP 400) or too large (413).
+    """ASGI middleware that rejects a POST request whose body is too large (HTTP 413), is not UTF-8, or has too many JSON parts (400).
 
     The application receives every other body whole, in one ASGI message.
     """

@@ -125,7 +125,10 @@ class DeferredCaller:
             await self._real.close()
 
     def become(self, caller: CloseableCaller) -> None:
-        """From now on, send all messages of the call through `caller`, because the call was handed over to the MCP SDK (SDK path)."""
+        """From now on, send all messages of the call through `caller`, including messages that wait for the hand-over.
+
+        `caller` sends messages with the MCP SDK. The SDK path calls this method when the call was handed over to it.
+        """
         self._real = caller
         if (presence := caller.presence) is not None:
             for _ in range(self._needs):

@@ -151,7 +151,10 @@ class InFlightCall:
     # -- for the fast path ---------------------------------------------------------------------------------------
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Register `then` to be called once, as soon as the call has ended or was handed over. This takes at most `HAND_OVER_SECONDS`."""
+        """Register `then` to be called once, as soon as the call has ended or was handed over to the SDK path (with the MCP SDK).
+
+        A call that has not ended is handed over at the latest `HAND_OVER_SECONDS` after its start.
+        """
         if self.is_over:
             asyncio.get_running_loop().call_soon(then)
         else:

@@ -1,7 +1,7 @@
 """`SemanticMemoryProvider`: context provider that finds earlier inputs and stored texts by their meaning, and adds them to an agent's run.
 
-Texts and embeddings are stored per owner in the gateway's or a program's database. If a search fails, the run continues without
-memories.
+Texts and embeddings are stored per owner, in the gateway's database, or in a database that the program which creates the provider names.
+If a search fails, the run continues without memories.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class SessionContext:
     ) -> None:
         """Store the arguments. `options` are the options of the run, read-only; `metadata` is shared by all providers of the run.
 
-        `call` is the gateway's call that the run serves.
+        `call` is the context of the gateway's tool call in which the agent runs; by default a new context of the local user.
         """
         self.session_id = session_id
         self.service_session_id = service_session_id

@@ -197,9 +197,10 @@ def _assemble(folders: Mapping[Key, SkillFolder], trouble: Sequence[SkillReport]
 def with_more(index: SkillIndex, more: Sequence[Skill], keeps: Callable[[str], bool] | None) -> SkillIndex:
     """Return a copy of `index`, the index of skills in folders, with the skills of other providers (`more`) added.
 
-    A skill of the gateway (not of a remote server) is removed if `keeps` returns false for its id. If two skills have the same id, the
-    skill in a folder keeps the id. The other skill gets a prefix (`code/<name>`) if it is a Python object. If it is a remote server's
-    skill, it is left out and logged, because its URIs belong to that server.
+    If a skill in `more` has the same id as an earlier skill, the earlier skill keeps the id; skills in folders come first. The later skill
+    gets a prefix (`code/<name>`) if it is a Python object. If it is a remote server's skill, it is left out and logged, because its URIs
+    belong to that server. `keeps` selects among the local skills, which are in folders or are Python objects: a local skill is left out if
+    `keeps` returns false for its id. `None` selects all.
     """
     if not more and keeps is None:
         return index

@@ -149,10 +149,12 @@ async def read_listed(skill: Skill, path: str, fetch: Fetch, renew: Callable[[Sk
 
 
 def entry_of(uri: str, data: bytes) -> JsonObject | None:
-    """Create an entry of `skills/list` from the bytes of a `SKILL.md`; `None` if the file breaks the rules for listed skills.
+    """Create an entry of `skills/list` from a `SKILL.md`. `uri` is the URI of the file, and `data` its content.
+
+    Return `None` if the skill can be used but must not be listed: its name or frontmatter breaks the rules of SEP-2640 for listed skills.
 
     Raises:
-        SkillError: The bytes are not a usable `SKILL.md` (code `entry-differs`).
+        SkillError: The skill cannot be used, because the file has an error (code `entry-differs`).
     """
     document = parse_skill(data, directory=uri.rpartition("/")[0].rpartition("/")[2])
     wrong = next((d.message for d in document.diagnostics if d.level == "error"), None)

@@ -294,9 +294,9 @@ def _read(place: _Place, name: str, max_bytes: int) -> bytes | None:
 
 
 def _has_name_elsewhere(place: _Place, descriptor: int) -> bool:
-    """Return whether an open file has a name (hard link) outside the folder `place`.
+    """Return whether the open file `descriptor` also has a name (hard link) outside the folder `place`.
 
-    All names of the file in the folder are counted, because `write` briefly gives a new file two names.
+    That is so if the file has more links than names in the folder. It may have two names there: `write` briefly gives a new file two.
     """
     number = os.fstat(descriptor).st_ino
     with os.scandir(place.descriptor if place.descriptor is not None else place.path) as entries:

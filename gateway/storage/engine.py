@@ -1,9 +1,11 @@
 """`Database`: opens the gateway's database, migrates it to the newest schema, and runs transactions.
 
-The database is an SQLite file in the state folder (`gateway.db`, WAL mode), shared by several processes of a user, or a PostgreSQL server
-with a URL. This module imports SQLAlchemy (Core, async; MIT; drivers aiosqlite, and psycopg with the extra `postgres`), which takes a third
-of a second. Therefore only `records` and the SQL providers of `sessions` import this module, on first use and in a thread. All statements
-are portable SQLAlchemy Core, so that they run on both databases.
+The database is an SQLite file or a PostgreSQL server. The file, `gateway.db` (WAL mode), is in the state folder (the folder for the
+gateway's data), and several processes of a user share it. The server is named by a URL. All statements are portable SQLAlchemy Core, so
+that they run on both databases.
+
+This module imports SQLAlchemy (Core, async; MIT; drivers aiosqlite, and psycopg with the extra `postgres`). The import takes a third of a
+second. Therefore only `records` and the SQL providers of `sessions` import this module, on first use and in a thread.
 """
 
 from __future__ import annotations

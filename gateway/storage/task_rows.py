@@ -53,7 +53,8 @@ class TaskRows:
     def __init__(self, database: Database, gateway: str = "") -> None:
         """Store the arguments.
 
-        Only tasks of the gateway `gateway` are started, taken over and counted. An empty id means the tasks of all gateways.
+        `gateway` is the id of this gateway, because several gateways can share the database. The object starts, takes over and counts only
+        the tasks of this gateway. If the id is empty, it does so with the tasks of all gateways.
         """
         self._database = database
         self._gateway = gateway

@@ -99,7 +99,10 @@ class TaskCaller:
         return live
 
     def attach(self, live: Caller | None) -> None:
-        """Undo `detach`: send progress and questions to the waiting client `live` again."""
+        """Undo `detach`: send progress and questions again to the client that waits for the result.
+
+        `live` is what `detach` returned: the `Caller` that reaches the client, or `None` if no client waits.
+        """
         self._live = live
         self._task.notify()
 

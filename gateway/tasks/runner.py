@@ -187,9 +187,9 @@ class TaskRunner:
             task.refuse(KEY_GONE)
 
     async def end_unadmitted(self) -> None:
-        """End the tasks of this process whose caller may no longer call the tool.
+        """End the running tasks of this process whose caller may no longer call the task's tool.
 
-        If an in-flight step of a task must not run twice, the task is not ended now, but checked before its next step.
+        A task with an in-flight step that must not run twice is not ended now. The caller's right is checked before the task's next step.
         """
         await refuse_unadmitted(self._executor.interruptible(), self._executor.caller_now)
 

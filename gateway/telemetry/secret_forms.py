@@ -18,7 +18,7 @@ _NAMES = (
     r"|(?:access|refresh|id|auth|session|bearer|api)[_-]?token"
 )
 _WORD = r"(?!(?:none|null|nil|undefined|true|false|missing|required|invalid|expired|empty|unset|redacted|string|str)\b)"
-"""Pattern that excludes words such as `missing`, which error texts contain in place of a secret's value."""
+"""First part of the patterns of a secret's value: prevents a match at words such as `missing`, which error texts have in its place."""
 _BARE = rf"{_WORD}[^\s&;,'\"<>()\[\]{{}}|\\*$%#][^\s&;,'\"<>()\[\]{{}}|\\#]*"
 _QUOTED = r"\\?[\"'][^\s\"'\\\[<{$*][^\"'\\\n]{0,511}(?=[\"'\\])"
 _FORMS = (

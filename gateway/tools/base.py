@@ -73,7 +73,7 @@ class Releasable(Protocol):
     """Protocol of a claim: the part of the limited memory for large results (`upstream.large_bodies`) that one result occupies."""
 
     def release(self) -> None:
-        """Return the occupied part to the memory for large results. Further calls have no effect."""
+        """End the claim, so that other large results can use its part of the memory. Further calls have no effect."""
         ...
 
 
@@ -106,7 +106,7 @@ class Complete:
     long_text: LongText | None = field(default=None, compare=False, repr=False)
     """The string of at least 64 KiB in `result`, if any. Its JSON is then in the byte strings of `encoded` at odd indexes."""
     claim: Releasable | None = field(default=None, compare=False, repr=False)
-    """The part of the limited memory for large results that this result occupies. The gate, which checks results, releases the claim.
+    """Claim on the limited memory for large results, if the result has one. The gate (the policy checks of calls) releases the claim.
 
     If the claim is a `HelperResult`, a helper process has the content, and `result` has no content until the gate has checked it.
     """

@@ -95,5 +95,8 @@ class CallFacts:
 
     @property
     def skills_in_files(self) -> frozenset[str]:
-        """The names of the skills in the surrounding agent and workflow files. The scopes of the caller's API key do not apply to them."""
+        """The names of the skills in the files of the agent and workflows that this call is part of.
+
+        The scopes of the caller's API key do not apply to these skills.
+        """
         return frozenset(value for name, value in self.provenance.named_in_files if name == SKILL_ARGUMENT)

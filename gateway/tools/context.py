@@ -148,9 +148,10 @@ class DurablePort(Protocol):
         ...
 
     def asking(self, label: str) -> DurablePort:
-        """Return a step log with the same steps that adds `label` to the keys of questions (requests for input).
+        """Return a step log with the same steps, in which the keys of questions (requests for input) contain `label`.
 
-        Parts of the task that run concurrently each need their own label, so that the keys do not depend on the order of the questions.
+        Parts of the task that run concurrently must use different labels. Otherwise the key of a question would depend on which part asks
+        first, and a resumed task would not find the stored answer.
         """
         ...
 
@@ -173,8 +174,8 @@ class DurablePort(Protocol):
     async def judged(self, key: str, problem: str = "") -> bool:
         """Report that the answer to the question with this key was used, or, with `problem`, why it cannot be used.
 
-        A refused answer is removed, and the client that sent it receives the problem as an error. Returns true if the question stays open,
-        so that the code can send the same request with the same key again; clients see it under the same name.
+        A refused answer is removed, and the client that sent it receives the problem as an error. The question is then open again: the code
+        can send the same request with the same key, and clients see it under the same name. Returns false if the question had no answer.
         """
         ...
 
@@ -186,14 +187,15 @@ class DurablePort(Protocol):
         repeatable: bool | Callable[[str], bool],
         ctx: CallContext | None = None,
     ) -> JsonValue:
-        """Run `work` once, and record its JSON result. `work` receives the step's idempotency key, the same at every attempt.
+        """Run `work` as a step, record its JSON result and return it. If the result was recorded before, return it without running `work`.
 
-        Steps of the same name are numbered in their order. `repeatable` decides whether a step that was in flight when the process died
-        runs again. It is a boolean, or a function that receives the step's key without the task's id. If the step is not repeatable, a
-        person decides; meanwhile the deadlines of `ctx`, the call that contains the step, stop.
+        `work` receives the step's idempotency key, which is the same at every attempt. Steps of the same name are numbered in the order in
+        which they begin. `repeatable` decides whether a step that was in flight when the process died runs again. It is a boolean, or a
+        function that receives the step's key without the task's id. If the step is not repeatable, a person is asked. While the question is
+        open, the deadlines of `ctx`, the call that contains the step, are paused.
 
         Raises:
-            ToolFailed: The outcome of an earlier attempt is unknown, and the step must not be repeated.
+            ToolFailed: The outcome of an earlier attempt is unknown, and no person agreed to repeat the step.
         """
         ...
 
@@ -305,7 +307,10 @@ class CallContext:
         return self.with_facts(dataclasses.replace(self.facts, meta=meta))
 
     def with_answers(self, answers: JsonMapping | None, state: str | None) -> CallContext:
-        """Return a copy of the context with the client's answers to requests for input, and the `requestState`; `None` for a new call."""
+        """Return a copy of the context for a retry of the call: with `answers` to its requests for input, and its `requestState`.
+
+        `answers` has the client's answers by key. If both parameters are `None`, the copy is for a new call.
+        """
         return self.with_facts(dataclasses.replace(self.facts, input_responses=answers, request_state=state))
 
     def with_state(self, state: str | None) -> CallContext:

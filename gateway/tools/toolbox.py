@@ -1,7 +1,7 @@
-"""Protocols through which agents and workflows use the gateway: `ToolBox` finds tools, and `ToolGuards` checks calls of their own tools.
+"""Protocols through which agents and workflows use the gateway: `ToolBox` finds the gateway's tools, and `ResourceBox` reads resources.
 
-`ResourceBox` reads resources. `app` implements these protocols; tests use scripted implementations. Tools and resources pass the gate (the
-pipeline of policy checks), so that the same policy applies to agents and workflows as to clients.
+`ToolGuards` adds policy checks to the tools that an agent or workflow defines itself. `app` implements these protocols; tests use scripted
+implementations. All calls and reads pass the gate (the pipeline of policy checks), as those of clients do.
 """
 
 from __future__ import annotations

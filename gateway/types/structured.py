@@ -55,7 +55,9 @@ class TypedFormat:
         return {**made, "$defs": definitions} if definitions else made
 
     def parse(self, answer: str) -> JsonValue:
-        """Parse a model's answer, which is JSON text, and return the unwrapped value of the requested type.
+        """Parse a model's answer, which is JSON text, and return the value of the requested type.
+
+        If `is_wrapped`, the value is taken from the object in which the model wrapped its answer.
 
         Raises:
             ValueError: The answer is not JSON, or does not match the type.

@@ -1,9 +1,10 @@
 """`InputGuard`: decides on each request for input of a remote server, and on the client capabilities that are declared to the server.
 
 Requests for input are sampling, elicitation and roots: requests that an MCP 2025 server sends, and those in `input_required` results of an
-MCP 2026 server. `policy.input_requests` has the rules. An allowed request goes to the caller. A sampling request goes to a model of the
-gateway instead if the policy's `sampling.mode` is `answer`, or if `sampling.mode` is `ask` and a model is configured. With `ask`, a person
-must approve the request first. `input_rounds` handles the `input_required` results.
+MCP 2026 server. `policy.input_requests` has the rules. An allowed request for elicitation or roots goes to the caller. For sampling, the
+key `sampling.mode` of the server's policy decides: `deny` refuses the request, `relay` sends it to the caller, and `answer` sends it to a
+model of the gateway. With `ask`, a person must approve the request. It then goes to a model of the gateway, or to the caller if no model is
+configured. `input_rounds` handles the `input_required` results.
 """
 
 from __future__ import annotations

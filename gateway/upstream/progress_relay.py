@@ -1,4 +1,4 @@
-"""`ProgressRelay`: passes the progress reports that a server sends for one call to the caller. `server_session` uses it."""
+"""`ProgressRelay`: receives a server's progress reports on one call, and passes them to the caller. `server_session` uses it."""
 
 from __future__ import annotations
 

@@ -76,14 +76,14 @@ class ConnectionPool:
         self.header_cache: HeaderCache[ResponseHead] = HeaderCache(varies_in_response, min(LONG_BYTES, max_body_bytes))
 
     async def send(self, request: bytes, caller: str = "") -> Response:
-        """Send a complete HTTP request and return its response after the whole body has arrived.
+        """Send `request`, the bytes of a complete HTTP request, and return the response when its whole body has arrived.
 
         If the body is an event stream, return the response as soon as the stream's first message has arrived, or the stream has ended.
-        The bytes of a large response count towards the memory that large responses to `caller` (id of a principal) may use at once.
+        `caller` is the id of a principal. Large responses to one principal share limited memory, so a large response may have to wait.
 
         Raises:
             Unreachable: The request was not sent.
-            TooLarge: The response exceeds `max_body_bytes`, or waited too long for its memory.
+            TooLarge: The response exceeds `max_body_bytes`, or waited longer than `CLAIM_WAIT_SECONDS` for memory.
             OutcomeUnknown: The connection broke, or the response is malformed.
         """
         connection = self._take_idle() or await self._open_connection()

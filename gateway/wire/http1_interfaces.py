@@ -50,9 +50,9 @@ class StartedRequest(Protocol):
         ...
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Register `then`, which is called once: when the response is ready, or when the method `go_on` must produce it.
+        """Register `then` to be called once: when the response is ready, or when it is known that `go_on` must produce the response.
 
-        The caller may call the method `answer` after `then` has been called.
+        After `then` was called, the connection may call `answer`, which returns the response, or `None` if `go_on` must produce it.
         """
         ...
 

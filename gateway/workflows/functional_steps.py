@@ -30,7 +30,10 @@ _REQUESTS = "auto"
 """Prefix of the request ids that are generated for requests of a functional workflow without an explicit `request_id`."""
 
 _NAMED = "named:"
-"""Prefix of the keys in `RunContext.places` (keys of requests → request ids) that belong to requests with an explicit `request_id`."""
+"""Prefix of some keys in `RunContext.places`, which maps the keys of a run's requests to request ids.
+
+The key of a request has this prefix if the function passed a `request_id` to `request_info`.
+"""
 
 _running: ContextVar[RunContext | None] = ContextVar("gateway_functional_run", default=None)
 """The context of the current run of a functional workflow. Steps read this variable, because user code calls steps without a context."""

@@ -112,10 +112,10 @@ class WorkflowAgent(BaseAgent):
         """Run the workflow with the messages as its input. Return the response, or with `stream=True` a stream of its parts.
 
         If the workflow has open requests, it continues with the responses that the messages must contain: `function_result` contents with
-        the request's id as call id, or approval responses. With a checkpoint, the workflow is restored first.
+        the request's id as call id, or approval responses. With a `checkpoint_id`, the workflow is first restored from the checkpoint.
 
         Raises:
-            AgentError: The workflow has open requests, but the messages contain no response, or other contents.
+            AgentError: The workflow has open requests, but the messages contain no response, or contain contents that are not responses.
             Exception: Any exception that an executor of the workflow raised.
         """
         given = to_messages(messages) if messages is not None else []

@@ -54,7 +54,7 @@ class MemoryStore(ABC):
         """
 
     def export_provider_state(self, session: AgentSession) -> JsonObject:
-        """Return values that identify the owner of a session's memories, to pass them to `import_provider_state`."""
+        """Return a mapping that identifies the owner of a session's memories. `import_provider_state` reads the owner from it."""
         return {}
 
     def import_provider_state(self, session: AgentSession, *, state: Mapping[str, JsonValue]) -> None:  # noqa: B027

@@ -56,7 +56,10 @@ class _AckSession:
         self.acknowledged = anyio.Event()
 
     async def send_notification(self, notification: Any, related_request_id: Any = None) -> None:
-        """Send a notification through the SDK's session. Add the task ids if it is the acknowledgement of the subscription."""
+        """Send a notification through the SDK's session, then set `acknowledged`.
+
+        To the acknowledgement of the subscription, first add the ids of the tasks that the stream follows (`taskIds`).
+        """
         if isinstance(notification, SubscriptionsAcknowledgedNotification):
             honored = notification.params.notifications.model_dump(by_alias=True, exclude_none=True)
             named = SubscriptionFilter.model_validate({**honored, "taskIds": self._task_ids})
