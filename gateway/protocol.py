@@ -15,7 +15,7 @@ HANDSHAKE_PROTOCOL_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", 
 """MCP versions with an `initialize` handshake and a session, oldest first."""
 
 MODERN_PROTOCOL_VERSIONS: Final = ("2026-07-28",)
-"""MCP versions without a handshake: each request contains the client's info and capabilities."""
+"""MCP versions without a handshake: each request contains the client's capabilities, and may contain the client's info."""
 
 LATEST_HANDSHAKE_VERSION: Final = "2025-11-25"
 LATEST_MODERN_VERSION: Final = "2026-07-28"

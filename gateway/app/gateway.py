@@ -213,7 +213,9 @@ class Gateway:
         """Apply `written`, a new version of the configuration, to the running gateway. See `ConfigurationChanges.apply`.
 
         Raises:
-            ConfigError: The configuration cannot be used; nothing was changed.
+            ConfigError: The configuration cannot be used. The gateway was not changed, but commands that wait for a person's acceptance may
+                have been recorded.
+            StorageError: The record of accepted commands is damaged; nothing was changed.
         """
         return await self._changes.apply(written)
 
@@ -241,7 +243,11 @@ class Gateway:
         return await self.catalog.read(uri, ctx)
 
     async def ready(self, timeout_seconds: float) -> None:
-        """Wait at most `timeout_seconds` until every remote server has connected or failed; then update the catalog of tools."""
+        """Wait at most `timeout_seconds` until the servers have connected or failed to connect; then update the catalog of tools.
+
+        This waits only for the servers that the gateway connects at its start, and not for servers that connect at their first call
+        (`start: lazy`) or that a reload added.
+        """
         with anyio.move_on_after(timeout_seconds):
             await self._readiness.settled()
         await self.catalog.catch_up()
@@ -252,7 +258,7 @@ class Gateway:
 
     @property
     def skill_index(self) -> SkillIndex | None:
-        """The search index of all skills that this gateway serves; `None` if it serves no skills."""
+        """The table of all skills that this gateway serves, with look-ups by id, URI and text; `None` if it has no source `skill`."""
         skills = self._sources.local.skills
         return skills.index if skills is not None else None
 

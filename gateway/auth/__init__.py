@@ -1,4 +1,5 @@
-"""Authentication of callers: API keys, and the callers that they identify (`Principal`). `policy` decides what a caller may do.
+"""API keys (`KeyStore`), the callers that they identify (`Principal`), and proofs that a gateway is the expected one (`Identity`).
 
-The server, the console and the command `moongate keys` use this package.
+`policy` decides what a caller may do. The packages `app`, `server` and `gate` and the command line use API keys; most packages use
+`Principal`. The command line checks the proof of a running gateway before it sends an API key.
 """

@@ -32,7 +32,7 @@ _MAX_NAME_LENGTH = 100
 _MAX_TOKEN_LENGTH = 200
 """Maximum length, in characters, of a text that is compared with the tokens of API keys. A longer text is rejected as an invalid token.
 
-A valid token has 55 characters. If a text is longer than the maximum, only its first 200 characters are hashed.
+A valid token has 59 characters. Only the first 200 characters of a longer text are hashed, which bounds the time of the check.
 """
 
 
@@ -164,7 +164,11 @@ class KeyStore:
         return stored.info
 
     def holds(self, key: KeyInfo) -> bool:
-        """Return whether `key`, which `find` returned earlier, is still valid. Computes no hash. Raises `StorageError` as `find` does."""
+        """Return whether `key`, which `find` returned earlier, is known to be valid still. Computes no hash.
+
+        False does not mean that the key is invalid: the file may have been read again since. Then call `find` with the token. Raises
+        `StorageError` as `find` does.
+        """
         self._reload()
         stored = self._stored.get(key.id)
         return stored is not None and stored.info is key and not key.is_expired(time.time())
@@ -185,7 +189,10 @@ class KeyStore:
         return None if stored is None or stored.info.is_expired(time.time()) else stored.info.principal
 
     def are_required(self) -> bool:
-        """Return whether HTTP clients need an API key: if the file has at least one key, or if the file is unusable."""
+        """Return whether the file requires that HTTP clients have an API key: it has at least one key, or is unusable.
+
+        Looks only at the file. If this is false, the HTTP server may still require keys (`server.key_gate`).
+        """
         try:
             return bool(self.list())
         except StorageError:

@@ -302,8 +302,11 @@ class Catalog:
     def find(self, exposed_name: str) -> GuardedTool:
         """Return the tool that clients call by this name, without waiting for sources that are still starting.
 
+        Also returns tools that some clients do not see: on-demand tools that a client's model has not loaded, and tools outside the scopes
+        of the caller's API key.
+
         Raises:
-            NotFound: The name is unknown, or clients do not see the tool.
+            NotFound: The name is unknown, the tool is quarantined, or only agents and workflows may call it (`listed: false`).
         """
         tool = self._tools.get(exposed_name)
         if tool is None:

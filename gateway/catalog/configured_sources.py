@@ -154,7 +154,9 @@ class ConfigurationChanges:
         Returns the setting `server.reload` of `written`: whether the gateway reacts to further changes of the configuration file.
 
         Raises:
-            ConfigError: The configuration cannot be used; nothing was changed.
+            ConfigError: The configuration cannot be used. The gateway was not changed, but commands that wait for a person's acceptance may
+                have been recorded.
+            StorageError: The record of accepted commands is damaged; nothing was changed.
         """
         sources, running = self.sources, self.sources.loaded
         async with self._lock:

@@ -12,7 +12,11 @@ import hashlib
 import re
 
 NAME_BUDGET = 64
-"""Maximum length of an exposed tool or prompt name, in characters: every model API accepts this length; MCP itself allows 128."""
+"""Maximum length, in characters, of an exposed name (the name of a tool or prompt that clients see), minus `server.clientPrefix`.
+
+Every model API accepts this length. It limits names with a source's prefix and rewritten names. A source without a prefix keeps the names
+that MCP allows, which have up to 128 characters.
+"""
 
 SEPARATOR = "__"
 _SAFE = re.compile(r"^[A-Za-z0-9_-]+$")

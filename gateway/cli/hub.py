@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gateway.upstream.task_follower import Resends, TaskFollower
 
 NEGOTIATE_TIMEOUT_SECONDS = 30.0
-"""Timeout in seconds for the MCP handshake with a running gateway, and for listing its tools."""
+"""Timeout in seconds for each of these steps: the MCP handshake with a running gateway, and each listing (of tools, resources, …)."""
 
 LOCAL_SOURCES = ("agent", "workflow", "function")
 """Local sources of tools (not servers) whose tools have the source's name as prefix, like the tools of servers."""
@@ -261,7 +261,10 @@ class RunningHub:
         return tools
 
     def unlisted(self, name: str) -> HubTool:
-        """Return a tool object for the name `name`, which the gateway did not list. A call of it raises the gateway's own error."""
+        """Return a tool object for the name `name`, which the gateway did not list.
+
+        The gateway decides about a call: it runs a tool that it serves but does not list, and refuses every other name.
+        """
         from gateway.upstream.delivery import RemoteTool
         from gateway.upstream.listing import Listed
 
@@ -410,10 +413,11 @@ def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject]
     """Return the tool named `name` (an exposed name, `SOURCE/NAME`, or a name at its source).
 
     Raises:
-        PolicyDenied: A source hides the tool, because its definition differs from the accepted one (quarantine). The error's `subject` is
-            the tool as `SOURCE/NAME`.
+        PolicyDenied: A source in `sources` (status objects) hides the tool, because its definition differs from the accepted one
+            (quarantine). The error's `subject` is the tool as `SOURCE/NAME`.
         ToolFailed: Several sources have a tool of that name.
-        NotFound: There is no such tool; the message suggests the closest name.
+        NotFound: There is no such tool. The message says why the tool's source is not ready, or suggests the closest name, or the command
+            that lists the tools.
     """
     if (found := named_tool(tools, name)) is not None:
         return found

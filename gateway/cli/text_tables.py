@@ -14,7 +14,7 @@ MIN_LAST_COLUMNS = 24
 """Minimum width of a table's last column; if less is left, the last column is printed below the other columns."""
 
 INDENT = "    "
-"""Indentation of cells that are printed below the first line of a row."""
+"""Indentation of a last column that is printed below the other columns, and of the second and further lines of a value in a list."""
 
 
 def table_lines(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None, *, wraps_last: bool) -> Iterator[str]:

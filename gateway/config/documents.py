@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     import yaml
 
 MAX_DOCUMENT_BYTES = 262_144
-"""Maximum size of a YAML document or definition file; a larger one is rejected. The largest real frontmatter seen has 9.6 KB."""
+"""Maximum size of a workflow file in bytes, and of each decoded YAML text in characters; a larger file or text is rejected.
+
+Of the Markdown file of an agent, this limits only the frontmatter. The largest real frontmatter seen has 9.6 KB.
+"""
 
 MAX_DEPTH = 64
 """Maximum nesting of a YAML document."""

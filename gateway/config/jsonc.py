@@ -132,7 +132,9 @@ def insert_entry(text: str, path: Sequence[str], value: JsonValue, *, replace: b
 
 
 def remove_entry(text: str, path: Sequence[str]) -> str:
-    """Return a JSON text without the entry at the path of keys `path`, and without the comment on the entry's last line.
+    """Return a JSON text without the entry at the path of keys `path`, and without the comment after the entry on its last line.
+
+    The comment stays if the entry is the last of its object and shares a line with other text.
 
     Raises:
         ConfigError: The entry does not exist, or the text cannot be edited safely.
@@ -309,9 +311,9 @@ def _comma_after(text: str, at: int, limit: int) -> int | None:
 
 
 def _end_of_line(text: str, at: int, limit: int) -> int:
-    """Return the offset after the blanks and comments between the offset `at` and the end of its line.
+    """Return the offset after the blanks and comments between the offset `at` and the end of its line, or `limit` if it comes first.
 
-    Returns `at` itself if the rest of the line contains anything else.
+    Returns `at` itself if the text up to this end contains anything else.
     """
     end = at
     for match in _TOKEN.finditer(text, at, limit):

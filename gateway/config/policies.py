@@ -228,7 +228,7 @@ class SourcePolicy(Model):
     tools: ToolFilter = Field(default_factory=ToolFilter)
     """Which tools of the source are served."""
     skills: SkillFilter = Field(default_factory=SkillFilter)
-    """Which skills are served, if the source is a server or `skill`."""
+    """Which skills are served. In a server's policy: skills of the server; in the policy of `skill`: your own. Other policies ignore it."""
     overrides: dict[str, ToolOverride] = Field(default_factory=dict)
     """Changes of single tools, by the tool's name at the source."""
     arguments: dict[str, dict[str, ArgumentRule]] = Field(default_factory=dict)

@@ -78,7 +78,7 @@ class GuardedFetch:
     trusted: frozenset[Origin]
     """Origins of URLs in the operator's configuration: the URL of the server, and of a configured OAuth issuer. They may be internal."""
     loopback_allowed: bool
-    """Whether URLs on this machine are allowed. True only if the configured server itself is on this machine."""
+    """Whether URLs on this machine with other origins than `trusted` are allowed. True only if the configured server is on this machine."""
 
     @classmethod
     def for_server(cls, server_url: str, issuer: str | None) -> GuardedFetch:

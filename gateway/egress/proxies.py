@@ -25,8 +25,8 @@ def proxy_for(server: str, url: str, environ: Mapping[str, str]) -> httpx2.Proxy
     """Return the proxy for requests to `url`, or `None` for a direct connection. `environ` are the environment variables.
 
     Raises:
-        NotSent: The environment variable for `url` has a value that is not an HTTP proxy. The error names the variable and `server`, but
-            does not show the value, which may contain a password.
+        NotSent: The environment variable for `url` has a value that is not an HTTP proxy. The message names the variable, but does not
+            show its value, which may contain a password. The error's attribute `server` is `server`.
     """
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()

@@ -112,7 +112,8 @@ class OwnToolGuard:
     def guarded(self, tools: Sequence[Tool]) -> list[Tool]:
         """Wrap tools of this agent or workflow, so that each call passes its policy. Tools that the policy hides are left out.
 
-        Tools that are wrapped already, and tools that the gateway does not run itself (`declaration_only`), are returned unchanged.
+        A tool that is wrapped already is returned unchanged, even if the policy hides it. A tool that the gateway does not run itself
+        (`declaration_only`) is not wrapped.
         """
         return [
             tool if is_guarded(tool) or getattr(tool, "declaration_only", False) else self.behind_gate(tool)

@@ -125,13 +125,13 @@ def _children(node: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
 
 
 def confine(name: str, rule: JsonObject, schema: JsonObject) -> ConfinedRule:
-    """Complete an operator's valid rule for the argument `name` of a tool with the input schema `schema`.
+    """Return the completed form of an operator's valid rule for the argument `name` of a tool with the input schema `schema`.
 
-    A keyword that judges only values of one type implies this type, unless the rule contains `type`, `enum` or `const`. The completed rule
-    accepts `null` if the tool's schema accepts `null` for this argument, because the tool then reads `null` as "not given".
+    A keyword that judges only values of one type implies this type, unless the rule contains `type`, `enum` or `const`. Together with an
+    implied type, `null` is accepted if the tool's schema accepts `null`, because the tool then reads `null` as "not given".
 
-    If the argument is a list of text, a rule about text applies to each element, and lists of other elements are rejected. Keywords of the
-    rule that are about lists apply to the list itself. A rule about numbers applies to a list of numbers in the same way.
+    A rule about text without `type`, `enum` and `const` applies to each element of an argument that is a list of text. Lists of other
+    elements are then rejected, and keywords about lists apply to the list itself. The same holds for rules about numbers.
     """
     declared = declared_schema(schema, name)
     admitted = types_of(declared, schema)

@@ -131,7 +131,7 @@ class FlowTool:
     `max_allowed_confidentiality`."""
 
     def fits(self, globs: Sequence[str]) -> bool:
-        """Return whether one of the globs matches the tool's name or `<source>/<name>`."""
+        """Return whether one of the globs matches the tool's name or `<source>/<native name>` (its name at its source)."""
         names = [self.name] if self.source is None else [self.name, f"{self.source}/{self.native_name or self.name}"]
         return any(fnmatchcase(name, glob) for glob in globs for name in names)
 

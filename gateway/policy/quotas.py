@@ -146,7 +146,7 @@ class ConnectionQuotas:
     """Limits of one process on connections, and on incomplete requests, which have only partly arrived."""
 
     connections: int
-    """Maximum number of open connections of the process."""
+    """Maximum number of open HTTP connections of clients to the process, without those of `reserve`."""
     reserve: int
     """Number of connections beyond `connections` that are reserved for health checks and operators (API keys with the scope `admin`)."""
     connections_per_address: int | None

@@ -33,7 +33,8 @@ class Protected:
     refuses: Literal["writing", "reading"] = "writing"
     """Which access is refused. `writing`: a model's folder is rejected if the model may write it; `reading`: also if it may only read."""
     reach: Literal["both", "around"] = "both"
-    """Which folders are rejected. `around`: folders that contain the protected file or folder; `both`: also folders inside it."""
+    """Which folders are rejected. `around`: the protected folder itself, and folders that contain the protected file or folder.
+    `both`: also folders inside it."""
     is_remarked: bool = False
     """Whether to warn the operator if a model may read a folder that contains the protected file or folder, or is inside it."""
 

@@ -140,8 +140,8 @@ class HttpDispatch:
     def take(self, head: Head, body: bytes, principal: Principal) -> StartedRequest | None:
         """Start to serve a completely received request without the MCP SDK. If the request needs the SDK, do nothing and return `None`.
 
-        The HTTP server calls this before it runs the ASGI application: a request that is answered here needs no `asyncio` task for the ASGI
-        application.
+        `KeyGate.take` calls this after it has authenticated the request, and before the ASGI application runs: a request that is answered
+        here needs no `asyncio` task for the ASGI application.
         """
         session = self._plain_session(head, principal)
         if session is False or len(body) != head.length:
@@ -336,7 +336,7 @@ class LineDispatch:
         return True
 
     async def _opens_session(self, message: JsonObject) -> bool:
-        """Answer an `initialize` request without unusual fields, open a 2025 session, and return true. Return false for other messages."""
+        """Answer an `initialize` request that `plain_initialize` accepts, open a 2025 session, and return true; else return false."""
         initialize = plain_initialize(message)
         if initialize is None:
             return False

@@ -1,4 +1,6 @@
-"""Serves a gateway over HTTP, or over standard input and output, until a signal ends it. Used by `Gateway`.
+"""Serves a gateway over HTTP, or over standard input and output. Used by `Gateway`.
+
+Serving ends at a signal, if the calling task is cancelled, or, over standard input and output, if the client closes its end of the pipe.
 
 This module handles signals, the listening socket and the HTTP server uvicorn; the ASGI application is passed in.
 

@@ -32,9 +32,10 @@ PeerT = TypeVar("PeerT", bound=Hashable)
 
 
 class HeldBytes(Generic[OwnerT, PeerT]):
-    """Counts the bytes in memory for each HTTP connection, with sums per owner and in total. An owner is a caller or a network.
+    """Counts the bytes in memory for each HTTP connection, with sums per owner and in total.
 
-    It is used for the bytes of responses that clients have not read yet, and for the bytes of incomplete requests.
+    An owner is the caller, or, while the caller is unknown, the network of the client: its IPv4 address or its IPv6 /64. Used for the bytes
+    of responses that clients have not read yet, and for the bytes of incomplete requests.
     """
 
     __slots__ = ("_held", "_owner", "_size", "total")

@@ -110,7 +110,8 @@ class SessionContext:
     def extend_tools(self, source_id: str, tools: Tool | Callable[..., object] | Sequence[Tool | Callable[..., object]]) -> None:
         """Add tools or functions to this run. `source_id` is the id of the provider that adds them.
 
-        Tools with `additional_properties` are marked with this id (`CONTEXT_SOURCE_KEY`).
+        The id is stored in each tool's `additional_properties` (key `CONTEXT_SOURCE_KEY`), if the tool has this attribute. Functions are
+        first converted to tools that have it.
         """
         added = normalize_tools(tools)
         for tool in added:

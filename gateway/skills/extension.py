@@ -24,10 +24,10 @@ class SkillsExtension:
         self._library = library
 
     async def list_page(self, cursor: str | None = None, limit: int = PAGE_SIZE) -> JsonObject:
-        """Answer `skills/list`: return the listed skills sorted by URI, starting after the skill that the cursor names.
+        """Answer `skills/list`: return the listed skills sorted by URI, starting after the URI that the cursor encodes.
 
         Raises:
-            NotFound: The cursor was not made by this method (kind `cursor`).
+            NotFound: The cursor cannot be decoded (kind `cursor`).
         """
         index = await self._library.current()
         return page_after(cursor, "skills", [(skill.root_uri, skill.entry) for skill in index.listed], limit)
@@ -46,7 +46,7 @@ class SkillsExtension:
         """Answer `resources/directory/read`: return the files and folders directly inside a folder of a skill, sorted by URI.
 
         Raises:
-            NotFound: No folder has this URI (kind `directory`), or the cursor was not made by this method (kind `cursor`).
+            NotFound: No folder has this URI (kind `directory`), or the cursor cannot be decoded (kind `cursor`).
         """
         found = (await self._library.current()).directory(uri)
         if found is None:

@@ -31,7 +31,10 @@ SOURCE_ID = "skill"
 """Id of the source that publishes the gateway's own skills: those in folders and those that are Python objects."""
 
 PREFIX = "code"
-"""First part of the id `code/<name>`, which a skill that is a Python object gets if another skill already has its name."""
+"""First segment of the id `code/<name>`, which a skill that is a Python object gets if another skill already has its id.
+
+If a skill is called `code`, or the id `code/<name>` is taken too, the first segment is `code-2`, `code-3` and so on.
+"""
 
 _SAFE = "-._~!$&'()*+,;=:@"
 """Characters besides letters and digits that a segment of a URI path may contain without percent-encoding (RFC 3986, `pchar`)."""

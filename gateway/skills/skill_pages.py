@@ -29,9 +29,10 @@ def page_after(cursor: str | None, key: str, items: Sequence[tuple[str, JsonMapp
     """Return one page of a result: under `key` at most `limit` of the `items` after the cursor, and `nextCursor` if more follow.
 
     `items` are pairs of URI and list entry, sorted by URI. The cursor encodes the last URI of the page before; `None` is the first page.
+    Every cursor that can be decoded is accepted, even if no item has its URI.
 
     Raises:
-        NotFound: The cursor was not made by this function (kind `cursor`).
+        NotFound: The cursor cannot be decoded (kind `cursor`).
     """
     uris = [uri for uri, _ in items]
     start = bisect_right(uris, decode_cursor(cursor)) if cursor else 0

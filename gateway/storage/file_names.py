@@ -8,10 +8,10 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 DATABASE_FILE = "gateway.db"
 """Name of the SQLite database in the state folder."""
 
-MAX_STEM_CHARS = 180
-"""Maximum length of a generated file name, in bytes, so that the name is valid on every file system.
+MAX_STEM_BYTES = 180
+"""Maximum length of a generated name of a file (without extension) or folder, in bytes of UTF-8. Every file system allows this length.
 
-A longer id is replaced by its digest.
+If a name would be longer, a digest of the id replaces it.
 """
 
 _RESERVED = frozenset({"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))})
@@ -32,7 +32,7 @@ def file_stem(given: str, *, prefix: str) -> str:
         and given.partition(".")[0].upper() not in _RESERVED
     )
     stem = given if safe else f"{prefix}{_encoded(given)}"
-    return stem if len(stem.encode()) <= MAX_STEM_CHARS else f"{prefix}{_digest(given)}"
+    return stem if len(stem.encode()) <= MAX_STEM_BYTES else f"{prefix}{_digest(given)}"
 
 
 def id_of_stem(stem: str, *, prefix: str) -> str:
@@ -52,7 +52,7 @@ def id_of_stem(stem: str, *, prefix: str) -> str:
 def folder_name(given: str) -> str:
     """Convert an id to a folder name: always the Base64 of the id, or a digest of the id if the Base64 is too long."""
     encoded = _encoded(given) or "_"
-    return encoded if len(encoded) <= MAX_STEM_CHARS else _digest(given)
+    return encoded if len(encoded) <= MAX_STEM_BYTES else _digest(given)
 
 
 _DIGEST = "sha256-"

@@ -21,8 +21,9 @@ from gateway.tools.ports import ClientProfile
 def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> JsonObject:
     """Return the JSON from which another process can repeat the tool call of a task.
 
-    The JSON has the call's arguments, principal, client and `_meta`, and the client's answers to the call's requests for input. If
-    `resumes` is false, the JSON also contains the mark that no other process may repeat the call.
+    The JSON has the call's arguments, client and `_meta`, the name and scopes of its principal, and the `requestState` and answers to
+    requests for input that the client sent. The tool's name and the principal's id are not in the JSON, but in other columns of the task's
+    row. If `resumes` is false, the JSON also contains the mark that no other process may repeat the call.
     """
     principal, client = ctx.facts.principal, ctx.facts.client
     call: JsonObject = {

@@ -104,7 +104,11 @@ class _TaskStatus:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Return the state of the task, and its open questions with the commands that answer them."""
+        """Return the state of the task, its open questions, and under `answerWith` the ways to answer them.
+
+        `answerWith` has a shell command for each question, with which a person answers it. If the task's client can answer a question,
+        `answerWith` begins with the hint to call `task_result`.
+        """
         task = await self._tasks.find(arguments, ctx)
         shown = describe(task)
         if questions := await self._tasks.runner.questions(task):

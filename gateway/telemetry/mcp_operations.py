@@ -118,12 +118,10 @@ def note_unsent(method: str, params: Mapping[str, object], error: BaseException)
 
 @contextmanager
 def create_mcp_client_span(method_name: str, target: str | None = None, attributes: Attributes | None = None) -> Generator[Span]:
-    """Context manager: open a span for a request to an MCP server, and make it active.
+    """Context manager: open a span for a request to an MCP server, and make it active. For MCP clients that do not use the SDK.
 
-    It is for MCP clients that do not use the SDK.
-
-    `target` is the name of the tool or prompt. If instrumentation is off, the span is not recorded. Of an exception, the span records only
-    the class.
+    `target` is the name of the tool or prompt. If instrumentation is off, the span is not recorded. Of an exception, the span records the
+    class; it records the text and stack only if sensitive data is recorded.
     """
     from opentelemetry.trace import INVALID_SPAN
 
@@ -137,7 +135,10 @@ def create_mcp_client_span(method_name: str, target: str | None = None, attribut
 
 
 def set_mcp_span_error(span: Span, error_type: str, description: str | None = None) -> None:
-    """Mark a request's span as failed; `error_type` is an exception's class or `tool_error`."""
+    """Mark a request's span as failed. `error_type` is the text of the attribute `error.type`: an exception's class name or `tool_error`.
+
+    `description` is the text of the span's status.
+    """
     from opentelemetry.trace import StatusCode
 
     span.set_attribute("error.type", error_type)

@@ -37,7 +37,7 @@ IMPORT_TIMEOUT_SECONDS = 30.0
 """Timeout in seconds for importing one module; large scientific packages take several seconds on a cold disk."""
 
 MAX_WRAPPERS = 20
-"""Maximum number of nested wrappers of a function that `unwrapped` follows. A longer chain is assumed to be a cycle."""
+"""Maximum number of objects that `unwrapped` returns: wrappers of a function, and the function itself. A longer chain is cut."""
 
 STAYS = "The earlier version stays in use."
 """Sentence at the end of the message about a changed file that cannot be loaded, if its earlier version is served."""

@@ -41,8 +41,8 @@ class ToolGuard(Protocol):
     def guarded(self, tools: Sequence[Tool]) -> list[Tool]:
         """Return the tools that policy does not hide, in order, each wrapped so that its calls pass the policy checks (the gate).
 
-        Two kinds of tools are returned unchanged: tools that already have a gate, and tools that are only declared (the program that runs
-        the agent answers their calls).
+        A tool that already has a gate is returned unchanged, even if policy hides it. A tool that is only declared (the program that runs
+        the agent answers its calls) is not wrapped, and left out if policy hides it.
         """
         ...
 

@@ -189,7 +189,10 @@ class Pipe(FramedPipe):
             self._fail_call(line, Malformed("a line is not JSON-RPC", server=self._server))
 
     def _fail_call(self, line: bytes, failure: RequestFailure) -> None:
-        """Fail the pending request that a malformed line answers, if the id in the line can be read."""
+        """Fail the pending request that a malformed or too large line answers, with `failure`, if the id in `line` can be read.
+
+        `line` may be only the first and last bytes of the line.
+        """
         number = id_of(line)
         if number is not None and (number := number_of(number)) in self._calls:
             self._answer(number, failure)

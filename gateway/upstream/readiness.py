@@ -32,7 +32,10 @@ class Readiness:
         return self._settled.is_set()
 
     async def settled(self) -> None:
-        """Wait until each server has connected, or failed its first attempt to connect."""
+        """Wait until each server that the gateway connects at its start has connected, or failed its first attempt to connect.
+
+        This does not wait for servers that connect at their first call (`start: lazy`) or that a reload added.
+        """
         await self._settled.wait()
 
     async def watch(self, servers: Sequence[UpstreamSource], ready: Callable[[UpstreamSource], Coroutine[Any, Any, None]]) -> None:

@@ -162,9 +162,10 @@ class UpstreamSource:
 
     @property
     def may_ask(self) -> bool:
-        """Whether the client may get a request for input during any of its requests to this server.
+        """Whether the client may get a request for input while it reads a resource or gets a prompt of this server.
 
-        That is so if policy relays the requests of an MCP 2025 server, or if a person must approve sampling requests.
+        That is so if policy relays the requests of an MCP 2025 server, or if a person must approve sampling requests. For calls of tools,
+        `ToolDefinition.may_ask` is used instead.
         """
         agreed = self._connection.negotiated
         return self._guard.may_request_input(is_modern=agreed is not None and agreed.era == "modern")

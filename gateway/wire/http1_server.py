@@ -1,8 +1,8 @@
 """`ServerConnection`: one HTTP/1.1 connection of uvicorn's server. Parses requests, runs the application, writes responses in order.
 
 Requests are parsed by httptools (llhttp, C, MIT) in its strict mode: a request whose framing is ambiguous is rejected. The time and bytes
-of a head, the time of a body, the bytes of a trailer, pipelined requests and unread responses are limited. A timer runs only while a
-request is incomplete or a response is unread. A request's offer to upgrade is ignored. `server.http_protocol` sets the class attributes.
+of a head, the time of a body, the bytes of a trailer, pipelined requests and unread responses are limited. Timers also limit the waits for
+the first and next request, and the rest of an answered one. Offers to upgrade are ignored. `server.http_protocol` sets class attributes.
 
 Decided: a protocol class of our own. Because: uvicorn's h11 protocol takes longer than the rest of a plain call, and its httptools protocol
 has none of these limits, loses the body of a request that offers h2c and writes each response in two pieces. uvicorn still handles sockets,

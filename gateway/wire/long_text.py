@@ -126,10 +126,11 @@ def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
 
 
 def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | None:
-    """Decode the JSON message in `parts` without its long text, a string between the byte offsets `start` and `stop`.
+    """Decode the JSON message in `parts` and its long text separately, and return the whole message, its parts and the text.
 
-    The string may occur twice (in `content` and in `structuredContent`). Return `None` if it is not a value in these places, or if the two
-    strings differ; the caller then decodes the message as a whole.
+    The text is the string between the byte offsets `start` and `stop`. If `content` and `structuredContent` both have the string, the
+    offsets enclose both. Return `None` if it is not a value in these places, or if the two strings differ; the caller then decodes the
+    message as a whole. Changes the list `parts`, unless it returns `None`.
     """
     gap = _gap(parts, start, stop)
     between = [] if gap is None else [_cut(parts, *gap)]

@@ -1,4 +1,4 @@
-"""`WorkflowMessage`: the message that one executor of a workflow sends to another.
+"""`WorkflowMessage`: a message to an executor (node) of a workflow, from another executor or from the caller of the workflow.
 
 Stored checkpoints contain the names of the classes in this module, so they must not be renamed or moved.
 """
@@ -19,7 +19,11 @@ START_SOURCE = "Workflow"
 
 
 class MessageType(StrEnum):
-    """Kinds of workflow messages: sent by an executor (`STANDARD`), or the response to an executor's request (`RESPONSE`)."""
+    """Kinds of workflow messages.
+
+    `STANDARD`: an executor sent the message, or the caller sent it as the first message of a run. `RESPONSE`: the caller's response to an
+    executor's request.
+    """
 
     STANDARD = "standard"
     RESPONSE = "response"
@@ -27,9 +31,10 @@ class MessageType(StrEnum):
 
 @dataclass(slots=True)
 class WorkflowMessage:
-    """A message between two executors of a workflow.
+    """A message to an executor of a workflow. Another executor or the caller of the workflow sent it.
 
-    A run is a sequence of supersteps (rounds). A message is delivered in the superstep after the one in which it was sent.
+    A run is a sequence of supersteps (rounds). An executor's message is delivered in the superstep after the one in which it was sent. The
+    first message of a run, from the caller, is delivered before the first superstep.
     """
 
     data: Any

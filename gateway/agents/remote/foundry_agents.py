@@ -1,8 +1,8 @@
 """`FoundryAgentProvider`: creates and finds agents that a Microsoft Foundry project stores, and returns them as `Agent` objects.
 
-The project stores an agent's model, instructions and tool definitions; a run sends the agent's name and the messages. Function tools are
-executed in this process, so the program must pass the functions with which the agent was created. All agents of a provider share the
-provider's connections.
+The project stores an agent's definition: its model, instructions, tool definitions and some options. A run sends the agent's name, its
+version if one was chosen, the messages, and the options that a definition does not set. Function tools are executed in this process, so
+the program must pass the functions with which the agent was created. All agents of a provider share the provider's connections.
 """
 
 from __future__ import annotations

@@ -53,7 +53,10 @@ _ID_TYPES = frozenset({int, str})
 
 
 class CallParts(Protocol):
-    """The part of `GatewayServer`'s interface that is needed to run plain tool calls."""
+    """The part of `GatewayServer`'s interface that is needed to run plain tool calls.
+
+    A call is plain if it is a valid request for a tool of a remote server, without progress, answers to requests for input, or a task.
+    """
 
     catalog: Catalog
     clients: Clients

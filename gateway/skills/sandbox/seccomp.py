@@ -183,7 +183,10 @@ def _on(name: str, *conditions: list[_Line]) -> list[_Line]:
 
 
 def _only(at: int, values: Sequence[int], error: int = errno.EPERM, *, mask: int = 0xFFFFFFFF) -> list[_Line]:
-    """Return a condition for `_on`: the call fails with `error` unless its argument number `at`, masked with `mask`, is one of `values`."""
+    """Return a condition for `_on`: the call fails with `error` unless an argument, masked with `mask`, is one of `values`.
+
+    `at` is the position of the argument, counted from 0. Only the lower 32 bits of the argument are compared.
+    """
     jumps = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
     return [(_LOAD, 0, 0, _argument(at)), (_AND, 0, 0, mask), *jumps, (_RETURN, 0, 0, _ERRNO | error)]
 
