@@ -96,7 +96,7 @@ async def test_images_audio_files_and_links_are_sent_with_the_task(tmp_path: Pat
         ({"type": "resource", "resource": {"uri": "file:///x"}}, "`text` or `blob`"),
         ({"type": "resource_link"}, "needs `uri`"),
         ({"type": "resource_link", "uri": "file:///etc/passwd"}, "resources/list"),
-        ({"type": "text", "text": "x" * (MAX_ATTACHED_CHARS + 1)}, "exceed 16777216 bytes"),
+        ({"type": "text", "text": "x" * (MAX_ATTACHED_CHARS + 1)}, "exceed 16777216 characters"),
     ],
 )
 async def test_invalid_attachment_is_named_and_no_model_is_called(

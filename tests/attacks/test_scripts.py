@@ -112,13 +112,15 @@ def own_files(folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize("network", [False, True], ids=["alone", "network"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_script_changes_no_metadata_outside(kind: Kind, network: bool, tmp_path: Path) -> None:
+async def test_script_changes_no_metadata_outside(kind: Kind, network: bool) -> None:
     sandbox = await sandbox_of(kind)
-    files = own_files(tmp_path / "readable")
-    before = [facts(path) for path in files]
-    ran = await run(sandbox, CHANGES, numbers(), *map(str, files), read=(str(tmp_path / "readable"),), network=network)
-    assert (ran.exit_code, ran.stderr) == (0, "")
-    assert [facts(path) for path in files] == before
+    with tempfile.TemporaryDirectory() as folder:  # unlike `tmp_path`, inside folders that the user `nobody` may enter
+        os.chmod(folder, 0o755)
+        files = own_files(Path(folder, "readable"))
+        before = [facts(path) for path in files]
+        ran = await run(sandbox, CHANGES, numbers(), *map(str, files), read=(f"{folder}/readable",), network=network)
+        assert (ran.exit_code, ran.stderr) == (0, "")
+        assert [facts(path) for path in files] == before
     assert set(json.loads(ran.stdout)) <= PRETENDED
 
 
@@ -250,6 +252,8 @@ else:
     ran = await run(sandbox, code)
     said = ran.stdout.splitlines()[:1]
     refused = said[:1] in (["No space left on device"], ["Operation not permitted"], ["Permission denied"], ["Read-only file system"])
+    if writer == "deleted files handed from process to process":  # a quick program reaches the limit of processes first, and ends
+        refused |= said == ["Resource temporarily unavailable"]
     assert ran.stopped or refused, (ran, said)
     if writer == "memory files":
         assert said == ["Operation not permitted"]
