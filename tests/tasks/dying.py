@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -26,8 +28,34 @@ STEADY_LEASE_SECONDS = 6.0
 """For tests without deaths, so that a short pause of the machine does not count as one."""
 
 
+FORK_SECONDS = 5.0
+"""Longest wait for ending threads before a process is forked."""
+
+
+def unknown_threads() -> int:
+    """Threads of this process that Python does not list: threads of C code, and threads that have just ended in Python."""
+    return len(os.listdir("/proc/self/task")) - threading.active_count() if os.path.isdir("/proc/self/task") else 0
+
+
+THREADS_OF_C = unknown_threads()
+
+
+def wait_for_ended_threads() -> None:
+    """Wait until worker threads of earlier event loops are gone.
+
+    An ending thread holds locks of OpenSSL, and a process that is forked meanwhile would wait for these locks forever.
+    """
+    deadline = time.monotonic() + FORK_SECONDS
+    while time.monotonic() < deadline:
+        workers = [thread for thread in threading.enumerate() if thread.name.startswith("AnyIO worker")]
+        if not workers and unknown_threads() <= THREADS_OF_C:
+            return
+        time.sleep(0.001)
+
+
 def in_a_process(main: Callable[[], Awaitable[None]]) -> int:
     """Run `main` in a process of its own; the signal that ended it, or 0."""
+    wait_for_ended_threads()
     pid = os.fork()
     if pid == 0:
         try:
