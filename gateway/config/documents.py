@@ -132,7 +132,7 @@ def load_yaml(text: str, *, path: str = "") -> JsonValue:
     import yaml  # imported on first use, because some gateways read no YAML
 
     if len(text) > MAX_DOCUMENT_BYTES:
-        raise DocumentError(f"The document is larger than {MAX_DOCUMENT_BYTES} bytes.", code="too-large", path=path)
+        raise DocumentError(f"The document is larger than {MAX_DOCUMENT_BYTES} characters.", code="too-large", path=path)
     loader = cast("type[yaml.SafeLoader]", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     try:
         _check_events(yaml.parse(text, Loader=loader), path)

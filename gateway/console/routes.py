@@ -67,7 +67,7 @@ def build_routes(
 
 
 def render_overview(name: str, endpoint: str, sources: Sequence[SourceStatus], problems: Sequence[str] = ()) -> str:
-    """Return the overview page as HTML, with the status of each source and the gateway's problems. Every value is escaped."""
+    """Return the overview page as HTML, with the status of each source and the gateway's problems. Every free text is escaped."""
     rows = "".join(_row(source) for source in sources)
     wrong = "".join(f"<p><span class='dot down'></span>{escape(problem)}</p>" for problem in problems)
     ready = sum(s.state == "ready" for s in sources)
