@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import SplitResult, urlsplit
 
 from gateway.cli.failures import NeedsAuth
-from gateway.errors import GatewayError, NotSent, OutcomeUnknown, Unauthorized, UpstreamError
+from gateway.errors import Forbidden, GatewayError, NotSent, OutcomeUnknown, Unauthorized, Unreachable, UpstreamError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 if TYPE_CHECKING:
@@ -134,12 +134,12 @@ def not_usable(url: str, status: Status, api_key: str | None, error: UpstreamErr
     if isinstance(error, Unauthorized):
         return needs_key(url, api_key)
     problem = "it closed the connection during the handshake" if isinstance(error, OutcomeUnknown) else str(error)
-    if " answered 403;" in problem:
+    if isinstance(error, Forbidden):
         problem = "it answered 403, so it refuses this API key or this machine"
     endpoint = (status.page or {}).get("endpoint")
     if isinstance(endpoint, str) and urlsplit(endpoint).path != (parts := urlsplit(url)).path:
         text = f"The endpoint of the gateway at {url} is {parts.scheme}://{parts.netloc}{urlsplit(endpoint).path}; write that URL."
-    elif problem.startswith("cannot connect"):
+    elif isinstance(error, Unreachable):
         text = f"No gateway at {url} ({problem}); `moongate run` starts one."
     else:
         text = f"{url} cannot be used: {problem}."

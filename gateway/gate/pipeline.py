@@ -4,6 +4,9 @@ No other code runs a tool or reads from a source. `gate.tools` implements the st
 completion and skills; `gate.own_tools` for the tools and functions that agents and workflows define themselves. Two limits are checked
 earlier by other modules: the requests that a caller may have in progress (`server.usage`), and the tasks that may start per minute
 (`policy.task_scheduling`).
+
+Decided: the gate has no step for rates. Because: both limits protect the gateway from its clients, and hold before it parses a request or
+stores a task; the calls that an agent makes for one request count as this request. Revisit when: roles set a rate per tool.
 """
 
 from __future__ import annotations

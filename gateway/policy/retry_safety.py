@@ -2,7 +2,8 @@
 
 `is_idempotent` decides about tools. `gate.tool_rules` uses it for the steps of tasks that were in flight when their process died, and the
 middleware `agents.middleware.call_retry` uses it to retry an agent's tool calls. `may_resend` decides about requests. `upstream.delivery`
-and `MCPTool`, which send the requests, use it.
+and `MCPTool`, which send the requests, use it. Two requests are sent again without it: `HttpOrSdkCarrier` repeats `server/discover`, which
+only reads, on the SDK path; `TaskFollower` sends a call without a task if the server rejected it as a task, and so did not run it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The fast path answers plain requests without the MCP SDK; the SDK path handles all other messages. A call that the fast path started but
 cannot answer is delegated to the SDK path while it runs (`in_flight`). If `server.http.directPath` is `off`, the SDK path serves every HTTP
-request. Only requests that `startup_answers` answers from stored results while the gateway loads do not pass through this module.
+request. Two kinds of requests do not pass through this module: those that `startup_answers` answers from stored results while the gateway
+loads, and runs of agents over the AG-UI protocol (`agui_runs`), which are not MCP.
 
 Over stdio the first request decides the protocol era (2025 or 2026) of the connection. If the fast path answered the first request, and
 the SDK is needed later, the SDK first receives a request of the same era, whose response is dropped. In a 2025 session this is the

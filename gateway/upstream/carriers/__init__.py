@@ -12,4 +12,5 @@ A failed request raises `RequestFailure`.
 | `SseCarrier` | the HTTP+SSE transport of 2024-11-05 |
 
 All implement the interface `Carrier` (`carrier`), which is all that a session uses. Only `sdk_carrier` depends on error texts of the SDK.
+`http_failures.is_session_gone` reads the text of one HTTP response, the 400 with which older servers reject a session.
 """
