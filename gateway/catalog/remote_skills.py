@@ -14,7 +14,7 @@ from typing import cast
 import anyio
 
 from gateway.catalog.catalog import Catalog
-from gateway.catalog.skills import SkillFace
+from gateway.catalog.skill_catalog import SkillCatalog
 from gateway.catalog.source_listing import SourceListing
 from gateway.errors import GatewayError, NotFound, PolicyDenied, SkillError
 from gateway.json_types import JsonMapping, JsonObject
@@ -55,7 +55,7 @@ class RemoteSkills(SkillBackend):
         """Create an empty backend. It has no skills until `read_servers` has listed the skills of the servers in `catalog`."""
         super().__init__()
         self._catalog = catalog
-        self._face = SkillFace(catalog)
+        self._face = SkillCatalog(catalog)
         self._by_server: dict[str, tuple[Skill, ...]] = {}
         self._served: tuple[Skill, ...] = ()
         self._rest: dict[str, float] = {}

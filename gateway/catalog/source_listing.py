@@ -78,7 +78,7 @@ class SourceListing:
 
     Entries that are hidden by the patterns `allow` and `deny` are not in this mapping."""
     shown_skills: dict[str, JsonObject] = field(default_factory=lambda: cast("dict[str, JsonObject]", {}))
-    """Exposed URI of a `SKILL.md` → the skill entry made from the file. Filled by `SkillFace` for a server without the skills extension."""
+    """Exposed URI of a `SKILL.md` → the skill entry made from it. Filled by `SkillCatalog` for a server without the skills extension."""
     _prompt_tools: list[PromptTool] = field(default_factory=lambda: cast("list[PromptTool]", []))
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ import anyio.to_thread
 from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog import Catalog
 from gateway.catalog.disclosure import scope_of
-from gateway.catalog.skills import SkillFace
+from gateway.catalog.skill_catalog import SkillCatalog
 from gateway.config.models import TaskSettings
 from gateway.errors import StorageError
 from gateway.json_types import JsonObject
@@ -106,7 +106,7 @@ class GatewayServer:
         self.clients = Clients(self._released, ask_timeout_seconds=ask_timeout_seconds)
         self.lists = Listings(catalog, page_size=page_size, own_id=own_id)
         self.changes = Changes(catalog, self.clients)
-        self.skills = SkillFace(catalog)
+        self.skills = SkillCatalog(catalog)
         self.plain = PlainAnswers(self)
         """Answers `server/discover` and listing requests without the MCP SDK."""
         self._sdk: SdkServer | None = None

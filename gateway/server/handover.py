@@ -45,7 +45,7 @@ class NotificationLog:
         return encode_event(to_json(notification(method, params)), f"{self.token}.{number}")
 
 
-class SessionHeir(Protocol):
+class SessionTakeover(Protocol):
     """Interface of the part of the SDK path that continues sessions which the fast path opened (`resumable_sessions.SessionManager`)."""
 
     async def take_over(self, wire_id: str, told: NotificationLog | None, scope: Scope, handshake: Sequence[bytes]) -> bool:
@@ -69,6 +69,6 @@ class SdkPath(Protocol):
         """Serve a request."""
         ...
 
-    async def sessions(self, scope: Scope) -> SessionHeir:
+    async def sessions(self, scope: Scope) -> SessionTakeover:
         """Return the object that continues sessions, and add to `scope`, the ASGI scope of a request, what the object needs."""
         ...

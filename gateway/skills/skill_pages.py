@@ -1,4 +1,4 @@
-"""Builds the pages of `skills/list` and `resources/directory/read` (SEP-2640), and their cursors, for `extension` and `catalog.skills`.
+"""Builds pages of `skills/list` and `resources/directory/read` (SEP-2640) and their cursors, for `extension` and `catalog.skill_catalog`.
 
 It imports neither the index of skills nor YAML, so that a gateway without skills starts without them.
 """

@@ -16,7 +16,6 @@ ROLES = {
 PACKAGE_ROLES = {
     "gateway/app/gateway": "the package's main class",
     "gateway/catalog/catalog": "the package's main class",
-    "gateway/catalog/skills": "serves skills to clients; the package `skills` has the skills",
     "gateway/cli/auth": "the command group `moongate auth`",
     "gateway/cli/policy": "the command group `moongate policy`",
     "gateway/cli/sessions": "the command group `moongate sessions`",

@@ -8,7 +8,7 @@ import anyio.lowlevel
 import pytest
 
 from gateway.catalog import Catalog, CatalogEntry
-from gateway.catalog.skills import SkillFace
+from gateway.catalog.skill_catalog import SkillCatalog
 from gateway.config.policies import SourcePolicy
 from gateway.errors import NotFound
 from gateway.gate.pipeline import GateServices
@@ -19,12 +19,12 @@ from tests.server.test_plain_calls import Remote
 URIS = [f"skill://old/s{number:03}/SKILL.md" for number in range(250)]
 
 
-async def face() -> SkillFace:
+async def face() -> SkillCatalog:
     entries = [CatalogEntry(Remote("old", []), SourcePolicy(), "")]
     catalog = Catalog(entries, GateServices(RecordedEvents()), name_budget=64, settled=anyio.lowlevel.checkpoint)
     await catalog.refresh()
     catalog.listings[0].shown_skills.update((uri, {"uri": uri}) for uri in reversed(URIS))
-    return SkillFace(catalog)
+    return SkillCatalog(catalog)
 
 
 async def test_pages_have_every_skill_once_and_name_how_long_they_hold() -> None:

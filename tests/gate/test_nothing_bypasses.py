@@ -27,7 +27,7 @@ import httpx2
 import pytest
 
 from gateway.app import Gateway
-from gateway.catalog.skills import SkillFace
+from gateway.catalog.skill_catalog import SkillCatalog
 from gateway.errors import GatewayError
 from gateway.gate.function_rules import FunctionRules
 from gateway.json_types import JsonObject, JsonValue
@@ -272,7 +272,7 @@ async def use_everything(gateway: Gateway) -> None:
     for wire in catalog.wire("prompts"):
         await quietly(catalog.get_prompt(wire["name"], {}, ctx))
         await quietly(catalog.complete({"type": "ref/prompt", "name": wire["name"]}, {"name": "x", "value": ""}, None, ctx))
-    face = SkillFace(catalog)
+    face = SkillCatalog(catalog)
     page = await face.list_page(None, ctx)
     for entry in cast("list[Any]", page["skills"]):
         await quietly(face.get(entry["uri"], ctx))

@@ -36,7 +36,7 @@ from gateway.server.fast_path.fast_session import FastSession, Stream
 from gateway.server.fast_path.handshake import plain_initialize
 from gateway.server.fast_path.plain_answers import PlainAnswers, PlainRequest
 from gateway.server.fast_path.session_messages import INITIALIZED, handle_message
-from gateway.server.handover import SdkPath, SessionHeir
+from gateway.server.handover import SdkPath, SessionTakeover
 from gateway.server.head import Head
 from gateway.server.in_flight import InFlightCall
 from gateway.server.session_table import SHOWN_CHARACTERS, Reason, SessionTable
@@ -308,7 +308,7 @@ def _is_usual(session: FastSession, head: Head) -> bool:
     return is_same and head.is_single and session.moving is None
 
 
-async def _move_stream(manager: SessionHeir, session: FastSession) -> bool:
+async def _move_stream(manager: SessionTakeover, session: FastSession) -> bool:
     """Move the open listening GET of a session to the SDK path (requests that the MCP SDK serves). Wait until the GET continues there.
 
     Call this after the SDK has opened a session with the same id. Always return true, even if no GET is open.

@@ -30,7 +30,7 @@ from pydantic import ValidationError
 
 from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
-from gateway.catalog.skills import SkillFace
+from gateway.catalog.skill_catalog import SkillCatalog
 from gateway.gate.rpc_errors import to_rpc_error
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.metadata import via_of
@@ -135,7 +135,7 @@ class Parts(Protocol):
     changes: Changes
     usages: Usages
     lists: Listings
-    skills: SkillFace
+    skills: SkillCatalog
     parked: ParkedCalls
     tasks: TaskHandler
     runner: TaskRunner | None

@@ -12,7 +12,7 @@ from typing import Any
 from mcp.server.lowlevel import Server
 from mcp_types import PaginatedRequestParams, RequestParams
 
-from gateway.catalog.skills import SkillFace
+from gateway.catalog.skill_catalog import SkillCatalog
 from gateway.json_types import JsonObject
 from gateway.protocol import METHOD_NOT_FOUND, RpcError
 from gateway.server.clients import RequestContext
@@ -36,7 +36,7 @@ Facts = Callable[[RequestContext], CallContext]
 """A function that returns the call context (`CallContext`) of a request, given the SDK's context of the request."""
 
 
-def bind_skills(server: Server[Any], face: SkillFace, facts: Facts) -> None:
+def bind_skills(server: Server[Any], face: SkillCatalog, facts: Facts) -> None:
     """Register the handlers of `skills/list`, `skills/get` and `resources/directory/read` with the SDK's server.
 
     `face` finds the skills, and `facts` returns the call context of a request.

@@ -1,4 +1,4 @@
-"""`SkillFace`: implements the methods of the skills extension (SEP-2640) for all sources with skills: local folders and remote servers.
+"""`SkillCatalog`: implements the methods of the skills extension (SEP-2640) for all sources with skills: local folders and remote servers.
 
 Content, digests and frontmatter of a remote skill stay unchanged. Its URIs get the label of the source (its prefix) as first segment, like
 all URIs of the source, so that `resources/read` finds the skill's files. Each page of `skills/list` is one request to one source. For a
@@ -38,7 +38,7 @@ The gateway adds the key because it is an intermediary (SEP-2640): it lists skil
 MANIFEST = "/SKILL.md"
 
 
-class SkillFace:
+class SkillCatalog:
     """Serves `skills/list`, `skills/get` and `resources/directory/read` for all sources with skills. Safe for concurrent calls."""
 
     def __init__(self, catalog: Catalog) -> None:
