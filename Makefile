@@ -37,7 +37,7 @@ test: $(STAMP)
 lint: $(STAMP)
 	@$(BIN)/ruff check .
 
-# A larger young generation saves a third of the time, which garbage collection takes otherwise.
+# A larger young generation saves pyright garbage collections: `gateway` takes 78 s of processor time, without it 83 s.
 types: $(STAMP)
 	@NODE_OPTIONS=--max-semi-space-size=192 $(BIN)/pyright
 

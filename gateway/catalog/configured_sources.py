@@ -158,8 +158,9 @@ class ConfigurationChanges:
                 have been recorded.
             StorageError: The record of accepted commands is damaged; nothing was changed.
         """
-        sources, running = self.sources, self.sources.loaded
+        sources = self.sources
         async with self._lock:
+            running = sources.loaded
             for path in fixed_changes(running.config, written.config):
                 logger.warning("setting changed, restart the gateway to apply it path=%s", path)
             loaded = await anyio.to_thread.run_sync(sources.acceptance.admit, with_fixed(running, written), running)

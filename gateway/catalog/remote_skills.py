@@ -55,7 +55,7 @@ class RemoteSkills(SkillBackend):
         """Create an empty backend. It has no skills until `read_servers` has listed the skills of the servers in `catalog`."""
         super().__init__()
         self._catalog = catalog
-        self._face = SkillCatalog(catalog)
+        self._skill_catalog = SkillCatalog(catalog)
         self._by_server: dict[str, tuple[Skill, ...]] = {}
         self._served: tuple[Skill, ...] = ()
         self._rest: dict[str, float] = {}
@@ -106,7 +106,7 @@ class RemoteSkills(SkillBackend):
         server = listing.entry.source.id
 
         async def fetch_page(cursor: str | None) -> tuple[list[JsonObject], str | None]:
-            entries, following, ttl = await self._face.page_of(listing, cursor, CallContext())
+            entries, following, ttl = await self._skill_catalog.page_of(listing, cursor, CallContext())
             self._rest[server] = min(MAX_REST_SECONDS, max(MIN_REST_SECONDS, ttl / 1000))
             return entries, following
 
@@ -129,7 +129,7 @@ class RemoteSkills(SkillBackend):
         async def fetch(skill: Skill) -> None:
             async with limit:
                 try:
-                    entry = await self._face.show(listing, f"{skill.root_uri}/{MANIFEST}", CallContext())
+                    entry = await self._skill_catalog.show(listing, f"{skill.root_uri}/{MANIFEST}", CallContext())
                 except (NotFound, PolicyDenied, SkillError) as error:
                     logger.warning("skill left out server=%s skill=%s reason=%s", server, strip_text(skill.id), error)
                     return
@@ -145,13 +145,13 @@ class RemoteSkills(SkillBackend):
     async def _indexed(self, listing: SourceListing, index: str) -> list[tuple[str, str]]:
         """Read a server's `skill://index.json` (exposed URI `index`); return the exposed URI and description of its `skill-md` entries."""
         try:
-            entries = index_entries(await self._face.bytes_at(index, CallContext()))
+            entries = index_entries(await self._skill_catalog.bytes_at(index, CallContext()))
         except ValueError:
             return []
         found: list[tuple[str, str]] = []
         for wire in entries:
             if wire.get("type") == "skill-md" and isinstance(url := wire.get("url"), str):
-                exposed = self._face.exposed(listing, url)
+                exposed = self._skill_catalog.exposed(listing, url)
                 if exposed is not None:
                     found.append((exposed, str(wire.get("description") or "")))
         return found[:MAX_SHOWN]
@@ -166,7 +166,7 @@ class RemoteSkills(SkillBackend):
         if not skill.document.conformant:
             return skill  # the server has no `skills/get` entry for a skill that it does not list by the extension's rules
         try:
-            answer = await self._face.get(f"{skill.root_uri}/{MANIFEST}", ctx)
+            answer = await self._skill_catalog.get(f"{skill.root_uri}/{MANIFEST}", ctx)
         except NotFound:
             self._put(skill, None)
             raise NotFound("skill", skill.id) from None
@@ -187,7 +187,7 @@ class RemoteSkills(SkillBackend):
             GatewayError: The server cannot be reached.
         """
         file = file_of(skill, path)
-        return file, await self._face.bytes_at(file.segments[0], ctx)
+        return file, await self._skill_catalog.bytes_at(file.segments[0], ctx)
 
     def locate(self, skill: Skill, path: str) -> tuple[str, str]:
         """Return the id of the server that has the skill, and the URI of the skill's file `path` at this server. Raises `NotFound`."""

@@ -87,8 +87,8 @@ def first_answers(config_path: str | None) -> StartupAnswers | None:
 
     The object sends the results that an earlier start of the gateway stored in a cache file. It also names the file in which the loaded
     gateway stores its own results for the next start. `config_path` is the path that the user gave, or `None` to search for the file.
-    Return `None` if there is no configuration file or no usable folder for the cache, on Windows, and if the environment variable
-    `ENABLE_INSTRUMENTATION` is set.
+    Return `None` in each of these cases: the configuration file or a usable folder for the cache is missing; the system is Windows; the
+    environment variable `ENABLE_INSTRUMENTATION` is set.
     """
     from gateway.config.paths import find_config
     from gateway.server.startup_answers import StartupAnswers

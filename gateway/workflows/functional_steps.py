@@ -299,7 +299,7 @@ def _digest(request_data: Any, response_type: Any) -> str:
 
 
 def context_parameter(func: Callable[..., Any]) -> str | None:
-    """Return the name of the first parameter that is annotated as `RunContext` or named `ctx`; `None` if there is none."""
+    """Return the name of the first parameter that is annotated as `RunContext` or named `ctx`; `None` if no parameter is."""
     hints = hints_of(func)
     return next((name for name in inspect.signature(func).parameters if hints.get(name) is RunContext or name == "ctx"), None)
 
