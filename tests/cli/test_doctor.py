@@ -303,6 +303,9 @@ def test_url_without_mcp_is_explained_in_doctor_and_with_url(tmp_path: Path) -> 
         message = asked[name].error["message"]
         assert message.startswith(f"{urls[name]} cannot be used: ") and answer[3] in message, message
         assert "policies." not in message and "gateway: " not in asked[name].err
+    down = f"http://127.0.0.1:{free_port()}/mcp"
+    message = moongate("list", "tools", "--url", down, "--json", cwd=tmp_path).error["message"]
+    assert message.startswith(f"No gateway at {down} (cannot connect") and message.endswith("`moongate run` starts one.")
     assert "write http:// instead of https://" in about(done, "server tls")[0][1]
     assert done.code == 3
 
