@@ -2,7 +2,7 @@
 
 Python's `re` holds the interpreter lock while it backtracks: in a thread it would block the whole gateway and could not be cancelled.
 `text_search` starts this file and kills the process at the time limit. The file imports only the standard library. Stdin is the JSON value
-`{"pattern", "files": [[name, text], …], "maxBytes"}`; stdout is
+`{"pattern", "files": [[name, text], …], "maxCharacters"}`; stdout is
 `{"results": [{"file_name", "snippet", "matching_lines": [{"line_number", "line"}]}]}` or `{"error"}`.
 """
 
@@ -61,7 +61,7 @@ def main() -> None:
         pass  # the caller's time limit still applies
     request = json.loads(sys.stdin.buffer.read())
     try:
-        answer: dict[str, Any] = {"results": scan(request["pattern"], request["files"], request["maxBytes"])}
+        answer: dict[str, Any] = {"results": scan(request["pattern"], request["files"], request["maxCharacters"])}
     except ValueError as error:
         answer = {"error": str(error)}
     sys.stdout.buffer.write(json.dumps(answer).encode())

@@ -109,7 +109,7 @@ async def search_texts(pattern: str, files: Sequence[tuple[str, str]], *, timeou
         ValueError: The expression is invalid, too much text matches, or the search took longer than `timeout_seconds`.
     """
     check_pattern(pattern)
-    request = json.dumps({"pattern": pattern, "files": files, "maxBytes": MAX_FOUND_CHARS}).encode()
+    request = json.dumps({"pattern": pattern, "files": files, "maxCharacters": MAX_FOUND_CHARS}).encode()
     with anyio.move_on_after(timeout_seconds):
         seal_descriptors()
         done = await anyio.run_process([sys.executable, "-I", "-S", str(_SCANNER)], input=request, check=False)
