@@ -20,18 +20,18 @@ MAX_MEMORY_BYTES = 1_073_741_824
 """Maximum address space of the search process, in bytes, on platforms that support the limit `RLIMIT_AS`."""
 
 
-def scan(pattern: str, files: list[list[str]], max_bytes: int) -> list[dict[str, Any]]:
+def scan(pattern: str, files: list[list[str]], max_characters: int) -> list[dict[str, Any]]:
     """Return the files with a line that matches `pattern`, ignoring case: name, snippet and matching lines of each.
 
     Raises:
-        ValueError: The pattern is invalid, or more than `max_bytes` of lines match.
+        ValueError: The pattern is invalid, or the matching lines are longer than `max_characters`.
     """
     try:
         expression = re.compile(pattern, re.IGNORECASE)
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
     results: list[dict[str, Any]] = []
-    left = max_bytes
+    left = max_characters
     for name, text in files:
         offset = 0
         snippet = ""
