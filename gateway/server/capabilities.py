@@ -1,7 +1,4 @@
-"""Builds the capabilities that the gateway declares, and the results of `initialize` and `server/discover` that the fast path sends.
-
-The SDK path takes only the capabilities from here: the MCP SDK builds these results itself.
-"""
+"""Builds the capabilities that the gateway declares, and the results of `initialize` and `server/discover`, for both server paths."""
 
 from __future__ import annotations
 

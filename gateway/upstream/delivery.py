@@ -337,7 +337,7 @@ class Delivery:
         )
 
     def _noted(self, failure: RequestFailure) -> RequestFailure:
-        """Return the error that the caller gets for a failed request.
+        """Return the error that the caller gets for a failed request. Its type is that of `failure`.
 
         If a request could not be sent over HTTP, also mark the server as failing, because the server's session stays open and does not show
         the failure.
@@ -345,7 +345,7 @@ class Delivery:
         if not isinstance(failure, NotSent) or not self._is_streamable_http:
             return failure
         self._connection.note_failure(failure)
-        return failure if isinstance(failure, Unauthorized) else NotSent(self._connection.explain(), server=self._server)
+        return failure if isinstance(failure, Unauthorized) else type(failure)(self._connection.explain(), **vars(failure))
 
     def _on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> Awaitable[JsonObject]:
         """Send the request once, on `session` or on the caller's own session, and return an awaitable of the result.

@@ -42,7 +42,7 @@ from gateway.workflows.task_checkpoints import TaskCheckpoints
 from gateway.workflows.type_hints import members, name_of, resolved
 
 MAX_ASK_ROUNDS = 100
-"""Number of stops to ask a person in one call, at which a workflow is considered stuck and the call fails."""
+"""Maximum number of stops to ask a person in one call. A workflow that stops once more is considered stuck, and the call fails."""
 
 _ANSWER = "answer"
 _KINDS: dict[Any, JsonObject] = {
@@ -73,7 +73,7 @@ async def run_to_end(
     if storage is not None and storage.latest_id is not None:
         events += storage.outputs(workflow.book())
         request = RunRequest(checkpoint_id=storage.latest_id, checkpoint_storage=storage, ctx=ctx)
-    for _ in range(MAX_ASK_ROUNDS):
+    for rounds in range(MAX_ASK_ROUNDS + 1):
         try:
             await workflow.perform(request, EventLog(events, hear))
         except Exception as error:  # executors are user code and may raise any exception
@@ -81,7 +81,8 @@ async def run_to_end(
         pending = list(workflow.pending.values())
         if not pending:
             return WorkflowRunResult.of(events)
-        request = RunRequest(responses=await _ask_all(pending, person or ctx), checkpoint_storage=storage, ctx=ctx)
+        if rounds < MAX_ASK_ROUNDS:
+            request = RunRequest(responses=await _ask_all(pending, person or ctx), checkpoint_storage=storage, ctx=ctx)
     raise WorkflowFailed(f"The workflow asked more than {MAX_ASK_ROUNDS} times, so it was stopped.", executor=workflow.entry_id)
 
 

@@ -7,9 +7,13 @@ from typing import Any, Never
 
 import pytest
 
-from gateway.errors import WorkflowError
+from gateway.errors import WorkflowError, WorkflowFailed
+from gateway.json_types import JsonObject
+from gateway.tools.context import CallContext, CallPorts
+from gateway.tools.ports import NoCaller
+from gateway.workflows import info_requests
 from gateway.workflows.builder import WorkflowBuilder
-from gateway.workflows.events import WorkflowRunState
+from gateway.workflows.events import WorkflowEvent, WorkflowRunState
 from gateway.workflows.executor import Executor, handler, response_handler
 from gateway.workflows.workflow import Workflow
 from gateway.workflows.workflow_context import WorkflowContext
@@ -120,3 +124,47 @@ async def test_answer_that_no_handler_takes_fails_the_run() -> None:
     await workflow.run("x")
     with pytest.raises(WorkflowError, match="cannot handle request of type Question and response of type bool"):
         await workflow.run(responses={"r": True})
+
+
+class Repeater(Executor):
+    """Asks the same question again until it has been answered `times` times, and then returns the number of answers."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__("repeater")
+        self.left = self.times = times
+
+    @handler
+    async def start(self, message: str, ctx: WorkflowContext[Never, str]) -> None:
+        await ctx.request_info("again?", bool)
+
+    @response_handler
+    async def answered(self, original_request: str, response: bool, ctx: WorkflowContext[Never, str]) -> None:
+        self.left -= 1
+        if self.left:
+            await ctx.request_info("again?", bool)
+        else:
+            await ctx.yield_output(f"{self.times} answers")
+
+
+class Agreeing(NoCaller):
+    """A client whose user accepts every form with `answer: true`."""
+
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
+        return {"action": "accept", "content": {"answer": True}}
+
+
+async def ended(times: int) -> list[Any]:
+    workflow = WorkflowBuilder(start_executor=Repeater(times)).build()
+    ctx = CallContext(ports=CallPorts(caller=Agreeing()))
+    return (await info_requests.run_to_end(workflow, "x", ctx, ignore)).get_outputs()
+
+
+async def ignore(event: WorkflowEvent[Any]) -> None:
+    """Receive an event of a run, and do nothing."""
+
+
+async def test_last_allowed_answer_reaches_the_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(info_requests, "MAX_ASK_ROUNDS", 3)
+    assert await ended(3) == ["3 answers"]
+    with pytest.raises(WorkflowFailed, match="asked more than 3 times"):
+        await ended(4)

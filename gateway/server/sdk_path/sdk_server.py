@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 
 import anyio.abc
 from mcp.server.context import CallNext, HandlerResult, ServerMiddleware
-from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp.shared.exceptions import MCPError
@@ -20,7 +20,7 @@ from mcp_types import (
     NotificationParams,
     PaginatedRequestParams,
     ReadResourceRequestParams,
-    ServerCapabilities,
+    RequestParams,
     SetLevelRequestParams,
     SubscribeRequestParams,
     SubscriptionsListenRequestParams,
@@ -34,9 +34,7 @@ from gateway.catalog.skill_catalog import SkillCatalog
 from gateway.gate.rpc_errors import to_rpc_error
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.metadata import via_of
-from gateway.protocol import MODERN_PROTOCOL_VERSIONS
 from gateway.server.calls import CallHandler
-from gateway.server.capabilities import legacy_capabilities, modern_capabilities
 from gateway.server.changes import Changes
 from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, presence_of, principal_of, scope_of_request
 from gateway.server.in_flight import call_in
@@ -111,22 +109,6 @@ async def end_lost(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
     raise MCPError(REQUEST_CANCELLED, LOST_CLIENT)
 
 
-class _Server(Server[Any]):
-    """The MCP SDK's low-level server, changed to declare the gateway's capabilities instead of those derived from its handlers."""
-
-    def get_capabilities(
-        self,
-        notification_options: NotificationOptions | None = None,
-        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
-        extensions: dict[str, dict[str, Any]] | None = None,
-        *,
-        protocol_version: str | None = None,
-    ) -> ServerCapabilities:
-        """Return the capabilities that the gateway declares in `protocol_version`. The other arguments are ignored."""
-        is_modern = protocol_version in MODERN_PROTOCOL_VERSIONS
-        return ServerCapabilities.model_validate(modern_capabilities(self.extensions) if is_modern else legacy_capabilities())
-
-
 class Parts(Protocol):
     """The part of `GatewayServer`'s interface that the gateway's request handlers need."""
 
@@ -148,11 +130,13 @@ class Parts(Protocol):
     state_key: bytes
     """Key that encrypts the request state in results."""
     ask_timeout_seconds: float
-    extensions: dict[str, JsonObject]
-    """Settings of MCP extensions by id. The mapping may be changed later, and each handshake declares its current content."""
 
-    def instructions_for(self, principal: Principal) -> str:
-        """Return the current MCP instructions for a caller."""
+    def introduction(self, version: str, principal: Principal) -> JsonObject:
+        """Return the result of `initialize` for a caller. `version` is the negotiated protocol version."""
+        ...
+
+    def discovery(self, principal: Principal) -> JsonObject:
+        """Return the result of `server/discover` for a caller."""
         ...
 
 
@@ -170,14 +154,13 @@ class SdkServer:
         parts.changes.streams = self._listening
         self._reads = ReadMethods(parts.catalog, parts.clients, parts.parked)
         name, version = str(parts.identity["name"]), str(parts.identity["version"])
-        self.mcp = _Server(name, version=version, get_tool_input_schema=parts.catalog.input_schema)
-        self.mcp.extensions = parts.extensions
+        self.mcp = Server[Any](name, version=version, get_tool_input_schema=parts.catalog.input_schema)
         self._register(parts)
         self.mcp.middleware[:] = [_if_traced(spans) for spans in self.mcp.middleware]
         self.mcp.middleware.append(keep_internals)
         self.mcp.middleware.append(end_lost)
         self.mcp.middleware.append(self._count_call)
-        self.mcp.middleware.append(self._describe)
+        self.mcp.middleware.append(self._introduce)
         self.mcp.middleware.append(
             RequestStateBoundary(
                 RequestStateSecurity(
@@ -235,6 +218,7 @@ class SdkServer:
         add("completion/complete", CompleteRequestParams, reads.complete)
         add("logging/setLevel", SetLevelRequestParams, reads.set_level)
         add("subscriptions/listen", SubscriptionsListenRequestParams, self._listening.listen)
+        add("server/discover", RequestParams, self._discover)
         self.mcp.add_notification_handler("notifications/initialized", NotificationParams, self._arrived)
         bind_skills(self.mcp, parts.skills, lambda ctx: parts.clients.context(ctx, WireCaller(ctx)))
 
@@ -254,15 +238,18 @@ class SdkServer:
         if not is_modern(ctx):
             self._parts.clients.session_of(ctx)
 
-    async def _describe(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Middleware: write the MCP instructions for the caller into results of `initialize` and `server/discover`.
+    async def _discover(self, ctx: RequestContext, params: RequestParams | None) -> JsonObject:
+        """Serve a `server/discover` request."""
+        return self._parts.discovery(principal_of(ctx))
 
-        After `initialize`, the middleware also attaches the SDK's connection to a session that was served without the SDK before.
+    async def _introduce(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        """Middleware: replace the SDK's result of `initialize` with the gateway's. Only the protocol version is the SDK's.
+
+        The middleware also attaches the SDK's connection to a session that was served without the SDK before.
         """
         result = await call_next(ctx)
-        if ctx.method == "initialize":
-            self._parts.clients.adopt_session(ctx)
-        if result is None or ctx.method not in ("initialize", "server/discover"):
+        if ctx.method != "initialize":
             return result
-        told = {"instructions": self._parts.instructions_for(principal_of(ctx))}
-        return {**result, **told} if isinstance(result, dict) else result.model_copy(update=told)
+        self._parts.clients.adopt_session(ctx)
+        version = str(cast("JsonMapping", result)["protocolVersion"])  # the SDK has converted its result to JSON at this point
+        return self._parts.introduction(version, principal_of(ctx))
