@@ -162,8 +162,8 @@ def via_of(meta: JsonMapping) -> tuple[str, ...]:
 def peer_meta(meta: JsonMapping) -> JsonMapping:
     """Return the part of a server's `_meta` that the gateway accepts; `meta` itself if all of it is accepted.
 
-    Keys that belong to the connection are dropped. Keys with the prefix `dev.moongate/` are accepted only if a server that is itself a
-    gateway needs them; these keys only describe the server's response and grant no rights. All other keys are accepted.
+    Keys that belong to the connection are dropped. Of the keys with the prefix `dev.moongate/`, only those in `_PEER_VALUES` are accepted,
+    from any server: another Moongate sends them to describe its response, and they grant no rights. All other keys are accepted.
     """
     if not any(key in CONNECTION_KEYS or is_own_key(key) for key in meta):
         return meta

@@ -4,7 +4,9 @@ A thread answers `initialize`, `ping` and the listings, and stops at the first l
 handles all lines again from the first line on, and `AnsweredFilter` drops its responses to the requests that the thread has answered. If a
 listing differs from the thread's answer, the client is notified that the list changed.
 
-This module is imported before the rest of the gateway, so it imports little.
+This module is imported before the rest of the gateway, so it imports little. It therefore parses lines with Python's `json`, not with
+`wire.jsonrpc`, whose import of pydantic_core takes longer than the answer. The rules for what is answered are stricter than those of the
+gateway, so a line that both parsers could read differently is left to the gateway.
 """
 
 from __future__ import annotations
