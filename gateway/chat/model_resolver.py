@@ -118,7 +118,7 @@ class ModelResolver:
         """Check that the endpoint for a model spec (such as `openai:NAME`) works, by requesting its list of models within `CHECK_SECONDS`.
 
         An endpoint that does not list models gets a request with a field of the wrong type: the response shows whether it is a model API,
-        and costs no tokens. Returns what was found. Returns `None` if the spec selects the connected client's own model, which is not checked.
+        and costs no tokens. Returns what was found, or `None` if the spec selects the connected client's own model, which is not checked.
 
         Raises:
             ModelError: The spec is invalid, something is not configured, or the endpoint is unreachable, rejects the key or is not a model

@@ -56,7 +56,7 @@ def with_dropped(outcome: ToolOutcome, dropped: tuple[str, ...]) -> ToolOutcome:
 
 
 def _with_meta(outcome: Complete, key: str, value: JsonValue) -> Complete:
-    """Return a copy of the outcome whose `_meta` has `value` under `key`. The original is not changed, because other code may use the same result."""
+    """Return a copy of the outcome whose `_meta` has `value` under `key`. Other code may use the original, so it is not changed."""
     meta = outcome.result.get("_meta")
     noted: JsonObject = {**(cast("JsonObject", meta) if isinstance(meta, Mapping) else {}), key: value}
     return Complete({**outcome.result, "_meta": noted})
