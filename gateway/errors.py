@@ -130,7 +130,10 @@ class AskExpired(AskUnavailable):
 
 
 class AskWithdrawn(AskExpired):
-    """The gateway withdrew a request for input before the timeout: the client disconnected, or calls of other clients needed the server."""
+    """The gateway withdrew a request for input before the timeout.
+
+    The client disconnected, or the remote server that waits for the answer serves one client at a time, and other clients waited for it.
+    """
 
 
 class UpstreamError(GatewayError):

@@ -204,7 +204,7 @@ class ToolBatch:
         self, context: FunctionInvocationContext, unread: ValueError | None, outcome: BatchResult, failed: Failed
     ) -> None:
         if unread is not None and not context.arguments:
-            raise ArgumentsRefused(f"Argument parsing failed. {unread}")
+            raise ArgumentsRefused(str(unread))
         failure: Exception | None = None
         result = None
         try:
@@ -243,8 +243,7 @@ class ToolBatch:
         detailed = self.options.include_detailed_errors
         cause = cause_of(error)
         if isinstance(error, ArgumentsRefused):
-            told = str(error).removeprefix("Argument parsing failed. ")
-            text = f"{ARGUMENTS_FAILED} {'Exception: ' if detailed else ''}{told}"
+            text = f"{ARGUMENTS_FAILED} {'Exception: ' if detailed else ''}{error.reason}"
         elif isinstance(error, GatewayError) and not isinstance(error, FunctionFailed):
             text = f"Error: {text_for_caller(error)}"
         else:

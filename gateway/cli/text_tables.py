@@ -55,7 +55,7 @@ def table_lines(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: 
 
 
 def fold(text: str, columns: int | None, indent: str = "  ") -> str:
-    """Return `text` wrapped between words at `columns` characters; continuation lines are indented by `indent` more.
+    """Return `text` wrapped between words at `columns` characters; continuation lines begin with the line's own indentation and `indent`.
 
     A word that is longer than a line, such as a path, stays whole. If `columns` is `None`, nothing is wrapped.
     """

@@ -55,11 +55,12 @@ class DocumentError(ConfigError):
     """Error: the file of an agent, skill or workflow, or its YAML, cannot be read.
 
     `code` is a stable name of the problem: `yaml-syntax`, `yaml-alias`, `yaml-tag`, `yaml-duplicate-key`, `yaml-depth`, `too-large`,
-    `no-frontmatter`, `unclosed-frontmatter` or `hard-link`. `line` is 1-based, or 0 if unknown.
+    `no-frontmatter`, `unclosed-frontmatter` or `hard-link`. `line` is 1-based, or 0 if unknown. `reason` is the message without the line.
     """
 
-    def __init__(self, message: str, *, code: str, line: int = 0, path: str = "") -> None:
-        super().__init__(message, path=path)
+    def __init__(self, reason: str, *, code: str, line: int = 0, path: str = "") -> None:
+        super().__init__(f"Line {line}: {reason}" if line else reason, path=path)
+        self.reason = reason
         self.code = code
         self.line = line
 
@@ -142,12 +143,12 @@ def load_yaml(text: str, *, path: str = "") -> JsonValue:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         if error.problem == _LIBYAML_TOO_DEEP:
             raise _too_deep(line, path) from None
-        raise DocumentError(f"Line {line}: {error.problem}", code="yaml-syntax", line=line, path=path) from None
+        raise DocumentError(str(error.problem), code="yaml-syntax", line=line, path=path) from None
     except yaml.YAMLError as error:
         raise DocumentError(f"Not YAML: {error}", code="yaml-syntax", path=path) from None
     except UnicodeEncodeError as error:
         line = text.count("\n", 0, error.start) + 1
-        raise DocumentError(f"Line {line}: half a character (a lone surrogate).", code="yaml-syntax", line=line, path=path) from None
+        raise DocumentError("half a character (a lone surrogate).", code="yaml-syntax", line=line, path=path) from None
 
 
 def load_mapping(text: str, *, path: str = "") -> JsonObject:
@@ -170,17 +171,17 @@ def _check_events(events: Any, path: str) -> None:
         line = event.start_mark.line + 1
         name = type(event).__name__
         if name == "AliasEvent" or getattr(event, "anchor", None):
-            raise DocumentError(f"Line {line}: aliases and anchors are not read.", code="yaml-alias", line=line, path=path)
+            raise DocumentError("aliases and anchors are not read.", code="yaml-alias", line=line, path=path)
         tag = getattr(event, "tag", None)
         if tag and tag != "!":
-            raise DocumentError(f"Line {line}: tags such as {tag!r} are not read.", code="yaml-tag", line=line, path=path)
+            raise DocumentError(f"tags such as {tag!r} are not read.", code="yaml-tag", line=line, path=path)
         depth += name.endswith("StartEvent") - (name.endswith("EndEvent"))
         if depth > MAX_DEPTH:
             raise _too_deep(line, path)
 
 
 def _too_deep(line: int, path: str) -> DocumentError:
-    return DocumentError(f"Line {line}: nested deeper than {MAX_DEPTH}.", code="yaml-depth", line=line, path=path)
+    return DocumentError(f"nested deeper than {MAX_DEPTH}.", code="yaml-depth", line=line, path=path)
 
 
 def _value(node: Any, path: str) -> JsonValue:
@@ -197,9 +198,9 @@ def _mapping(node: Any, path: str) -> JsonObject:
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
         if type(key_node).__name__ != "ScalarNode":
-            raise DocumentError(f"Line {line}: a key must be plain text.", code="yaml-syntax", line=line, path=path)
+            raise DocumentError("a key must be plain text.", code="yaml-syntax", line=line, path=path)
         if key_node.value in result:
-            raise DocumentError(f"Line {line}: key {key_node.value!r} is written twice.", code="yaml-duplicate-key", line=line, path=path)
+            raise DocumentError(f"key {key_node.value!r} is written twice.", code="yaml-duplicate-key", line=line, path=path)
         result[key_node.value] = _value(value_node, path)
     return result
 

@@ -2,8 +2,10 @@
 
 `is_idempotent` decides about tools. `gate.tool_rules` uses it for the steps of tasks that were in flight when their process died, and the
 middleware `agents.middleware.call_retry` uses it to retry an agent's tool calls. `may_resend` decides about requests. `upstream.delivery`
-and `MCPTool`, which send the requests, use it. Two requests are sent again without it: `HttpOrSdkCarrier` repeats `server/discover`, which
-only reads, on the SDK path; `TaskFollower` sends a call without a task if the server rejected it as a task, and so did not run it.
+and `MCPTool`, which send the requests, use it. Three kinds of requests are sent again without it, because the server has not run
+them: `HttpOrSdkCarrier` sends `server/discover`, which only reads, once more on the SDK path; `TaskFollower` sends a call without a task if
+the server rejected it as a task (error -32601 or -32602); and `AuthorizedTransport` sends a request with new credentials if the server
+rejected it with 401 or 403.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ from gateway.server.in_flight import InFlightCall
 from gateway.server.sdk_path.lazy_application import SdkParts
 from gateway.server.session_table import SessionTable
 from gateway.server.startup_answers import Listed
-from gateway.server.usage import SMALL_BYTES, UNCOUNTED_METHODS
+from gateway.server.usage import SMALL_BYTES
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.wire.jsonrpc import decode_object
 from gateway.wire.rpc_envelope import VERSION, VERSION_KEY, error_response, notification, request, response
@@ -158,7 +158,7 @@ class HttpDispatch:
         usages = self._server.usages
         usage = usages.by_id.get(principal.id) or usages.of(principal)
         if (usage.calls >= usage.max_calls or head.length > SMALL_BYTES) and "method" in message and "id" in message:
-            refusal = None if message["method"] in UNCOUNTED_METHODS else usage.refuse_call(head.length)
+            refusal = usage.refuse_call(message["method"], head.length)
             if refusal is not None:
                 return RefusedRequest(refusal, message["id"])
         if not isinstance(session, bool):

@@ -155,7 +155,7 @@ class KeyGate:
         refusal = usage.refuse_stream() if self._is_stream(head) else usage.refuse_request()
         method = head.fields.get(b"mcp-method")
         if refusal is None and method is not None and not head.is_stream and not method.startswith(b"notifications/"):
-            refusal = usage.refuse_call()
+            refusal = usage.refuse_call(method.decode(errors="replace"))
         return refusal or usage.refuse_bytes(self._size_of(head))
 
     def _size_of(self, head: Head) -> int:
@@ -190,9 +190,6 @@ class KeyGate:
         Return `None` if the path is `/health` or `/ready`, which need no API key.
         """
         fields = head.fields
-        if b"transfer-encoding" in fields and b"content-length" in fields:
-            # A proxy in front of the gateway may read another length (RFC 9112, 6.3).
-            return json_response({"error": "Send Content-Length or Transfer-Encoding, not both"}, 400, {"Connection": "close"})
         if head.path in OPEN_PATHS:
             return None
         refusal = self._refusal(head)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from gateway.auth.principal import LOCAL, Principal
+from gateway.json_types import JsonValue
 from gateway.policy.decision import Reject
 from gateway.policy.quotas import CallerQuotas, Quota, QuotaReached, judge_quota
 from gateway.policy.scopes import is_admin
@@ -127,9 +128,12 @@ class Usage:
         """The quota for response bytes that the caller's clients have not read yet."""
         return self._quotas.unread
 
-    def refuse_call(self, size: int = 0) -> Refusal | None:
-        """Return a refusal if a further call with a body of `size` bytes would exceed a quota of the caller; `None` if it is allowed."""
-        if self.calls < self.max_calls and (size <= SMALL_BYTES or self.refuse_bytes(size) is None):
+    def refuse_call(self, method: JsonValue, size: int = 0) -> Refusal | None:
+        """Return a refusal if a further request would exceed a quota of the caller; `None` if it is allowed.
+
+        `method` is the MCP method of the request, `size` the number of bytes of its body. Requests of `UNCOUNTED_METHODS` are allowed.
+        """
+        if method in UNCOUNTED_METHODS or (self.calls < self.max_calls and (size <= SMALL_BYTES or self.refuse_bytes(size) is None)):
             return None
         return self.refuse_unread() or self._judge(self._quotas.calls, self.calls, 0) or self.refuse_bytes(size)
 

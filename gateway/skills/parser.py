@@ -50,7 +50,6 @@ creates."""
 _CONTROLS_TEXT = f"The text has control characters; remove them.{TOOLS_ONLY}."
 _COMMAND = re.compile(r"!`[^`\n]+`")
 _TOP_LEVEL = re.compile(r"(?P<key>[A-Za-z0-9_][A-Za-z0-9_ .-]*?)[ \t]*:(?:[ \t]+(?P<value>.*))?$")
-_LINE_PREFIX = re.compile(r"^Line \d+: ")
 
 _CAUSES = {
     "mapping values are not allowed in this context": "a `: ` inside a value that is not in quotes",
@@ -277,7 +276,7 @@ def _from_document(error: DocumentError, code: str = "", level: Level = "error")
 
     `code` replaces the code of the error; `level` is the level of the diagnostic.
     """
-    message = " ".join(_LINE_PREFIX.sub("", str(error)).split())
+    message = " ".join(error.reason.split())
     message = _CAUSES.get(message, message)
     if code == "yaml-repaired":
         message = f"Not valid YAML ({message}); parsed line by line, served by tools only. Quote the value."

@@ -34,7 +34,11 @@ _FIELD = re.compile(r"^:(\w+)\s*([^:]*):\s*(.*)$")
 
 
 class ArgumentsRefused(ToolFailed):
-    """Raised if the arguments of a call do not match the input schema of the function."""
+    """Raised if the arguments of a call do not match the input schema of the function. `reason` names the arguments and what is wrong."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"Argument parsing failed. {reason}")
+        self.reason = reason
 
 
 class ContextType(Protocol):
@@ -114,7 +118,7 @@ class FunctionSchema:
         if self.check is not None and self.check.problem is None:  # an unusable schema accepts all arguments
             given = dict(arguments)
             if reason := self.check.find(given, measure(given)):
-                raise ArgumentsRefused(f"Argument parsing failed. {reason}")
+                raise ArgumentsRefused(reason)
 
     def coerce(self, arguments: JsonMapping) -> JsonObject:
         """Validate the arguments of a call, convert them to the annotated types, add defaults, and return them.
@@ -225,7 +229,7 @@ def _validate(model: type[BaseModel], arguments: JsonMapping) -> BaseModel:
             f"{'.'.join(str(part) for part in item['loc']) or 'arguments'}: {item['msg']}"
             for item in error.errors(include_url=False, include_input=False, include_context=False)
         ]
-    raise ArgumentsRefused("Argument parsing failed. " + "; ".join(reasons))
+    raise ArgumentsRefused("; ".join(reasons))
 
 
 def _wire_name(name: str, field: FieldInfo | None) -> str:

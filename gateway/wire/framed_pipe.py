@@ -76,7 +76,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
     # -- for the subclass --------------------------------------------------------------------------------------
 
     def line_received(self, line: bytes) -> None:
-        """Process a line of standard output, without its line break."""
+        """Process a line of the child's standard output, without its line break."""
         raise NotImplementedError
 
     def large_line_received(self, parts: list[bytes], claim: Claim) -> None:

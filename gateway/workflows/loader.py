@@ -63,8 +63,7 @@ def examine(path: Path) -> tuple[WorkflowFile | None, list[Finding]]:
         text = read_document(path).decode("utf-8-sig")
         document = load_mapping(text, path=str(path))
     except DocumentError as error:
-        text = str(error).removeprefix(f"Line {error.line}: ")
-        return None, [Finding(error.line or None, "unreadable" if error.code == "hard-link" else "yaml", text)]
+        return None, [Finding(error.line or None, "unreadable" if error.code == "hard-link" else "yaml", error.reason)]
     except OSError as error:
         return None, [Finding(None, "unreadable", f"cannot be read: {error.strerror or error}.")]
     except UnicodeDecodeError:

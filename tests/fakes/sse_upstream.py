@@ -2,6 +2,7 @@
 
 Its tool `do` takes `how`:
 - `well`, `slow` (answers once `may_go_on` is set),
+- `text-id` (the id is the number as text, with a zero before it),
 - `large` (as many bytes as `bytes` says), `last-id` (the same, its id at the end), `lines` (many lines), `garbage` (not JSON, with an id),
 - `turned-away` (its POST is answered with `status`), `unheard` (its POST is cut off), `unended` (its POST's answer never ends),
 - `stream-ends`, `forgotten` (the server knows no session any more, once).
@@ -81,6 +82,8 @@ class OldServer:
             self.send(session, b'data: {"jsonrpc":"2.0","id":%d,"result":{{{\n\n' % number)
         elif how == "last-id":
             self.say(session, {"result": result, "jsonrpc": "2.0", "id": number})
+        elif how == "text-id":
+            self.say(session, {"jsonrpc": "2.0", "id": f"0{number}", "result": result})
         elif how == "lines":
             lines = json.dumps({"jsonrpc": "2.0", "id": number, "result": result}, indent=0).splitlines()
             self.send(session, b"".join(b"data: %s\n" % line.encode() for line in lines) + b"\n")

@@ -80,6 +80,12 @@ async def test_failing_call_does_not_affect_others(old: OldServer, gateway: Insi
     assert old.opened == 1
 
 
+async def test_response_with_its_id_as_text_ends_the_call(gateway: Inside) -> None:
+    async with connected(MODERN, gateway.url) as (client, _):
+        with anyio.fail_after(5):
+            assert await called(client, "text-id") == (False, "x")
+
+
 @pytest.mark.parametrize("size", [1_000_000, 3_000_000])
 async def test_large_response_is_received(gateway: Inside, size: int) -> None:
     async with connected(MODERN, gateway.url) as (client, _):

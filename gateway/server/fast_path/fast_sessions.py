@@ -203,7 +203,7 @@ class FastSessions:
             return await _send(session, send, to_json(answer))
         if message.get("id") is None:
             return False
-        refusal = self._parts.usages.of(principal).refuse_call() if "method" in message else None
+        refusal = self._parts.usages.of(principal).refuse_call(message["method"]) if "method" in message else None
         if refusal is None:
             return False
         await refusal.to_response(is_rpc=True, number=message["id"])(scope, receive, send)

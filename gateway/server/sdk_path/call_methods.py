@@ -16,7 +16,7 @@ from gateway.server.client_limits import fit_outcome
 from gateway.server.clients import Clients, RequestContext, is_modern, scope_of_request
 from gateway.server.in_flight import InFlightCall, call_in
 from gateway.server.parked import ParkedCalls
-from gateway.server.sdk_path.wire_caller import WireCaller, is_call_result
+from gateway.server.sdk_path.wire_caller import WireCaller, is_sdk_result
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import CallContext
 
@@ -54,7 +54,7 @@ class CallMethods:
             await caller.finish()
         if isinstance(outcome, Complete):
             wire = to_wire(fit_outcome(outcome, call.facts.client), modern=modern)
-            if is_plain_result(wire) or is_call_result(wire, ctx.protocol_version):
+            if is_plain_result(wire) or is_sdk_result(wire, ctx.protocol_version):
                 return wire
             outcome = Complete.text(f"Tool {params.name!r} answered with a result that cannot be read; it may have run.", is_error=True)
         return to_wire(outcome, modern=modern)

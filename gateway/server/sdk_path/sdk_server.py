@@ -188,7 +188,7 @@ class SdkServer:
         if scope is None or ctx.request_id is None or ctx.method in UNCOUNTED_METHODS or call_in(scope):
             return await call_next(ctx)
         usage = self._parts.usages.of(principal_of(ctx))
-        refusal = usage.refuse_call()
+        refusal = usage.refuse_call(ctx.method)
         if refusal is not None:
             raise MCPError(refusal.code, refusal.message)
         session = None if is_modern(ctx) else self._parts.clients.session_of(ctx)

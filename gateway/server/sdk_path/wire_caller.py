@@ -148,7 +148,7 @@ def _for_legacy(request: JsonObject) -> tuple[JsonObject | None, str]:
     return params, str(params["elicitationId"])
 
 
-def is_call_result(result: JsonObject, version: str) -> bool:
+def is_sdk_result(result: JsonObject, version: str) -> bool:
     """Whether the MCP SDK's models accept a `tools/call` result in protocol version `version`. The SDK does not send other results."""
     try:
         return "content" in methods.serialize_server_result("tools/call", version, result)

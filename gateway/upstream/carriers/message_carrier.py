@@ -113,8 +113,8 @@ class MessageCarrier(ABC):
     def receive(self, message: JsonObject) -> None:
         """Process a message of the server: a response ends its pending request; a request or notification goes to the `Receiver`."""
         if "method" not in message:
-            number = number_of(message.get("id"))
-            self.settle(number, outcome_of(message, number))
+            number = message.get("id", -1)
+            self.settle(number_of(number), outcome_of(message, number))
         elif not self._reports_progress(message) and self._dispatcher is not None:
             self._dispatcher.dispatch(message, self.call_of_message())
 
