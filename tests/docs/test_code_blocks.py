@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -67,12 +68,18 @@ def test_configuration_on_a_page_loads(block: CodeBlock, secrets: dict[str, str]
 
 # -- programs ----------------------------------------------------------------------------------------------------------
 
+PRINTS = re.compile(r"^ *print\(.*\)  # (.+)$", re.MULTILINE)
+"""What a program of a page prints, as the comment after a `print` says."""
+
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("block", code_blocks("program"), ids=block_id)
 def test_program_on_a_page_runs(block: CodeBlock, world: World) -> None:
     (world.work / "program.py").write_text(block.body.replace(PORT, world.port))
-    world.run("OPENAI_MODEL=gpt-5-mini python program.py")
+    shown = world.run("OPENAI_MODEL=gpt-5-mini python program.py")
+    assert shown.strip(), "the program prints nothing"
+    for line in PRINTS.findall(block.body):
+        assert line in shown
 
 
 @pytest.mark.parametrize("block", code_blocks("program"), ids=block_id)
