@@ -19,6 +19,8 @@ WALKTHROUGHS = ("docs/first-gateway.md", "docs/team-servers.md", "docs/own-tools
 
 NOT_EXECUTED = {
     "   MCP clients ": "a drawing of the packages; test_contributing compares its names with the folders",
+    "git clone ": "needs the network",
+    "make -C moongate run": "is `make run` in the clone",
     "make run": "serves until it is stopped; tests/interaction/test_bundled.py starts its script",
     "npx ": "a published program; tests/accept runs it, and test_command_blocks the gateway that it starts",
     "docker ": "needs Docker",
