@@ -19,13 +19,13 @@ WALKTHROUGHS = ("docs/first-gateway.md", "docs/team-servers.md", "docs/own-tools
 
 NOT_EXECUTED = {
     "   MCP clients ": "a drawing of the packages; test_contributing compares its names with the folders",
+    "git clone ": "needs the network",
+    "make -C moongate run": "is `make run` in the clone",
     "make run": "serves until it is stopped; tests/interaction/test_bundled.py starts its script",
-    "moongate run": "serves until it is stopped; the walkthroughs and tests/cli/test_run.py start it",
-    "npx ": "a published program; tests/accept runs it",
+    "npx ": "a published program; tests/accept runs it, and test_command_blocks the gateway that it starts",
     "docker ": "needs Docker",
     "sudo ": "changes the system",
     ". .venv": "activates a virtual environment; the tests have one",
-    "moongate auth log": "opens a browser; tests/upstream/oauth signs in and out",
 }
 """Blocks and commands that are not executed, by their beginning, with the reason."""
 

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-import anyio
 import keyring
 import pytest
 
@@ -21,15 +22,13 @@ from gateway.catalog.instructions import build_instructions
 from gateway.config.load import load_text
 from gateway.policy.framing import frame
 from gateway.skills.parser import parse_skill
-from gateway.storage.record_types import TaskRow
-from gateway.tasks.task import Task
-from gateway.tasks.task_tools import still_running
 from tests.architecture.documents import DOCUMENTS
 from tests.architecture.sources import ROOT, name_of
-from tests.docs.code_blocks import NOT_EXECUTED, CodeBlock, block_id, code_blocks
+from tests.docs.code_blocks import NOT_EXECUTED, CodeBlock, block_id, block_with, code_blocks
 from tests.docs.walkthrough import PORT
 from tests.docs.world import SECRET, World, assert_printed
 from tests.fakes.keyring_file import FileKeyring
+from tests.fakes.openai_server import openai_server
 from tests.fakes.running import child, upstream_stdio, wait_until_ready
 
 
@@ -67,12 +66,18 @@ def test_configuration_on_a_page_loads(block: CodeBlock, secrets: dict[str, str]
 
 # -- programs ----------------------------------------------------------------------------------------------------------
 
+PRINTS = re.compile(r"^ *print\(.*\)  # (.+)$", re.MULTILINE)
+"""What a program of a page prints, as the comment after a `print` says."""
+
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("block", code_blocks("program"), ids=block_id)
 def test_program_on_a_page_runs(block: CodeBlock, world: World) -> None:
     (world.work / "program.py").write_text(block.body.replace(PORT, world.port))
-    world.run("OPENAI_MODEL=gpt-5-mini python program.py")
+    shown = world.run("OPENAI_MODEL=gpt-5-mini python program.py")
+    assert shown.strip(), "the program prints nothing"
+    for line in PRINTS.findall(block.body):
+        assert line in shown
 
 
 @pytest.mark.parametrize("block", code_blocks("program"), ids=block_id)
@@ -131,11 +136,23 @@ def question_of_a_server(block: CodeBlock, _: pytest.FixtureRequest) -> None:
     assert block.body == frame("Server 'tickets' asks:", "Which project does the ticket belong to?") + "\n"
 
 
-def handle_of_a_task(block: CodeBlock, _: pytest.FixtureRequest) -> None:
-    async def handle() -> str:
-        return still_running(Task(TaskRow("3f0c5a", "local", "agent__researcher", {}, 60))).as_text()
-
-    assert_printed(" ".join(block.body.split()), anyio.run(handle))
+def handle_of_a_task(block: CodeBlock, request: pytest.FixtureRequest) -> None:
+    world: World = request.getfixturevalue("fresh")
+    shutil.copytree(ROOT / "skills", world.work / "skills")
+    (world.work / "agents").mkdir()
+    (world.work / "agents/researcher.agent.md").write_text(block_with("docs/agents.md", "name: researcher"))
+    settings = {
+        "expose": {"agents": ["agents"], "skills": ["skills"]},
+        "defaults": {"model": "openai:gpt-5-mini"},
+        "tasks": {"inlineSeconds": 1},
+    }
+    (world.work / "gateway.json").write_text(json.dumps({"mcpServers": {}, "server": {"http": {"port": int(world.port)}}, **settings}))
+    with openai_server({"text": "never", "hold": "end"}) as model:
+        world.model_url = model.base_url
+        with world.serving("moongate run"):
+            printed = world.run(block_with(block.page, "moongate call"))
+            assert_printed(" ".join(block.body.split()).replace("3f0c…", "…"), printed)
+            assert "working" in world.run("moongate tasks list")
 
 
 def quoted_instructions(block: CodeBlock, _: pytest.FixtureRequest) -> None:

@@ -1,7 +1,8 @@
 """Runs a page of the documentation from top to bottom, as a reader would.
 
 - A paragraph that ends with a name in backticks and a colon names the file that the next block is written to.
-- A block in `sh` is run by bash in the reader's folder. A block that is only `moongate run` starts the gateway and leaves it running.
+- A block in `sh` is run by bash in the reader's folder. A block that is one `moongate run` starts the gateway, on a
+  free port instead of the printed one, and leaves it running.
 - A block in `text` has lines that the commands before it must have printed; `…` stands for any text.
 
 Each page gets a folder, a home and a port of its own.
@@ -9,19 +10,22 @@ Each page gets a folder, a home and a port of its own.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import select
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from tests.fakes.nursery import sooner
-from tests.fakes.running import child, free_port, until, wait_until_ready
+from tests.fakes.running import START_SECONDS, STOP_SECONDS, free_port, until, wait_until_ready
 
 BLOCK = re.compile(r"(?P<before>[^\n]*)\n\n```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"`([^`]+)`:$")
@@ -91,14 +95,46 @@ class Walkthrough:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(body, encoding="utf-8")
 
+    @contextmanager
+    def serving(self, command: str) -> Generator[str]:
+        """Start a printed `moongate run …` in the reader's folder, and stop it on leaving; yields what it printed until it was ready.
+
+        Over HTTP the gateway gets the reader's port instead of the printed one. Over stdio it is ready when it has answered `initialize`.
+
+        Raises:
+            AssertionError: The command did not serve, or SIGTERM did not end it with exit code 0.
+        """
+        is_stdio = "--stdio" in command
+        host = re.search(r"--http (\S+):\d+", command)
+        address = "" if is_stdio else f" --http {host[1] if host else '127.0.0.1'}:{self.port}"
+        log = self.folder / "run.log"
+        with log.open("wb") as stderr:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {command}{address}"],
+                cwd=self.work,
+                env={**os.environ, **self.env},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        try:
+            if is_stdio:
+                assert '"serverInfo"' in _initialize(process), log.read_text(encoding="utf-8")
+            else:
+                wait_until_ready(process, f"http://127.0.0.1:{self.port}/ready", log)
+                until(lambda: END_OF_ANNOUNCEMENT.search(log.read_text(encoding="utf-8")) is not None)
+            yield log.read_text(encoding="utf-8")
+            process.terminate()
+            assert process.wait(STOP_SECONDS) == 0, log.read_text(encoding="utf-8")
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
     def _run(self, body: str) -> None:
-        if body.strip() == "moongate run":
-            log = self.folder / "run.log"
-            argv = ("-m", "gateway", "run", "--http", f"127.0.0.1:{self.port}", "--config", str(self.work / "gateway.json"))
-            process = self._stack.enter_context(child(*argv, env=self.env, log=log))
-            wait_until_ready(process, f"http://127.0.0.1:{self.port}/ready", log)
-            until(lambda: END_OF_ANNOUNCEMENT.search(log.read_text(encoding="utf-8")) is not None)
-            self.shown = log.read_text(encoding="utf-8")
+        if body.startswith("moongate run"):
+            self.shown = self._stack.enter_context(self.serving(body.strip()))
             return
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", body],
@@ -118,3 +154,15 @@ class Walkthrough:
         for line in filter(str.strip, body.splitlines()):
             pattern = ".*".join(map(re.escape, line.strip().split("…")))
             assert re.search(pattern, self.shown), f"not printed: {line}\n{self.shown}"
+
+
+def _initialize(process: subprocess.Popen[bytes]) -> str:
+    """Send `initialize` to a gateway over stdio and return the line that it answers; empty if it ends, or does not answer in time."""
+    assert process.stdin is not None and process.stdout is not None
+    params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "reader", "version": "1"}}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    with suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.flush()
+    answered, _, _ = select.select([process.stdout], [], [], START_SECONDS)
+    return process.stdout.readline().decode() if answered else ""

@@ -39,7 +39,7 @@ class World(Walkthrough):
     @property
     def env(self) -> dict[str, str]:
         """Environment of the commands and of the gateway."""
-        secrets = {"OPENAI_API_KEY": SECRET, "DOCS_TOKEN": SECRET, "ROOMS_KEY": SECRET}
+        secrets = {"OPENAI_API_KEY": SECRET, "DOCS_TOKEN": SECRET, "ROOMS_KEY": SECRET, "BROWSER": str(self.folder / "bin/browser")}
         return {**super().env, **secrets, **({"OPENAI_BASE_URL": self.model_url} if self.model_url else {})}
 
     def run(self, command: str, *, stdin: str = "") -> str:
