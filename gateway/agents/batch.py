@@ -21,7 +21,6 @@ from gateway.errors import (
     GatewayError,
     MiddlewareFailure,
     MiddlewareTermination,
-    PolicyDenied,
     UserInputRequired,
     text_for_caller,
 )
@@ -226,17 +225,11 @@ class ToolBatch:
     def _guarded(self, function: Tool) -> Tool:
         """Return `function` wrapped so that the gate (authorization, approvals, limits) checks its calls.
 
-        The tool is wrapped for each call, because middleware may have replaced the tool that the model called.
-
-        Raises:
-            PolicyDenied: Policy hides the tool.
+        The tool is wrapped for each call, because middleware may have replaced the tool that the model called. Calls of a tool that policy
+        hides are refused and recorded.
         """
         guard = guard_in(self.ctx)
-        behind = [function] if guard is None else guard.guarded([function])
-        if not behind:
-            name = function.definition.name
-            raise PolicyDenied(f"Tool {name!r} is denied by policy.", rule="tools.deny", subject=name)
-        return behind[0]
+        return function if guard is None else next(iter(guard.guarded([function])), None) or guard.step(function)
 
     def _failure(self, tool: Tool, call_id: str, error: BaseException) -> Content:
         """Return the tool result for a failed call: a text for the model, and the exception's text in a field hidden from the model."""

@@ -77,7 +77,10 @@ class Inspection:
         return self._local.noted("problems")
 
     def not_loaded(self) -> list[JsonObject]:
-        """Return the files of agents, workflows, functions and skills that could not be loaded: `source`, `where` and `message` of each."""
+        """Return the problems because of which agents, workflows, functions and skills could not be loaded.
+
+        Each has the members `source` (id of the source), `where` (the file or setting) and `message`. A file may have several problems.
+        """
         found: list[JsonObject] = [
             {"source": source, "where": problem.where, "message": problem.message} for source, problem in self.local_problems()
         ]

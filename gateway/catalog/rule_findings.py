@@ -24,7 +24,7 @@ Findings = Mapping[str, Sequence[Finding]]
 
 
 async def own_findings(loaded: LoadedConfig, local: Mapping[str, ToolSource]) -> dict[str, tuple[Finding, ...]]:
-    """Return the mistakes in all policies except those of servers (such as a rule for a tool that does not exist), by policy key.
+    """Return remarks about rules (such as a rule for an unknown tool) in all policies except those of servers, by the key of the policy.
 
     These are the policies of the local sources in `local` (by id), of `agent/<name>` and `workflow/<name>` (tools that this agent or
     workflow defines), and policies whose key is not the name of a source.

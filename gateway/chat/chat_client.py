@@ -132,7 +132,7 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
             )
 
     def _updates(self, messages: Sequence[Message], *, stream: bool, options: ChatOptions) -> AsyncGenerator[ChatResponseUpdate, None]:
-        """Send one request to the model, and yield the parts of the response; without `stream`, a single part.
+        """Send one request to the model, and yield the parts of the response. Without `stream`, there may be several parts, too.
 
         Raises:
             ModelError: The endpoint failed; the text says what to set or do.

@@ -22,8 +22,9 @@ Count = Callable[[], Awaitable[int]]
 """Function that counts the current sampling request, and returns how many earlier requests count towards the policy's `max_requests`."""
 
 Approve = Callable[[JsonMapping], Awaitable[Reject | None]]
-"""Function that receives the `params` of a sampling request as the server sent them, and decides whether to answer it. Returns `None` to
-approve the request, or the reason for a rejection."""
+"""Async function that receives the `params` of a sampling request as the server sent them, and decides whether to answer it.
+
+It returns `None` to approve the request, or the reason for a rejection."""
 
 
 async def admit_sampling(server: str, request: JsonObject, policy: SourcePolicy, *, count: Count, approve: Approve) -> JsonObject:

@@ -233,7 +233,7 @@ def _may_decide(found: PendingQuestion) -> None:
     """Check that the local user may decide a question about a call.
 
     Raises:
-        CommandFailed: Another principal must decide, because the local user made the call.
+        CommandFailed: The policy requires a principal other than the caller (`other-principal`), and the local user made the call.
     """
     from gateway.auth.principal import LOCAL
     from gateway.policy.approval_policy import Approver, judge_approver

@@ -43,7 +43,7 @@ def show_reports(reports: Sequence[Report], what: str, code: Code, *, manifest: 
 
     `what` names the checked objects in the plural, such as `skills`. `code` is the command's error code if a file or folder is rejected.
     `manifest` is the file of a checked folder to which line numbers refer, such as `/SKILL.md`: it is appended to the folder's path in
-    lines with a number. `remark` is printed after the totals.
+    lines with a number. `remark` is appended to the line of totals. With `as_json`, only the reports are printed, as JSON.
 
     Raises:
         CommandFailed: A file or folder is rejected.

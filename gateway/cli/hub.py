@@ -167,9 +167,9 @@ class OwnHub:
         return [status.to_json() for status in self.gateway.inspection.sources()]
 
     async def not_loaded(self) -> list[JsonObject]:
-        """Return a JSON object for each file of an agent, workflow, function or skill that the gateway could not load.
+        """Return a JSON object for each problem because of which the gateway could not load an agent, workflow, function or skill.
 
-        Its members are `source` (id of the source), `where` (the file or setting) and `message` (the reason).
+        Its members are `source` (id of the source), `where` (the file or setting) and `message` (the reason). A file may have several.
         """
         return self.gateway.inspection.not_loaded()
 
@@ -241,7 +241,7 @@ class RunningHub:
         return list(self._status["sources"])
 
     async def not_loaded(self) -> list[JsonObject]:
-        """Return the files of agents, workflows, functions and skills that the gateway could not load, from its status page."""
+        """Return the problems because of which the gateway could not load agents, workflows, functions and skills, from its status page."""
         return list(self._status.get("notLoaded") or [])
 
     async def problems(self) -> list[str]:

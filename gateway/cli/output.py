@@ -85,7 +85,10 @@ def say(text: str = "", *, folds: bool = True) -> None:
 
 
 def tell(text: str, indent: str = "  ") -> None:
-    """Print a result for people on stdout, wrapped to the terminal's width. Continuation lines are indented by `indent` more."""
+    """Print a result for people on stdout, wrapped to the terminal's width.
+
+    Continuation lines begin with the line's own indentation and `indent`.
+    """
     from gateway.cli.text_tables import fold
 
     click.echo(fold(clean(text), terminal_columns(sys.stdout), indent))

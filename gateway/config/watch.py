@@ -21,7 +21,10 @@ Signature = tuple[int, int, int, int] | None
 
 
 def signature_of(path: Path) -> Signature:
-    """Return the state of a file (modification time, size, inode, device), which differs after every change of the file. Blocks."""
+    """Return the state of a file (modification time, size, inode, device), which differs after every change of the file.
+
+    Return `None` if the file cannot be examined. Blocks.
+    """
     try:
         found = path.stat()
     except OSError:

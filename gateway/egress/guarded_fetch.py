@@ -40,7 +40,10 @@ MAX_ADDRESSES = 4
 
 
 class FetchRefused(GatewayError):
-    """Raised if a request is not sent because its address is not allowed, or if its response is rejected. The message names the host."""
+    """Raised if a request is not sent because its address is malformed or not allowed, or if its response is rejected.
+
+    The message names the host, unless the address is malformed.
+    """
 
 
 class FetchFailed(GatewayError):

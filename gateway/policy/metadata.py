@@ -160,10 +160,10 @@ def via_of(meta: JsonMapping) -> tuple[str, ...]:
 
 
 def peer_meta(meta: JsonMapping) -> JsonMapping:
-    """Return the part of a server's `_meta` that the gateway accepts; `meta` itself if all of it is accepted.
+    """Return the part of a server's `_meta` that the gateway accepts; `meta` itself if it has no key of the following two kinds.
 
     Keys that belong to the connection are dropped. Of the keys with the prefix `dev.moongate/`, only those in `_PEER_VALUES` are accepted,
-    from any server: another Moongate sends them to describe its response, and they grant no rights. All other keys are accepted.
+    from any server, with checked values: another Moongate sends them to describe its response, and they grant no rights.
     """
     if not any(key in CONNECTION_KEYS or is_own_key(key) for key in meta):
         return meta

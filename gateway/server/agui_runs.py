@@ -21,6 +21,7 @@ from gateway.agents.agui.response_body import Channel, EventStream, refusal
 from gateway.agents.agui.run_events import RunEvents
 from gateway.catalog import Catalog
 from gateway.errors import AskUnavailable
+from gateway.gate.pipeline import audit_refusal
 from gateway.gate.refusals import RULE_META_KEY
 from gateway.gate.rpc_errors import failed_call
 from gateway.gate.tools import GuardedTool
@@ -71,11 +72,12 @@ class AguiRoute:
             work = self._agents.conversation(name, messages, to_tools(wanted.tools or ()))
         except ValueError as error:
             return refusal(400, str(error))
-        guarded = await self._catalog.tools([f"agent/{name}"])
+        guarded = [tool for tool in await self._catalog.tools() if (tool.source, tool.definition.name) == ("agent", name)]
         if work is None or not guarded:
             return refusal(404, f"Unknown agent {name!r}.")
         principal = viewer_of(request)
         if isinstance(verdict := guarded[0].admit(principal), Reject):
+            audit_refusal(guarded[0].gate, guarded[0].name, principal.id, verdict.rule)
             content, challenge = insufficient_scope(f"tools:agent/{name}", verdict)
             return JSONResponse(content, 403, headers=challenge)
         try:

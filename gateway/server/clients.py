@@ -90,7 +90,7 @@ class LegacySession:
     plain: CallFacts | None = None
     """Facts about the client that all tool calls of the session share on the fast path (without the MCP SDK); `None` before the first call.
 
-    They are replaced when the log level changes.
+    They are replaced when the log level, the principal or the forwarded `_meta` changes.
     """
 
 

@@ -113,7 +113,8 @@ class ResultStore:
         if size > self._max_bytes:
             raise TooLargeToKeep(f"The result exceeds the {self._max_bytes} bytes that `storage.maxResultBytesPerCaller` allows.")
         kept = KeptResult(secrets.token_urlsafe(16), mime_type[:200], size, origin[:500])
-        header = json.dumps({"version": 1, **{k: v for k, v in asdict(kept).items() if k != "id"}}).encode() + b"\n"
+        facts = {"version": 1, **{k: v for k, v in asdict(kept).items() if k != "id"}}
+        header = json.dumps(facts, ensure_ascii=False).encode(errors="replace") + b"\n"
         folder = self._folder_of(owner)
         try:
             make_private_folder(self._folder)

@@ -47,7 +47,10 @@ def fit_message(message: str) -> str:
 
 
 class TaskCaller:
-    """Implements `Caller` (the receiver of progress, logs and requests for input) for the call that one task runs."""
+    """Implements `Caller` (the receiver of progress, logs and requests for input) for the call that one task runs.
+
+    It passes them to the client while one waits for the result. Otherwise it stores progress and requests with the task, and drops logs.
+    """
 
     def __init__(
         self,

@@ -189,7 +189,8 @@ class TaskRunner:
     async def end_unadmitted(self) -> None:
         """End the running tasks of this process whose caller may no longer call the task's tool.
 
-        A task with an in-flight step that must not run twice is not ended now. The caller's right is checked before the task's next step.
+        Two kinds of tasks are not ended now: tasks with an in-flight step that must not run twice, unless they wait for a person, and tasks
+        whose tool is unavailable. The caller's right is checked before the task's next step.
         """
         await refuse_unadmitted(self._executor.interruptible(), self._executor.caller_now)
 

@@ -57,7 +57,7 @@ class EventStream:
     def subscribe(self, listener: Listener, kinds: Collection[str] | None = None) -> Callable[[], None]:
         """Call `listener` for each later event, or only for events of `kinds`.
 
-        Returns a function that ends the subscription. The function may be called twice.
+        Returns a function that ends all subscriptions of `listener`. The function may be called twice.
         """
         self._listen((*self._listeners, (listener, kinds)))
 

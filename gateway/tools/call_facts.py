@@ -63,7 +63,7 @@ class CallFacts:
     request_state: str | None = None
     """The `requestState` that an earlier attempt of this call returned with its requests for input, unchanged."""
     ask_timeout_seconds: float = 3600.0
-    """Seconds that the call waits for the answer to one request for input (`server.askTimeoutSeconds`)."""
+    """Seconds to wait for the answer to one request for input: `server.askTimeoutSeconds`, or in a task `tasks.askTimeoutSeconds`."""
     wants_progress: bool = False
     """Whether the caller requested progress notifications. Only then does the gateway request them from a server."""
     takes_tasks: bool = False

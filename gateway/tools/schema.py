@@ -95,7 +95,7 @@ class FunctionSchema:
         """Validate and convert the arguments of a call, and return the positional and keyword arguments for the function.
 
         Raises:
-            ArgumentsRefused: The arguments do not match the schema. The text names each wrong argument, and never shows its value.
+            ArgumentsRefused: The arguments do not match the schema. The text names wrong arguments (maybe not all), and never their values.
         """
         positional: list[Any] = []
         keyword: dict[str, Any] = {}

@@ -215,26 +215,32 @@ def test_the_pages_are_for_keys_that_may_see_the_gateway(deployment: Deployment,
     assert deployment.get("reader", "/ready").status_code == 200
 
 
-def test_out_of_scope_agent_run_is_rejected_before_it_starts(deployment: Deployment) -> None:
+async def refusals(deployment: Deployment, source: str, name: str) -> set[str]:
+    """The kinds of the events of a name that the audit log has for scopes, once it has one: it is written behind the calls."""
+
+    async def refused() -> list[AuditEntry]:
+        async with records(deployment.state) as made:
+            entries = await (await made.audit()).read(since=0, source=source, limit=1000)
+        return [entry for entry in entries if entry.name == name and entry.fields.get("rule") == "scopes"]
+
+    with anyio.fail_after(20):
+        while not (found := await refused()):
+            await anyio.sleep(0.05)
+    return {entry.kind for entry in found}
+
+
+async def test_out_of_scope_agent_run_is_rejected_and_audited(deployment: Deployment) -> None:
     body: dict[str, Any] = {"threadId": "t", "runId": "r", "messages": [], "tools": [], "context": [], "state": {}, "forwardedProps": {}}
     asked = httpx2.post(f"{deployment.origin}/agui/clerk", headers={"Authorization": f"Bearer {deployment.keys['reader']}"}, json=body)
     assert (asked.status_code, asked.json()["error"]) == (403, "insufficient_scope")
     assert 'scope="tools:agent/clerk"' in asked.headers["www-authenticate"]
+    assert await refusals(deployment, "agent", "agent__clerk") == {"call.refused"}
 
 
 async def test_refusal_is_in_the_audit_log_with_its_rule(deployment: Deployment) -> None:
     async with over_http(deployment.url, "modern", token=deployment.keys["flow"]) as wire:
         await wire.send("tools/call", name="docs__search_people", arguments={})
-
-    async def refused() -> list[AuditEntry]:
-        async with records(deployment.state) as made:
-            entries = await (await made.audit()).read(since=0, source="docs", limit=1000)
-        return [entry for entry in entries if entry.name == "docs__search_people" and entry.fields.get("rule") == "scopes"]
-
-    with anyio.fail_after(20):
-        while not (found := await refused()):
-            await anyio.sleep(0.05)
-    assert {entry.kind for entry in found} == {"call.refused"}
+    assert await refusals(deployment, "docs", "docs__search_people") == {"call.refused"}
 
 
 async def test_change_stream_shows_a_key_nothing_out_of_its_scope(deployment: Deployment) -> None:

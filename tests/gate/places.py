@@ -34,8 +34,8 @@ COUNTS = {
 RUNNERS = frozenset({"drive", "drive_rounds", "drive_on", "withdraw", "run_gated", "run_function", "record_call", "invoke"})
 """Functions that run the tool or function that their caller gives them."""
 
-HIDDEN = frozenset({"tool", "original"})
-"""Attributes of guarded tools that have the tool which the gate guards."""
+HIDDEN = frozenset({"tool", "original", "func", "found"})
+"""Attributes that have the tool which the gate guards, the function of a tool, or the object that a file names."""
 
 BY_NAME = frozenset({"getattr", "attrgetter", "methodcaller"})
 """Functions that find a method by a string."""
@@ -185,6 +185,28 @@ KNOWN = {
     "gateway/workflows/tool.py WorkflowTool._find_tools: invoke(held)": "a quarantined tool: the gate refuses the call",
     "gateway/workflows/tool_agent.py ToolChatClient._updates: invoke(self._tool)": "a tool of the toolbox is behind the gate",
     "gateway/workflows/tool_agent.py ToolChatClient._updates: self.call": "the `CallContext` of a run",
+    "gateway/server/agui_runs.py _RunResponse._run: self._parked.run": "parks the call of a `GuardedTool`",
+    "gateway/server/calls.py CallHandler.run: self._parked.run": "parks the call of a `GuardedTool`",
+    "gateway/skills/run_tool.py RunSkillScript._run_function: backend.run": (
+        "runs the function of a skill for the tool `run_skill_script`, behind the gate"
+    ),
+    "gateway/tasks/task_executor.py TaskExecutor._run_inline: call.run": "the work of a task, which calls a tool of the catalog",
+    "gateway/tools/function.py FunctionTool.__call__: self.func": "a program calls its own function",
+    "gateway/tools/function.py FunctionTool.__get__: self.func": "binds a method to its object",
+    "gateway/tools/function.py FunctionTool.__init__: func.func": "takes over the function of another tool",
+    "gateway/tools/function.py FunctionTool._schema: self.func": "reads the signature",
+    "gateway/tools/function.py FunctionTool._value: self.func": "the work of the tool, behind the gate",
+    "gateway/tools/function.py FunctionTool.call: self.run": "the work of the tool, behind the gate",
+    "gateway/tools/function.py _is_async: func.func": "finds out whether a function is async",
+    "gateway/tools/functions_source.py _inside: cast('FunctionTool[..., Any]', found).func": "finds the name of a function",
+    "gateway/tools/functions_source.py _inside: cast('partial[Any]', found).func": "finds the name of a function",
+    "gateway/tools/schema.py _hints: target.func": "reads the signature",
+    "gateway/upstream/poisoning_check.py PoisoningCheck.judge: self.found": "suspicious texts",
+    "gateway/upstream/source.py UpstreamSource.status: self.lists.suspicions.found": "suspicious texts",
+    "gateway/workflows/functional.py FunctionalWorkflow.book: item.func": "reads the source text of a step",
+    "gateway/workflows/gated_functions.py gated_function: reference.found": "the function of a step, whose rule `FunctionRules` judges",
+    "gateway/workflows/gated_functions.py run_gated: reference.found": "the function of a step, behind the gate of the workflow",
+    "gateway/workflows/steps.py _FunctionRun._run: self._function.run": "the work of a step, behind the gate of the workflow",
 }
 """Places that may run or read something, each with the reason why the gate sees it, or why it runs and reads nothing."""
 
@@ -230,6 +252,8 @@ def _walk(node: ast.AST, parent: ast.AST, function: str) -> Generator[tuple[ast.
 def _is_way(node: ast.Attribute, parent: ast.AST) -> bool:
     counts = COUNTS.get(node.attr, set[int]())
     is_called = isinstance(parent, ast.Call) and parent.func is node
+    if node.attr == "run":  # `FunctionTool.run(arguments, ctx)`; many other objects have a method of this name
+        return is_called and any(ast.unparse(given).endswith("ctx") for given in cast("ast.Call", parent).args[1:])
     if is_called and counts:
         return _may_have(cast("ast.Call", parent), node.attr, counts) and _last_two(node) not in CALLED
     if not counts and node.attr not in HIDDEN:

@@ -140,6 +140,11 @@ def step() -> str:
     return "done"
 
 
+def echo(text: str) -> str:
+    """Another step, with arguments."""
+    return text
+
+
 def join(answers):
     return "joined"
 
@@ -167,8 +172,10 @@ description: Runs a function.
 input: {}
 executors:
   one: {python: "work:step"}
+  two: {python: "work:echo", arguments: {text: "{{one}}"}}
 start: one
-output: one
+edges: [{from: one, to: two}]
+output: two
 """
 TEAM = """name: team
 description: Joins answers.
@@ -409,6 +416,10 @@ BYPASSES = [
     ("gateway/server/task_calls.py", "await drive(await self._catalog.seek(tool)", "await drive((await self._catalog.seek(tool)).tool"),
     ("gateway/server/agui_runs.py", "work = self._tool.call", "work = self._tool.tool.call"),
     ("gateway/server/agui_runs.py", "guarded[0].running(work)", "guarded[0].tool"),
+    ("gateway/workflows/steps.py", "", "async def act(step, arguments, ctx): return await step.function.run(arguments, ctx)"),
+    ("gateway/agents/batch.py", "", "async def act(tool, context): return await tool.run(context.arguments, context.ctx)"),
+    ("gateway/agents/batch.py", "", "async def act(tool, arguments): return await tool.func(**arguments)"),
+    ("gateway/workflows/steps.py", "", "async def act(reference): return reference.found()"),
     ("gateway/workflows/steps.py", "", "async def act(reference): return await function.run_function(reference.found, [], {})"),
     ("gateway/catalog/catalog.py", "", "async def peek(source, ctx): return await source.skills('skills/list', {}, ctx)"),
 ]
@@ -488,7 +499,7 @@ async def test_code_that_files_load_is_judged_and_audited(tmp_path: Path, monkey
     with served(tmp_path, monkeypatch) as (inside, _):
         recorded = cast("RecordedEvents", inside._gateway.events).recent()
         events = [(event.source, event.name) for event in recorded if event.kind == "call.audited"]
-    assert imported == judged == {"work:todo", "work:around", "work:step", "work:join", "work:make"}
+    assert imported == judged == {"work:todo", "work:around", "work:step", "work:echo", "work:join", "work:make"}
     assert set(events) == {("agent/clerk", "todo"), ("agent/clerk", "around"), ("workflow/made", "make")}
 
 

@@ -18,6 +18,7 @@ from gateway.gate.tools import TaskCall, ToolCall
 from gateway.server.calls import CallHandler
 from gateway.server.sdk_path.call_methods import CallMethods
 from gateway.server.sdk_path.read_methods import ReadMethods
+from gateway.tools.function import FunctionTool
 from tests.architecture.imports import module_of
 from tests.architecture.sources import nodes_of, parsed, python_files
 from tests.gate.places import METHODS
@@ -38,7 +39,7 @@ def implementations() -> list[Found]:
                 if names:
                     module = importlib.import_module(module_of(path))
                     found += [(getattr(module, node.name), name) for name in names]
-    return found
+    return [*found, (FunctionTool, "run")]
 
 
 def _is_way(node: ast.AsyncFunctionDef | ast.FunctionDef) -> bool:

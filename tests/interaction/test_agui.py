@@ -142,6 +142,14 @@ async def test_question_to_the_person_interrupts_run_and_answer_resumes_it(tmp_p
         assert "no longer waits" in late[-1]["message"]
 
 
+async def test_agent_that_is_hidden_from_clients_gets_no_run(tmp_path: Path) -> None:
+    hiding = {**config(tmp_path), "policies": {"agent": {"overrides": {"helper": {"listed": False}}}}}
+    with openai_server() as model, gateway_http(tmp_path, hiding, env=environment(model)) as front:
+        async with httpx2.AsyncClient(timeout=30) as client:
+            answer = await client.post(front.removesuffix("/mcp") + "/agui/helper", json=request(user("Echo something.")))
+        assert (answer.status_code, await model.requests()) == (404, [])
+
+
 async def test_failed_run_ends_with_the_reason(running: tuple[str, ScriptedServer]) -> None:
     url, model = running
     await model.play({"status": 401, "message": "no"})

@@ -79,3 +79,10 @@ def test_damaged_file_is_as_unknown_as_a_missing_one(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(NotFound):
         results.body("ada", kept)
+
+
+def test_names_in_any_script_fit_the_metadata_line(tmp_path: Path) -> None:
+    results = store(tmp_path)
+    for origin in ("🌕" * 600, "up__\ud800"):
+        kept = results.keep("ada", b"body", mime_type="🌕" * 300, origin=origin)
+        assert results.body("ada", kept.id) == b"body"
