@@ -2,8 +2,8 @@
 
 A gateway in a process of its own serves a 2026 server to a 2026 client, both over HTTP. Python's profiler traces several calls on a
 connection in use. Timers of the gateway that fire meanwhile drop out because only files of every call count. Generated code counts for no
-file: the constructors of the dataclasses in `upstream/carriers/carrier.py` and `wire/http1_response.py`. The command fails if there are more
-than `MAX_FILES` files.
+file: the constructors of the dataclasses in `upstream/carriers/carrier.py` and `wire/http1_response.py`. The command fails if there are
+more than `MAX_FILES` files.
 """
 
 from __future__ import annotations
