@@ -16,6 +16,7 @@ from tests.interaction.wire import Era, over_http
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
 
+
 @pytest.mark.requirement(94)
 async def test_cancelling_our_task_cancels_the_server_task_it_follows(tmp_path: Path) -> None:
     """Each client speaks the other dialect than its server, so that the task is the gateway's own."""
@@ -39,6 +40,7 @@ async def test_cancelling_our_task_cancels_the_server_task_it_follows(tmp_path: 
                 await until(wire, made["taskId"], "cancelled")
             cancelled = [entry["params"]["taskId"] for entry in heard(log) if entry["method"] == "tasks/cancel"]
             assert cancelled == ["t1"]
+
 
 @pytest.mark.requirement(89)
 @pytest.mark.parametrize("era", ERAS)

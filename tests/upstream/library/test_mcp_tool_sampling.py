@@ -172,9 +172,7 @@ async def own_session(url: str) -> AsyncGenerator[ClientSession]:
 
 
 @pytest.mark.requirement(45)
-async def test_sampling_settings_do_not_apply_to_a_given_session(
-    urls: dict[str, str], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_sampling_settings_do_not_apply_to_a_given_session(urls: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     client = ScriptedChatClient(["Paris"])
     async with own_session(urls["legacy"]) as session:
         options = sampling(client, sampling_approval_callback=approve, session=session)
