@@ -28,7 +28,7 @@ from gateway import (
 )
 from gateway import lifecycle as contexts
 from gateway.middleware import CallNext
-from tests.agents.test_lifecycle import agent_of, call, run
+from tests.agents.hooked_agents import agent_of, call, run
 
 pytestmark = pytest.mark.filterwarnings("ignore::gateway.staging.ExperimentalWarning")
 

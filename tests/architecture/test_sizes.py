@@ -6,9 +6,7 @@ import ast
 
 from tests.architecture.sources import name_of, parsed, ruled_files
 
-MAX_FILE_LINES = {"gateway": 500, "tests": 600}
-"""Lines of a file, by the folder at the root."""
-
+MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 80
 MAX_PARAMETERS = 8
 
@@ -68,7 +66,7 @@ def parameters(function: Function) -> int:
 
 def test_no_file_is_longer_than_allowed() -> None:
     lengths = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in ruled_files()}
-    assert {name: lines for name, lines in lengths.items() if lines > MAX_FILE_LINES[name.partition("/")[0]]} == {}
+    assert {name: lines for name, lines in lengths.items() if lines > MAX_FILE_LINES} == {}
 
 
 def test_no_function_is_longer_than_eighty_lines() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.test_own_tools import ask_clerk, audited
+from tests.attacks.clerks import ask_clerk, audited
 from tests.interaction.place import Place, place_of
 
 pytestmark = [pytest.mark.attack(38), pytest.mark.timeout(90)]

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import pytest
 
 from tests.architecture.documents import example_of
+from tests.attacks.clerks import ask_clerk, audited
 from tests.cli.processes import moongate
 from tests.interaction.place import Place, place_of
 from tests.interaction.wire import over_http
@@ -149,29 +149,6 @@ def ran(place: Place) -> list[str]:
 
 def data(place: Place) -> dict[str, str]:
     return {path.name: path.read_text() for path in (place.path.parent / "data").iterdir()}
-
-
-async def audited(place: Place, count: int = 2) -> list[tuple[str, str, str]]:
-    """The audit log, once it has so many lines: it is written behind the calls. The first line is of code that was loaded."""
-    with anyio.fail_after(10):
-        while len(entries := (await anyio.to_thread.run_sync(place.cli, "audit"))["entries"]) < count:
-            await anyio.sleep(0.05)
-    return [(entry["kind"], entry["source"], entry["name"]) for entry in entries]
-
-
-async def ask_clerk(place: Place, *calls: tuple[str, dict[str, Any]], decision: str = "") -> list[str]:
-    """Have the agent's model make these calls in order; return the result of each. `decision` answers approvals."""
-    turns = [{"when": {"last_role": "user"}, "tool_calls": [{"name": calls[0][0], "arguments": calls[0][1]}]}]
-    turns += [{"when": {"last_role": "tool"}, "tool_calls": [{"name": name, "arguments": given}]} for name, given in calls[1:]]
-    await place.model.play(*turns, {"text": "done"})
-    async with over_http(place.url, "modern", tasks=False, capabilities={"elicitation": {"form": {}}} if decision else {}) as wire:
-        request: dict[str, Any] = {"name": "agent__clerk", "arguments": {"task": "Go."}}
-        result = (await wire.send("tools/call", **request))["result"]
-        while result.get("resultType") == "input_required":
-            answers = {key: {"action": "accept", "content": {"decision": decision}} for key in result["inputRequests"]}
-            result = (await wire.send("tools/call", **request, requestState=result["requestState"], inputResponses=answers))["result"]
-    assert result["content"][0]["text"] == "done", result
-    return [message["content"] for message in await place.messages() if message["role"] == "tool"]
 
 
 async def run_flow(place: Place) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from gateway.errors import NotFound
 from gateway.gate.pipeline import GateServices
 from gateway.tools.context import CallContext
 from tests.fakes.recorded_events import RecordedEvents
-from tests.server.test_plain_calls import Remote
+from tests.server.both_paths import Remote
 
 URIS = [f"skill://old/s{number:03}/SKILL.md" for number in range(250)]
 

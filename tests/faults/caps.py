@@ -162,13 +162,13 @@ CAPS: tuple[Cap, ...] = (
     Cap(
         "policies.<source>.timeoutSeconds",
         "the working time of a call",
-        "tests/gate/test_tools.py",
+        "tests/gate/test_slots.py",
         "test_call_over_its_deadline_is_cancelled",
     ),
     Cap(
         "policies.<source>.maxConcurrency",
         "calls of a source at once",
-        "tests/gate/test_tools.py",
+        "tests/gate/test_slots.py",
         "test_calls_wait_for_slots_and_may_be_cancelled_while_waiting",
     ),
     Cap(

@@ -62,7 +62,8 @@ async def test_thousand_failing_http_calls_leave_nothing_behind(tmp_path: Path, 
                 before = meter.now()
                 for use in (client, other):
                     assert await many(ROUNDS // 2, use, f"{row.name}__do", {}) == ROUNDS // 2
-                await meter.until_back(before, pooled=AT_ONCE if era == "legacy" else 0)
+                # The pools of the clients may have grown, and that to a 2025 server.
+                await meter.until_back(before, pooled=AT_ONCE * (2 if era == "legacy" else 1))
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])

@@ -1,4 +1,4 @@
-"""Places in the package that may call or read something: found by name in the syntax trees, for `test_nothing_bypasses`."""
+"""Places in the package that may call or read something: found by name in the syntax trees, for `test_places`."""
 
 from __future__ import annotations
 

@@ -5,11 +5,9 @@ whatever the registries of the gateway list, and has an agent's model call every
 reach must be listed in `ELSEWHERE`. The other sends requests of clients on the fast path and the SDK path, over HTTP and as lines of stdio.
 An implementation that runs outside the gate's step `run` fails them.
 
-Code that these tests do not run is compared with lists: `KNOWN` in `places` has each place that may run or read something, found by the
-names of methods and functions, with the reason why the gate sees it; `CONTEXT_METHODS` the other methods of sources that take a
-`CallContext`; `IMPORTERS` the modules that import the objects of files; `PROVIDERS_OF_FILES` what the context providers of agent files read
-and write. A new place fails a test until somebody lists it. Two ways are not seen: a place that gives another object a name of the list in
-the same function, and code that does the work of a tool without the tool.
+Code that these tests do not run is compared with lists: `IMPORTERS` has the modules that import the objects of files; `PROVIDERS_OF_FILES`
+what the context providers of agent files read and write. A new module or provider fails a test until somebody lists it. `test_places` lists
+the places in the source code that may run or read something.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import sys
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,11 +34,10 @@ from gateway.server.dispatch import LineDispatch
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext, CallPorts
 from gateway.tools.ports import ClientProfile, LogLevel
-from tests.architecture.sources import ROOT, name_of, nodes_of, parsed, python_files
+from tests.architecture.sources import name_of, parsed, python_files
 from tests.fakes.inside import gateway_inside, raw_inside
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.fakes.recorded_events import RecordedEvents
-from tests.gate.places import DATA, KNOWN, METHODS, NOT_READS, places, places_in
 from tests.gate.watch import Watch, implementations, with_methods
 from tests.interaction.wire import modern_params, over_http
 from tests.skills.on_disk import write_skill
@@ -51,15 +49,6 @@ ELSEWHERE = {
     "AgentSource.get_prompt": "agents have no prompts, so the catalog never asks for one",
     "GatewaySource.get_prompt": "the gateway itself has no prompts",
 }
-
-CONTEXT_METHODS = {
-    "UpstreamSource.send": "sends the requests of the methods in `METHODS`",
-    "UpstreamSource.answer": "answers a request of the server for input",
-    "UpstreamSource.answer_ask": "answers a request of the server for input",
-    "UpstreamSource.judge_ask": "judges a request of the server for input",
-    "UpstreamSource.notified": "passes on a notification of the server",
-}
-"""Other public methods of sources with a `CallContext`, each with the reason why it is not a further way to run or read something."""
 
 IMPORTERS = {
     "gateway/agents/source.py": "judged by `FunctionRules.admit`",
@@ -209,6 +198,7 @@ def served(folder: Path, patch: pytest.MonkeyPatch) -> Generator[tuple[Any, Scri
     (own / "team.workflow.yaml").write_text(TEAM)
     (own / "made.workflow.yaml").write_text(MADE)
     (folder / "work.py").write_text(WORK)
+    patch.delitem(sys.modules, "work", raising=False)  # of another folder
     (folder / "data").mkdir()
     write_skill(folder / "skills" / "pdf", files={"notes.txt": "notes"})
     with openai_server() as model, raw_inside(DOCS) as docs, raw_inside({"tools": DOCS["tools"]}) as more:
@@ -384,84 +374,6 @@ async def test_requests_of_clients_pass_the_gate_on_each_path(carrier: str, tmp_
             gated = ["ToolCall" if method == "tools/call" else "ReadCall"]
             ways = [way for way in watch.reached if way != "UriTool.call"]
             assert (watch.handlers, ways, watch.gated, watch.outside) == (handlers, [reached], gated, set()), (title, era)
-
-
-def test_every_place_that_may_run_or_read_is_known() -> None:
-    assert places() == KNOWN.keys()
-
-
-def test_every_exception_by_name_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.gate.places.DATA", {})
-    monkeypatch.setattr("tests.gate.places.CALLED", frozenset[str]())
-    rest = {".".join(place.split(": ", 1)[1].split(".")[-2:]) for place in places() - KNOWN.keys()}
-    assert rest == DATA.keys()
-
-
-CALLS = "gateway/server/calls.py"
-RUNS = "gateway/agents/agent_runs.py"
-BYPASSES = [
-    (CALLS, "outcome = await tool.call(arguments, ctx)", "outcome = await partial(tool.tool.call, arguments)(ctx)"),
-    (CALLS, "", "async def shortcut(tool, ctx): return await drive(tool.tool, {}, ctx)"),
-    (CALLS, "", "async def shortcut(tool, ctx): return await partial(tool.tool.call, {})(ctx)"),
-    (CALLS, "", "async def shortcut(source, ctx): return await source.send('tools/call', {}, ctx)"),
-    (RUNS, "", "async def look(box, ctx): return await box.read(uri, ctx)"),
-    (RUNS, "", "async def look(box, ctx): return await box.read(ctx=ctx, uri=uri)"),
-    (RUNS, "", "async def look(box, given): return await box.read(*given)"),
-    (RUNS, "", "async def look(box, ctx): return await getattr(box, 'read')(uri, ctx)"),
-    (RUNS, "", "async def look(box, ctx): return await getattr(box, name)(uri, ctx)"),
-    (RUNS, "", "async def look(box, ctx): return await methodcaller('call', {}, ctx)(box)"),
-    (RUNS, "", "from gateway.tools.drive import drive as work\nasync def look(box, ctx): await work(box, {}, ctx)"),
-    (RUNS, "", "async def look(box, ctx):\n    run = box.call\n    return await run({}, ctx)"),
-    ("gateway/tasks/runner.py", "", "async def again(tool, ctx): return await tool.call.__func__(tool, {}, ctx)"),
-    ("gateway/server/task_calls.py", "await drive(await self._catalog.seek(tool)", "await drive((await self._catalog.seek(tool)).tool"),
-    ("gateway/server/agui_runs.py", "work = self._tool.call", "work = self._tool.tool.call"),
-    ("gateway/server/agui_runs.py", "guarded[0].running(work)", "guarded[0].tool"),
-    ("gateway/workflows/steps.py", "", "async def act(step, arguments, ctx): return await step.function.run(arguments, ctx)"),
-    ("gateway/agents/batch.py", "", "async def act(tool, context): return await tool.run(context.arguments, context.ctx)"),
-    ("gateway/agents/batch.py", "", "async def act(tool, arguments): return await tool.func(**arguments)"),
-    ("gateway/workflows/steps.py", "", "async def act(reference): return reference.found()"),
-    ("gateway/workflows/steps.py", "", "async def act(reference): return await function.run_function(reference.found, [], {})"),
-    ("gateway/catalog/catalog.py", "", "async def peek(source, ctx): return await source.skills('skills/list', {}, ctx)"),
-]
-
-
-@pytest.mark.parametrize(("file", "before", "after"), BYPASSES)
-def test_bypass_in_source_is_found(file: str, before: str, after: str) -> None:
-    text = (ROOT / file).read_text(encoding="utf-8")
-    changed = text.replace(before, after) if before else f"{text}\n\n{after}\n"
-    assert changed != text
-    assert {f"{file} {place}" for place in places_in(ast.parse(changed))} - KNOWN.keys()
-
-
-SOURCE_MODULES = ("source.py", "base.py", "gateway_source.py")
-
-
-def test_every_method_of_the_source_protocols_is_known() -> None:
-    """A method of a source that takes something of a client is a way to run or read, or says why it is not."""
-    [tree] = [parsed(path) for path in python_files("gateway") if name_of(path) == "gateway/tools/base.py"]
-    methods = {
-        item.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and node.name.endswith("Source")
-        for item in node.body
-        if isinstance(item, ast.AsyncFunctionDef) and [each.arg for each in item.args.args[1:]] not in ([], ["kind"])
-    }
-    assert methods - METHODS.keys() == NOT_READS.keys()
-
-
-def test_every_method_of_a_source_with_a_context_is_known() -> None:
-    found: set[str] = set()
-    for path in python_files("gateway"):
-        for node in nodes_of(path):
-            if isinstance(node, ast.ClassDef) and node.name.endswith("Source") and path.name in SOURCE_MODULES:
-                methods = [item for item in node.body if isinstance(item, ast.AsyncFunctionDef)]
-                found |= {f"{node.name}.{method.name}" for method in methods if _takes_context(method)}
-    assert {name for name in found if name.partition(".")[2] not in METHODS} == CONTEXT_METHODS.keys()
-
-
-def _takes_context(node: ast.AsyncFunctionDef) -> bool:
-    annotations = [argument.annotation for argument in (*node.args.args, *node.args.kwonlyargs) if argument.annotation is not None]
-    return not node.name.startswith("_") and any("CallContext" in ast.unparse(annotation) for annotation in annotations)
 
 
 def test_every_module_that_imports_named_objects_is_known() -> None:

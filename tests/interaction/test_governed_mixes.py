@@ -15,7 +15,7 @@ from mcp.client.client import Client
 
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.fakes.running import gateway_http, raw_stdio, upstream_stdio
-from tests.interaction.test_tasks import start, until
+from tests.interaction.tasks import start, until
 from tests.interaction.ways import MODERN, Era
 from tests.interaction.wire import over_http
 

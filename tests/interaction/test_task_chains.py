@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.running import gateway_http, upstream_http
-from tests.interaction.test_tasks import http_server, start, text, until
+from tests.interaction.tasks import http_server, start, text, until
 from tests.interaction.wire import over_http
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from tests.fakes.running import gateway_http, upstream_http
-from tests.interaction.test_tasks import http_server, start
+from tests.interaction.tasks import http_server, start
 from tests.interaction.wire import HttpWire, modern_params, over_http
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]

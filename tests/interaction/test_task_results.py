@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.running import gateway_http
+from tests.interaction.tasks import ERAS, heard, scripted, start, until
 from tests.interaction.test_hidden_text import CLEAN, NASTY, assert_clean
-from tests.interaction.test_tasks import ERAS, heard, scripted, start, until
 from tests.interaction.ways import Way, connected
 from tests.interaction.wire import Era, over_http
 

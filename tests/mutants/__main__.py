@@ -62,13 +62,13 @@ PACKAGES = {
     ),
     "gate": Package(
         tuple(f"gateway/gate/{name}.py" for name in ("pipeline", "reads", "refusals", "tool_rules", "tools")),
-        ("tests/gate", "tests/catalog", "tests/server/test_plain_calls.py", "tests/server/test_parked.py"),
+        ("tests/gate", "tests/catalog", *(f"tests/server/test_{name}.py" for name in ("plain_calls", "session_calls", "parked"))),
         ("tests/interaction/test_results.py", "tests/interaction/test_hidden_text.py", "tests/interaction/test_task_results.py"),
     ),
     "tasks": Package(
         ("gateway/tasks/*.py",),
         ("tests/tasks",),
-        ("tests/interaction/test_task_handles.py", "tests/interaction/test_tasks.py", "tests/interaction/test_task_news.py"),
+        tuple(f"tests/interaction/test_{name}.py" for name in ("task_handles", "tasks", "followed_tasks", "task_news")),
     ),
 }
 

@@ -42,7 +42,7 @@ from gateway.tasks.task_tools import TaskTools
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Tool
 from tests.fakes.wired import lifespan
-from tests.server.test_plain_calls import ENVELOPE, META, SCHEMA, Echo, Remote, heads, request
+from tests.server.both_paths import ENVELOPE, META, SCHEMA, Echo, Remote, heads, request
 
 TASKS: dict[str, Any] = {f"{META}clientCapabilities": {"extensions": {f"{META}tasks": {}}}}
 PARAMS: dict[str, Any] = {"threadId": "t", "runId": "r", "tools": [], "context": [], "state": {}, "forwardedProps": {}}

@@ -17,9 +17,9 @@ from mcp.server.stdio import stdio_server
 from gateway.server.dispatch import LineDispatch
 from gateway.server.in_flight import HAND_OVER_SECONDS
 from gateway.tools.base import InputRequired
+from tests.server.both_paths import ASK, ENVELOPE, META, OUTCOMES, TEXT, Setup
 from tests.server.test_changes import ToldCatalog
 from tests.server.test_plain_answers import METHODS, ODD, ask
-from tests.server.test_plain_calls import ASK, ENVELOPE, META, OUTCOMES, TEXT, Setup
 
 LEGACY = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
 HANDSHAKE: dict[str, Any] = {"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": LEGACY}

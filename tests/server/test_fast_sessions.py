@@ -21,7 +21,6 @@ from gateway.config.models import HttpSettings, LimitSettings
 from gateway.config.policies import SourcePolicy
 from gateway.gate.pipeline import GateServices
 from gateway.policy.quotas import caller_quotas
-from gateway.server.fast_path.fast_session import Stream
 from gateway.server.gateway_server import GatewayServer
 from gateway.server.http_app import build_http_app
 from gateway.server.in_flight import HAND_OVER_SECONDS
@@ -29,8 +28,8 @@ from gateway.server.sdk_path.lazy_application import Probes
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import InputRequired
 from tests.fakes.wired import lifespan, served
+from tests.server.both_paths import ASK, SCHEMA, TEXT, Echo, Remote
 from tests.server.test_changes import ToldCatalog
-from tests.server.test_plain_calls import ASK, SCHEMA, TEXT, Echo, Remote
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -485,23 +484,3 @@ async def test_session_that_is_lost_is_logged_and_frees_its_place(
         assert (await session.send("prompts/get", {"name": "none"})).status_code == 404
         assert f"session lost reason=not-moved session={session.headers['mcp-session-id'][:8]}" in caplog.text
         assert door.server.usages.of(LOCAL).sessions == 0
-
-
-async def test_stream_ends_after_the_message_being_sent() -> None:
-    sent: list[Any] = []
-    reads = anyio.Event()
-
-    async def send(message: Any) -> None:
-        await reads.wait()
-        sent.append(message)
-
-    stream = Stream(send)
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.write, b"a")
-            await anyio.wait_all_tasks_blocked()
-            await stream.write(b"b")
-            tasks.start_soon(stream.close)
-            await anyio.wait_all_tasks_blocked()
-            reads.set()
-    assert [(message["body"], message.get("more_body", False)) for message in sent] == [(b"a", True), (b"b", True), (b"", False)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.auth.api_keys import NewKey
-from tests.server.test_plain_calls import META, TEXT, VERSION, heads, request, same, standing
+from tests.server.both_paths import META, TEXT, VERSION, heads, request, same, standing
 
 
 async def test_each_request_of_a_connection_is_judged_by_its_own_head(tmp_path: Path) -> None:

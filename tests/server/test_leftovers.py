@@ -20,8 +20,9 @@ from gateway.tools.context import LateClock
 from gateway.wire.http1_exchange import Exchange
 from gateway.wire.http1_server import ServerConnection
 from tests.fakes.settled import settled
-from tests.server.test_plain_calls import heads, post, request, standing
-from tests.wire.test_http1_client import ASK, CHUNKED, pooled
+from tests.server.both_paths import heads, post, request, standing
+from tests.wire.byte_server import ASK
+from tests.wire.test_http1_client import CHUNKED, pooled
 
 
 async def test_ended_call_leaves_nothing_for_the_garbage_collector() -> None:

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from gateway.server.in_flight import HAND_OVER_SECONDS
-from tests.server.test_plain_calls import happened, old_heads, old_request, open_session, post, standing, told
+from tests.server.both_paths import happened, old_heads, old_request, open_session, post, standing, told
 
 
 @pytest.mark.parametrize("after", [0.0, HAND_OVER_SECONDS + 0.4])

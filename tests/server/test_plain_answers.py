@@ -11,7 +11,7 @@ import pytest
 
 from gateway.auth.principal import Principal
 from gateway.tools.base import ToolDefinition
-from tests.server.test_plain_calls import ENVELOPE, META, VERSION, Echo, same, standing
+from tests.server.both_paths import ENVELOPE, META, VERSION, Echo, same, standing
 
 METHODS = ("server/discover", "tools/list", "resources/list", "resources/templates/list", "prompts/list")
 

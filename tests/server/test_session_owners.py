@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.server.test_plain_calls import old_heads, old_request, open_session, post, same, standing
+from tests.server.both_paths import old_heads, old_request, open_session, post, same, standing
 
 
 async def test_another_caller_s_session_is_not_found_by_either_path(tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import signal
 import sqlite3
-import time
 from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
@@ -17,26 +15,24 @@ import pytest
 
 from gateway.auth.principal import Principal
 from gateway.config.models import TaskSettings
-from gateway.errors import NotFound, TaskError
+from gateway.errors import TaskError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.file_names import DATABASE_FILE
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
-from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task, TaskKind
 from gateway.tasks.task_executor import CallTool
 from gateway.tools.base import Complete
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
-from gateway.tools.ports import ClientProfile
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
 from tests.fakes.postgres import Postgres, postgres
+from tests.tasks.calls import CTX, Gate, asking, ended, only_task
 from tests.tasks.dying import Journal, die, in_a_process, once_asked, running, steady
 from tests.workflows.scripted import ScriptedToolBox, guard, workflow_of
 
 STEPS = 10
-CTX = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
 Death = tuple[int, str] | None
 UNDISTURBED = [f"{number} /step#{number + 1}" for number in range(STEPS)]
 
@@ -65,20 +61,8 @@ def ten_steps(journal: Journal, death: Death, *, repeatable: bool = True) -> Cal
     return call
 
 
-async def ended(runner: TaskRunner, task: Task) -> Task:
-    with anyio.fail_after(20):
-        while not task.is_over:
-            task = await runner.wait_for_change(task)
-    return task
-
-
 def caller(name: str) -> CallContext:
     return CallContext(CallFacts(principal=Principal(name), client=CTX.facts.client))
-
-
-async def only_task(runner: TaskRunner) -> Task:
-    (task,) = await runner.all_of("local")
-    return task
 
 
 def start_and_die(folder: Path, call: CallTool, url: str | None = None) -> None:
@@ -164,16 +148,6 @@ def test_step_in_doubt_is_not_repeated_without_a_decision(outcome: str, runs: in
             "failed",
             {"code": -32603, "message": "The gateway stopped while 'step' ran. Its outcome is unknown, and it was not repeated."},
         )
-
-
-def asking(journal: Journal, death: str | None) -> CallTool:
-    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-        params: JsonObject = {"mode": "form", "message": "Name?", "requestedSchema": {}}
-        answer = await ctx.ask({"method": "elicitation/create", "params": params}, ctx.question("name"))
-        journal.write(answer["content"]["name"])
-        return Complete.text(answer["content"]["name"])
-
-    return call
 
 
 @pytest.mark.fault(3)
@@ -308,28 +282,6 @@ async def test_process_that_lost_a_task_stops_working_on_it(tmp_path: Path) -> N
 # -- turns ---------------------------------------------------------------------------------------------------------
 
 
-class Gate:
-    """A call that runs until it is let go, and counts how many do at once."""
-
-    def __init__(self) -> None:
-        self.began: list[str] = []
-        self.most = 0
-        self._running = 0
-        self._go = anyio.Event()
-
-    def open(self) -> None:
-        self._go.set()
-
-    async def call(self, tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-        self.began.append(str(arguments["name"]))
-        self._running += 1
-        self.most = max(self.most, self._running)
-        await self._go.wait()
-        await anyio.sleep(0.02)
-        self._running -= 1
-        return Complete.text("went")
-
-
 async def test_tool_limit_holds_across_processes_and_callers_take_turns(url: str | None, tmp_path: Path) -> None:
     gate = Gate()
     kind = TaskKind([{"scope": "tool:agent/slow", "running": 2}])
@@ -410,124 +362,6 @@ def test_non_resumable_work_fails_after_a_kill_with_the_reason(tmp_path: Path) -
     assert task.status == "failed"
     assert task.error is not None and "`tasks.resume`" in task.error["message"]
     assert len(journal.lines()) == 3
-
-
-# -- people take their time ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("days", "expected"), [(6, "completed"), (8, "failed")])
-@pytest.mark.fault(14)
-def test_question_stays_open_for_days_and_then_expires(days: int, expected: str, tmp_path: Path) -> None:
-    async def ask_and_die() -> None:
-        async with running(tmp_path, asking(Journal(tmp_path / "journal"), None)) as runner:
-            task = await runner.start("tool", {}, CTX)
-            while not task.open_requests:
-                await task.changed.wait()
-            await runner.find(task.id, "local")
-            await anyio.sleep(0.1)
-            die()
-
-    assert in_a_process(ask_and_die) == signal.SIGKILL
-    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:  # so many days go by
-        ((asked,),) = database.execute("SELECT asked FROM tasks").fetchall()
-        stored = json.loads(asked)
-        for item in stored.values():
-            item["at"] -= days * 86_400
-        database.execute("UPDATE tasks SET asked = ?, created_at = created_at - ?", (json.dumps(stored), days * 86_400))
-        database.commit()
-
-    async def answered() -> Task:
-        async with running(tmp_path, asking(Journal(tmp_path / "journal"), None)) as runner:
-            task = await only_task(runner)
-            if expected == "completed":
-                await runner.answer(task, {key: {"action": "accept", "content": {"name": "Ada"}} for key in task.open_requests})
-            return await ended(runner, task)
-
-    task = anyio.run(answered)
-    assert task.status == expected
-    if task.error is not None:
-        assert "Nobody answered within 604800 s" in task.error["message"]
-
-
-async def test_task_steps_are_deleted_with_the_task(tmp_path: Path) -> None:
-    async def fails(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-        assert ctx.ports.durable is not None
-        await ctx.ports.durable.keep("checkpoint", {"round": 1})
-        return Complete.text("no", is_error=True)
-
-    async with running(tmp_path, fails, settings=TaskSettings(ttl_seconds=0.3)) as runner:
-        task = await ended(runner, await runner.start("tool", {}, CTX))
-        with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:
-            assert database.execute("SELECT count(*) FROM task_steps").fetchone() == (1,)
-            with anyio.fail_after(20):
-                while task.row.gone_at > time.time():
-                    await anyio.sleep(0.05)
-            assert await runner.all_of("local") == []
-            assert database.execute("SELECT count(*) FROM task_steps").fetchone() == (0,)
-
-
-# -- who may ask, how long, how many -------------------------------------------------------------------------------
-
-
-async def quick(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-    return Complete.text("done")
-
-
-@pytest.mark.requirement(90)
-@pytest.mark.attack(6)
-async def test_task_is_unknown_to_other_callers_and_its_id_is_unguessable(tmp_path: Path) -> None:
-    async with running(tmp_path, quick) as runner:
-        task = await runner.start("tool", {}, CallContext(CallFacts(principal=Principal("ann"))))
-        assert len(task.id) >= 32
-        for id_, principal in ((task.id, "bob"), ("x" * 32, "ann"), (task.id[:-1] + "!", "ann")):
-            with pytest.raises(NotFound) as caught:
-                await runner.find(id_, principal)
-            assert caught.value.name == ""
-        assert await runner.all_of("bob") == []
-
-
-@pytest.mark.requirement(93)
-async def test_finished_task_is_readable_for_its_ttl_and_then_unknown(tmp_path: Path) -> None:
-    async with running(tmp_path, quick) as runner:
-        task = await ended(runner, await runner.start("tool", {}, CTX, ttl_seconds=3600))
-        assert (await runner.find(task.id, "local")).result == Complete.text("done").result
-        assert time.time() < task.row.gone_at <= time.time() + 3600
-        with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:  # an hour goes by
-            database.execute("UPDATE tasks SET gone_at = gone_at - 3600")
-            database.commit()
-        with pytest.raises(NotFound):
-            await runner.find(task.id, "local")
-
-
-@pytest.mark.requirement(93)
-async def test_ttl_of_a_task_counts_from_its_end(tmp_path: Path) -> None:
-    gate = Gate()
-    async with running(tmp_path, gate.call) as runner:
-        task = await runner.start("tool", {"name": "long"}, CTX, ttl_seconds=0.2)
-        await anyio.sleep(0.4)
-        assert [found.status for found in await runner.all_of("local")] == ["working"]  # which forgets what is past its time
-        gate.open()
-        task = await ended(runner, task)
-        assert (await runner.find(task.id, "local")).status == "completed"
-
-
-@pytest.mark.requirement(95)
-async def test_task_message_changes_at_most_twice_a_second(tmp_path: Path) -> None:
-    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-        for number in range(30):
-            await ctx.progress(number, None, f"round {number}")
-            await anyio.sleep(0.04)
-        return Complete.text("done")
-
-    said: list[str] = []
-    async with running(tmp_path, call) as runner:
-        began = anyio.current_time()
-        task = await runner.start("tool", {}, CTX)
-        while not task.is_over:
-            task = await runner.wait_for_change(task)
-            said += [task.message] if task.message not in said[-1:] else []
-    assert said.pop() == "Completed" and all(text.startswith("round ") for text in said)
-    assert 2 <= len(said) <= 2 * (anyio.current_time() - began) + 1
 
 
 async def test_unfinished_tasks_per_caller_are_limited(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from gateway.tasks.rights import KEY_GONE
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import CallContext, CallPorts
+from tests.tasks.calls import CTX, GO, forever, port, sql, until
 from tests.tasks.dying import running
 from tests.tasks.test_callers import Person
-from tests.tasks.test_runner import CTX, GO, forever, port, sql, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 

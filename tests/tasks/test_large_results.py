@@ -27,8 +27,8 @@ from gateway.tools.base import Complete, Received, Releasable, Tool, ToolDefinit
 from gateway.tools.context import CallContext, DurablePort
 from gateway.upstream.large_result_pool import HelperPool
 from tests.fakes.recorded_events import RecordedEvents
+from tests.tasks.calls import CTX, ended, port, sql, until
 from tests.tasks.dying import running
-from tests.tasks.test_runner import CTX, ended, port, sql, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60), pytest.mark.requirement(97), pytest.mark.fault(20)]
 

@@ -25,8 +25,9 @@ from gateway.tools.base import Complete, ToolDefinition
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import IDEMPOTENCY_KEY, CallContext
 from gateway.tools.ports import ClientProfile
+from tests.tasks.calls import ended, only_task
 from tests.tasks.dying import Journal, die, in_a_process, once_asked, running
-from tests.tasks.test_durable import Death, ended, finish, only_task, start_and_die, ten_steps
+from tests.tasks.test_durable import Death, finish, start_and_die, ten_steps
 
 ASKABLE = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
 HINTS: JsonObject = {"readOnlyHint": True, "idempotentHint": True}

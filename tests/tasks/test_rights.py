@@ -28,9 +28,9 @@ from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 from tests.fakes.nursery import Child
 from tests.interaction.wire import over_http
+from tests.tasks.calls import GO
 from tests.tasks.dying import Journal, once_asked, running
 from tests.tasks.test_gateways import start_gateway, stop, until
-from tests.tasks.test_runner import GO
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90), pytest.mark.requirement(97), pytest.mark.attack(5)]
 CALLER = Principal("key:a")

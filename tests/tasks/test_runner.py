@@ -1,25 +1,20 @@
-"""Background calls over stops, starts, other processes and faults of the database, with real SQLite. Nothing here starts a process.
-
-A gateway that stops while a step runs leaves the step in flight, as a crash does.
-"""
+"""Background calls over stops, starts, other processes and faults of the database, with real SQLite. Nothing here starts a process."""
 
 from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import pytest
 
 from gateway.config.models import TaskSettings
 from gateway.errors import NotFound, StorageError, ToolFailed
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject
 from gateway.storage.file_names import DATABASE_FILE
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
@@ -28,177 +23,11 @@ from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task, TaskKind
 from gateway.tasks.task_tools import TaskTools
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.call_facts import CallFacts
-from gateway.tools.context import CallContext, DurablePort
-from gateway.tools.ports import ClientProfile
+from gateway.tools.context import CallContext
+from tests.tasks.calls import CTX, GO, YES, ended, forever, port, sql, taken_up, until
 from tests.tasks.dying import running, steady
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60), pytest.mark.requirement(97)]
-CTX = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
-GO: JsonObject = {"method": "elicitation/create", "params": {"mode": "form", "message": "Go?", "requestedSchema": {}}}
-YES: JsonObject = {"action": "accept", "content": {}}
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    with anyio.fail_after(10):
-        while not is_so():
-            await anyio.sleep(0.01)
-
-
-async def ended(runner: TaskRunner, task: Task) -> Task:
-    with anyio.fail_after(10):
-        while not task.is_over:
-            task = await runner.wait_for_change(task)
-    return task
-
-
-async def taken_up(runner: TaskRunner, number: int = 0) -> Task:
-    """The caller's task with this number, once this runner has it or has ended it."""
-    with anyio.fail_after(10):
-        while True:
-            task = (await runner.all_of("local"))[number]
-            if task.is_here or task.is_over:
-                return task
-            await anyio.sleep(0.02)
-
-
-async def sql(folder: Path, statement: str) -> list[Any]:
-    """The rows of a statement on the database. It runs in a thread, because the runner may hold the lock across an await."""
-
-    def run() -> list[Any]:
-        with closing(sqlite3.connect(folder / DATABASE_FILE, timeout=20)) as database:
-            rows = database.execute(statement).fetchall()
-            database.commit()
-            return rows
-
-    return await anyio.to_thread.run_sync(run)
-
-
-def port(ctx: CallContext) -> DurablePort:
-    assert ctx.ports.durable is not None
-    return ctx.ports.durable
-
-
-async def forever(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
-    await anyio.sleep_forever()
-
-
-# -- steps in doubt ----------------------------------------------------------------------------------------------------
-
-
-class OneStep:
-    """A call of one step that must not run twice. The step hangs, or fails if `fails` is set."""
-
-    def __init__(self) -> None:
-        self.runs = 0
-        self.fails = self.has_failed = False
-
-    async def call(self, tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-        async def work(key: str) -> JsonValue:
-            self.runs += 1
-            if self.fails:
-                raise ToolFailed("not today")
-            await anyio.sleep_forever()
-            return None
-
-        try:
-            await port(ctx).step("deliver", work, repeatable=False)
-        except ToolFailed as error:
-            if "not today" not in str(error):
-                raise
-            self.has_failed = True
-            await anyio.sleep_forever()
-        return Complete.text("done")
-
-
-async def doubt(runner: TaskRunner, answer: JsonObject | None = None) -> tuple[Task, str]:
-    """The task once it asks about its step, with the text of the question, after an answer."""
-    task = await taken_up(runner)
-    await until(lambda: task.open_requests)
-    ((key, request),) = task.open_requests.items()
-    if answer is not None:
-        await runner.answer(task, {key: answer})
-    return task, request["params"]["message"]
-
-
-RETRY: JsonObject = {"action": "accept", "content": {"outcome": "retry"}}
-
-
-@pytest.mark.fault(3)
-async def test_person_decides_about_each_doubt_of_a_step(tmp_path: Path) -> None:
-    step = OneStep()
-    async with running(tmp_path, step.call) as runner:
-        await runner.start("tool", {}, CTX)
-        await until(lambda: step.runs == 1)
-    for again in ("", " again (after 1 retry)", " again (after 2 retries)"):
-        before = step.runs
-        async with running(tmp_path, step.call) as runner:
-            _, text = await doubt(runner)
-            assert text.startswith(f"The gateway stopped{again} while 'deliver' ran, so its outcome is unknown")
-            assert step.runs == before
-            await doubt(runner, RETRY)
-            await until(lambda before=before: step.runs == before + 1)
-
-
-@pytest.mark.fault(3)
-async def test_step_in_doubt_is_not_repeated_without_a_persons_decision(tmp_path: Path) -> None:
-    step = OneStep()
-    async with running(tmp_path, step.call) as runner:
-        await runner.start("tool", {}, CTX)
-        await until(lambda: step.runs == 1)
-    async with running(tmp_path, step.call) as runner:
-        task, _ = await doubt(runner, {"action": "decline"})
-        task = await ended(runner, task)
-    text = "The gateway stopped while 'deliver' ran. Its outcome is unknown, and it was not repeated."
-    assert (task.status, (task.error or {})["message"], step.runs) == ("failed", text, 1)
-
-
-@pytest.mark.fault(3)
-async def test_failed_step_is_not_in_doubt_and_keeps_its_retry_count(tmp_path: Path) -> None:
-    step = OneStep()
-    step.fails = True
-    async with running(tmp_path, step.call) as runner:
-        await runner.start("tool", {}, CTX)
-        await until(lambda: step.has_failed)
-    step.fails = False
-    async with running(tmp_path, step.call) as runner:  # nothing was done, so it begins as if for the first time
-        task = await taken_up(runner)
-        await until(lambda: step.runs == 2)
-        assert not task.open_requests
-    step.fails, step.has_failed = True, False
-    async with running(tmp_path, step.call) as runner:
-        _, text = await doubt(runner, RETRY)
-        assert text.startswith("The gateway stopped while")
-        await until(lambda: step.has_failed)
-    step.fails = False
-    async with running(tmp_path, step.call) as runner:
-        task = await taken_up(runner)
-        await until(lambda: step.runs == 4)
-        assert not task.open_requests
-    async with running(tmp_path, step.call) as runner:
-        _, text = await doubt(runner)
-        assert text.startswith("The gateway stopped again (after 1 retry)")
-
-
-async def test_failed_step_is_retried_in_the_process_without_a_question(tmp_path: Path) -> None:
-    runs = list[str]()
-
-    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-        async def work(key: str) -> JsonValue:
-            runs.append(key.partition(":")[2])
-            if len(runs) < 3:
-                raise ToolFailed("not yet")
-            return len(runs)
-
-        for _ in range(3):
-            with suppress(ToolFailed):
-                value = await port(ctx).scoped("round").step("work", work, repeatable=False)
-                return Complete.text(str(value))
-        raise AssertionError
-
-    async with running(tmp_path, call) as runner:
-        task = await ended(runner, await runner.start("tool", {}, CTX))
-    assert (task.status, task.result, runs) == ("completed", Complete.text("3").result, ["/round/work#1"] * 3)
 
 
 # -- stops and starts --------------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 from tests.interaction.wire import over_http
+from tests.tasks.calls import ended
 from tests.tasks.dying import Journal, running
-from tests.tasks.test_durable import ended
 from tests.tasks.test_gateways import FLOW, FUNCTIONS, start_gateway, stop, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60), pytest.mark.requirement(97)]

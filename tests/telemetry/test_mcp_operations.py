@@ -16,7 +16,7 @@ from gateway import MCPStdioTool, MCPStreamableHTTPTool, MCPTool, disable_instru
 from gateway.errors import ToolFailed
 from gateway.observability import get_tracer
 from tests.fakes.running import ROOT, raw_http, raw_stdio
-from tests.server.test_plain_calls import heads, post, request, standing
+from tests.server.both_paths import heads, post, request, standing
 from tests.telemetry.conftest import Recorded
 
 pytestmark = pytest.mark.requirement("OT1")

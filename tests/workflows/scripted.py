@@ -1,4 +1,4 @@
-"""A tool box whose tools are functions, and a caller that records progress."""
+"""Workflow tools over a tool box whose tools are functions, a caller that records progress, and an executor that passes texts on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import anyio
+
 from gateway.config.policies import SourcePolicy
 from gateway.errors import AskUnavailable
 from gateway.gate.pipeline import GateServices, SourceGate
@@ -14,13 +16,17 @@ from gateway.gate.tool_rules import ToolRules
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject, JsonValue
 from gateway.telemetry.gateway_events import EventStream
-from gateway.tools.base import Tool
+from gateway.tools.base import Complete, Tool
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext, CallPorts
 from gateway.tools.function import FunctionTool
 from gateway.tools.ports import LogLevel
 from gateway.workflows.definition import WorkflowFile
+from gateway.workflows.executor import Executor, handler
 from gateway.workflows.loader import load_workflow
+from gateway.workflows.plan import WorkflowPlan
+from gateway.workflows.tool import WorkflowTool
+from gateway.workflows.workflow_context import WorkflowContext
 
 
 def workflow_of(text: str, name: str = "workflow.yaml") -> WorkflowFile:
@@ -81,3 +87,30 @@ class Listener:
 
     def context(self) -> CallContext:
         return CallContext(CallFacts(wants_progress=True), CallPorts(caller=self))
+
+
+class Relay(Executor):
+    """Appends its id to the text, sends it on and yields it."""
+
+    @handler
+    async def text(self, message: str, ctx: WorkflowContext[str, str]) -> None:
+        await ctx.send_message(message + self.id)
+        await ctx.yield_output(message + self.id)
+
+
+async def publish(
+    text: str, *, base_dir: Path = Path(), policy: SourcePolicy | None = None, box: ScriptedToolBox | None = None
+) -> GuardedTool:
+    plan = await WorkflowPlan.prepare(workflow_of(text), base_dir=base_dir)
+    return guard(WorkflowTool(plan, toolbox=box or ScriptedToolBox()), policy=policy)
+
+
+async def run(tool: GuardedTool, ctx: CallContext | None = None, **arguments: Any) -> Complete:
+    with anyio.fail_after(20):
+        outcome = await tool.call(arguments, ctx or CallContext())
+    assert isinstance(outcome, Complete)
+    return outcome
+
+
+def chain(executor: str, *, more: str = "", head: str = "input: {x: {}}") -> str:
+    return f"name: one\ndescription: d\n{head}\nexecutors:\n  only: {executor}\nstart: only\n{more}"

@@ -21,8 +21,7 @@ from gateway.workflows.checkpoints import FileCheckpointStorage
 from gateway.workflows.events import WorkflowRunResult, WorkflowRunState
 from gateway.workflows.functional import FunctionalWorkflow, workflow
 from gateway.workflows.functional_steps import RunContext, get_run_context, step
-from tests.workflows.scripted import Listener
-from tests.workflows.test_tool import publish, run
+from tests.workflows.scripted import Listener, publish, run
 
 pytestmark = pytest.mark.requirement("WF15")
 

@@ -11,8 +11,7 @@ import pytest
 from gateway.json_types import JsonObject
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
-from tests.workflows.scripted import Listener, ScriptedToolBox, guard, workflow_of
-from tests.workflows.test_tool import publish, run
+from tests.workflows.scripted import Listener, ScriptedToolBox, guard, publish, run, workflow_of
 
 HEAD = "name: x\ndescription: d\n"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflows.test_tool import publish, run
+from tests.workflows.scripted import publish, run
 
 
 @pytest.fixture(autouse=True)

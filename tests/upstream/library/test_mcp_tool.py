@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +13,18 @@ import anyio
 import pytest
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
-from mcp.client.streamable_http import streamable_http_client
 
-from gateway import Agent, CallContext, Content, MCPStdioTool, MCPStreamableHTTPTool, MCPTool, ScriptedChatClient
-from gateway.errors import ModelError, ToolFailed, UpstreamError
+from gateway import Agent, CallContext, Content, MCPStdioTool, MCPStreamableHTTPTool, ScriptedChatClient
+from gateway.errors import ToolFailed, UpstreamError
 from gateway.tools.base import Complete
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallPorts
 from gateway.tools.ports import ClientProfile, NoCaller
-from gateway.upstream.library.mcp_tool_options import MCPToolOptions
 from tests.architecture.documents import blocks
 from tests.fakes.openai_server import openai_server
-from tests.fakes.running import ROOT, free_port, raw_http, upstream_http, upstream_stdio
+from tests.fakes.running import ROOT, free_port, raw_http, upstream_stdio
 from tests.faults.far import far_server
+from tests.upstream.library.made_tools import Make, texts
 
 BARE_SERVER = """
 import json, pathlib, sys
@@ -45,44 +41,6 @@ for line in sys.stdin:
         print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}), flush=True)
 """
 """A server that announces nothing and writes down what it is asked."""
-
-WAYS = ("stdio modern", "stdio legacy", "http modern", "http legacy")
-
-
-@pytest.fixture(scope="module")
-def urls() -> Generator[dict[str, str]]:
-    with upstream_http() as modern, upstream_http("--legacy") as legacy:
-        yield {"modern": modern, "legacy": legacy}
-
-
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-class Make:
-    """Makes a tool for one way."""
-
-    def __init__(self, way: str, urls: dict[str, str]) -> None:
-        self.transport, self.era = way.split()
-        self._urls = urls
-
-    def __call__(self, options: MCPToolOptions | None = None) -> MCPTool:
-        chosen = options or {}
-        if self.transport == "http":
-            return MCPStreamableHTTPTool("fake", self._urls[self.era], **chosen)
-        entry = upstream_stdio(*(["--legacy"] if self.era == "legacy" else []))
-        return MCPStdioTool("fake", entry["command"], args=entry["args"], cwd=str(ROOT), **chosen)
-
-
-@pytest.fixture
-def make(way: str, urls: dict[str, str]) -> Make:
-    return Make(way, urls)
-
-
-def texts(result: str | list[Content]) -> list[str | None]:
-    assert not isinstance(result, str)
-    return [content.text for content in result]
 
 
 @pytest.mark.requirement("MC2", "MC3")
@@ -266,179 +224,7 @@ async def test_giving_up_on_connecting_leaves_nothing_behind() -> None:
     assert not tool.is_connected
 
 
-# -- sampling ----------------------------------------------------------------------------------------------------
-
-
-def sampling(client: ScriptedChatClient | None = None, **more: Any) -> MCPToolOptions:
-    options: dict[str, Any] = {"client": client, **more}
-    return options  # pyright: ignore[reportReturnType]  # built from a test's keywords
-
-
-@pytest.mark.requirement(28)
-async def test_sampling_is_announced_only_with_a_chat_client(make: Make) -> None:
-    async with make() as plain, make(sampling(ScriptedChatClient([]))) as able:
-        without, having = await plain.call_tool("who"), await able.call_tool("who")
-    assert "sampling" not in str(texts(without)[0])
-    assert "sampling" in str(texts(having)[0])
-
-
-@pytest.mark.requirement(30)
-async def test_without_an_approval_every_request_is_refused(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    client = ScriptedChatClient(["Paris"])
-    async with make(sampling(client)) as tool:
-        with pytest.raises((ToolFailed, UpstreamError), match="sampling"):
-            await tool.call_tool("ask_model")
-    assert client.requests == []
-
-
-def approve(params: Any) -> bool:
-    return True
-
-
-def approve_loosely(params: Any) -> Any:
-    return "yes"
-
-
-async def approve_later(params: Any) -> bool:
-    await anyio.lowlevel.checkpoint()
-    return True
-
-
-@pytest.mark.requirement(31, 39)
-@pytest.mark.parametrize("decision", [approve, approve_loosely, approve_later], ids=["sync", "truthy", "async"])
-async def test_approved_sampling_request_is_answered_within_the_cap(make: Make, decision: Any) -> None:
-    client = ScriptedChatClient(["Paris"])
-    async with make(sampling(client, sampling_approval_callback=decision)) as tool:
-        assert texts(await tool.call_tool("ask_model")) == ["Paris"]
-    assert client.requests[0][1].get("max_tokens") == 4096
-
-
-def refuse(params: Any) -> bool:
-    return False
-
-
-def refuse_loosely(params: Any) -> Any:
-    return 0
-
-
-def explode(params: Any) -> bool:
-    raise RuntimeError("no decision today")
-
-
-@pytest.mark.requirement(31, 32, 35)
-@pytest.mark.parametrize("decision", [refuse, refuse_loosely, explode], ids=["false", "falsy", "raises"])
-async def test_rejected_sampling_request_consumes_the_budget(urls: dict[str, str], decision: Any) -> None:
-    asked: list[Any] = []
-
-    def decide(params: Any) -> bool:
-        asked.append(params)
-        return bool(decision(params))
-
-    client = ScriptedChatClient([])
-    options = sampling(client, sampling_approval_callback=decide, sampling_max_requests=2)
-    async with MCPStreamableHTTPTool("fake", urls["legacy"], **options) as tool:
-        for _ in range(4):
-            with pytest.raises((ToolFailed, UpstreamError)):
-                await tool.call_tool("ask_model")
-    assert len(asked) == 2
-    assert client.requests == []
-
-
-@pytest.mark.requirement(33)
-async def test_the_callback_sees_the_request_before_it_is_capped(make: Make) -> None:
-    seen: list[int] = []
-
-    def decide(params: Any) -> bool:
-        seen.append(params.max_tokens)
-        return True
-
-    client = ScriptedChatClient(["Paris"])
-    async with make(sampling(client, sampling_approval_callback=decide, sampling_max_tokens=50)) as tool:
-        await tool.call_tool("ask_model")
-    assert seen == [100_000]
-    assert client.requests[0][1].get("max_tokens") == 50
-
-
-@pytest.mark.requirement(36, 38)
-async def test_default_budget_is_25_and_a_new_connection_refills_it(urls: dict[str, str]) -> None:
-    client = ScriptedChatClient(["Paris"] * 40)
-    options = sampling(client, sampling_approval_callback=approve)
-    async with MCPStreamableHTTPTool("fake", urls["legacy"], **options) as tool:
-        for _ in range(25):
-            await tool.call_tool("ask_model")
-        await tool.load_tools()
-        with pytest.raises((ToolFailed, UpstreamError)):
-            await tool.call_tool("ask_model")
-        assert len(client.requests) == 25
-        await tool.connect(reset=True)
-        assert texts(await tool.call_tool("ask_model")) == ["Paris"]
-
-
-@pytest.mark.requirement(37)
-async def test_budget_none_is_unlimited_and_budget_zero_rejects_all(urls: dict[str, str]) -> None:
-    client = ScriptedChatClient(["Paris"] * 40)
-    always: Any = {"sampling_approval_callback": approve}
-    async with MCPStreamableHTTPTool("fake", urls["legacy"], **sampling(client, **always, sampling_max_requests=None)) as tool:
-        for _ in range(30):
-            await tool.call_tool("ask_model")
-    async with MCPStreamableHTTPTool("fake", urls["legacy"], **sampling(client, **always, sampling_max_requests=0)) as tool:
-        with pytest.raises((ToolFailed, UpstreamError)):
-            await tool.call_tool("ask_model")
-    assert len(client.requests) == 30
-
-
-@pytest.mark.requirement(29, 42)
-async def test_unanswerable_request_is_an_internal_error(urls: dict[str, str]) -> None:
-    client = ScriptedChatClient([ModelError("overloaded")])
-    options = sampling(client, sampling_approval_callback=approve)
-    async with MCPStreamableHTTPTool("fake", urls["legacy"], **options) as tool:
-        with pytest.raises((ToolFailed, UpstreamError)):
-            await tool.call_tool("ask_model")
-    async with MCPStreamableHTTPTool("fake", urls["legacy"]) as tool:
-        with pytest.raises((ToolFailed, UpstreamError)):
-            await tool.call_tool("ask_model")
-
-
-@pytest.mark.requirement(40)
-async def test_every_decision_is_logged_without_content(urls: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
-    client = ScriptedChatClient(["Paris, of course"])
-    options = sampling(client, sampling_approval_callback=approve, sampling_max_requests=1)
-    with caplog.at_level(logging.DEBUG, logger="gateway"):
-        async with MCPStreamableHTTPTool("fake", urls["legacy"], **options) as tool:
-            await tool.call_tool("ask_model")
-            with pytest.raises((ToolFailed, UpstreamError)):
-                await tool.call_tool("ask_model")
-    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert any("messages=1 max_tokens=100000" in text for text in warnings)
-    assert any("max_tokens=100000 capped=4096" in text for text in warnings)
-    assert any("rule=sampling.maxRequests" in text for text in warnings)
-    assert not any("France" in r.getMessage() or "Paris" in r.getMessage() for r in caplog.records)
-
-
-# -- sessions of the program, agents -----------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def own_session(url: str) -> AsyncGenerator[ClientSession]:
-    async with streamable_http_client(url) as streams, ClientSession(*streams[:2]) as session:
-        await session.initialize()
-        yield session
-
-
-@pytest.mark.requirement(45)
-async def test_sampling_settings_do_not_apply_to_a_given_session(
-    urls: dict[str, str], caplog: pytest.LogCaptureFixture
-) -> None:
-    client = ScriptedChatClient(["Paris"])
-    async with own_session(urls["legacy"]) as session:
-        options = sampling(client, sampling_approval_callback=approve, session=session)
-        async with MCPStreamableHTTPTool("fake", urls["legacy"], **options) as tool:
-            assert texts(await tool.call_tool("echo", text="hi"))[0] == "hi"
-            with pytest.raises((ToolFailed, UpstreamError)):
-                await tool.call_tool("ask_model")
-        assert (await session.list_tools()).tools  # still the program's, and open
-    assert "these sampling settings do not apply" in caplog.text
-    assert client.requests == []
+# -- agents ------------------------------------------------------------------------------------------------------
 
 
 async def test_agent_uses_an_mcp_tool_like_any_other(make: Make) -> None:
