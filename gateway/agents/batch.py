@@ -124,9 +124,7 @@ class ToolBatch:
         if (guard := guard_in(self.ctx)) is not None:
             self.tools[:] = guard.guarded(self.tools)
 
-    async def _call(
-        self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchResult, label: str
-    ) -> Content:
+    async def _call(self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchResult, label: str) -> Content:
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
             return await traced_tool(tool, call, lambda failed: self._answer(tool, call, approval, outcome, label, failed))
         return await self._answer(tool, call, approval, outcome, label, _ignore)
@@ -200,9 +198,7 @@ class ToolBatch:
             context.ctx = context.ctx.with_durable(durable.asking(label))
         return context
 
-    async def _invoke(
-        self, context: FunctionInvocationContext, unread: ValueError | None, outcome: BatchResult, failed: Failed
-    ) -> None:
+    async def _invoke(self, context: FunctionInvocationContext, unread: ValueError | None, outcome: BatchResult, failed: Failed) -> None:
         if unread is not None and not context.arguments:
             raise ArgumentsRefused(f"Argument parsing failed. {unread}")
         failure: Exception | None = None
@@ -235,7 +231,8 @@ class ToolBatch:
         behind = [function] if guard is None else guard.guarded([function])
         if not behind:
             name = function.definition.name
-            raise PolicyDenied(f"Tool {name!r} is denied by policy.", rule="tools.deny", subject=name)
+            text = f"The policy of this agent or workflow hides tool {name!r}; the operator can change its `tools` or `overrides`."
+            raise PolicyDenied(text, rule="tools.deny", subject=name)
         return behind[0]
 
     def _failure(self, tool: Tool, call_id: str, error: BaseException) -> Content:
