@@ -129,6 +129,10 @@ class AskExpired(AskUnavailable):
         super().__init__(message, capability="")
 
 
+ASK_AGAIN = "call again when somebody can answer; the operator can raise `server.askTimeoutSeconds`, for tasks `tasks.askTimeoutSeconds`"
+"""What to do after an `AskExpired`, as the end of a sentence."""
+
+
 class AskWithdrawn(AskExpired):
     """The gateway withdrew a request for input before the timeout.
 

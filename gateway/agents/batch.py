@@ -123,9 +123,7 @@ class ToolBatch:
         if (guard := guard_in(self.ctx)) is not None:
             self.tools[:] = guard.guarded(self.tools)
 
-    async def _call(
-        self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchResult, label: str
-    ) -> Content:
+    async def _call(self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchResult, label: str) -> Content:
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
             return await traced_tool(tool, call, lambda failed: self._answer(tool, call, approval, outcome, label, failed))
         return await self._answer(tool, call, approval, outcome, label, _ignore)
@@ -199,9 +197,7 @@ class ToolBatch:
             context.ctx = context.ctx.with_durable(durable.asking(label))
         return context
 
-    async def _invoke(
-        self, context: FunctionInvocationContext, unread: ValueError | None, outcome: BatchResult, failed: Failed
-    ) -> None:
+    async def _invoke(self, context: FunctionInvocationContext, unread: ValueError | None, outcome: BatchResult, failed: Failed) -> None:
         if unread is not None and not context.arguments:
             raise ArgumentsRefused(str(unread))
         failure: Exception | None = None

@@ -119,8 +119,8 @@ class AGUIChatClient(BaseChatClient):
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol):
             text = f"The AG-UI agent at {self._endpoint} cannot be reached; check its address and that it runs."
             raise ModelError(text, retryable=True) from None
-        except httpx2.HTTPError as error:
-            text = f"The connection to the AG-UI agent at {self._endpoint} broke: {type(error).__name__}."
+        except httpx2.HTTPError:
+            text = f"The connection to the AG-UI agent at {self._endpoint} broke; check that the agent still runs, then try again."
             raise ModelError(text, retryable=True) from None
 
     def _client(self) -> httpx2.AsyncClient:

@@ -178,13 +178,10 @@ class OpenAIConnection:
 
         try:
             yield
-        except openai.APITimeoutError:
-            raise ModelError(f"Model {model!r} did not answer in time.", retryable=True) from None
         except openai.APIConnectionError as error:
-            if is_too_large(error):
+            if is_too_large(error) or isinstance(error, openai.APITimeoutError):
                 raise to_model_error(error, model=model, base_url=self.endpoint.base_url) from None
-            text = f"The response of model {model!r} broke off: the connection was lost."
-            raise ModelError(text, retryable=True) from None
+            raise ModelError(f"The response of model {model!r} broke off: the connection was lost.", retryable=True) from None
         except openai.OpenAIError as error:
             raise to_model_error(error, model=model, base_url=self.endpoint.base_url) from None
         except json.JSONDecodeError:

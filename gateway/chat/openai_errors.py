@@ -38,6 +38,7 @@ def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str, subj
     `subject` names the requested object, such as `response 'resp_1'`. The error text contains it if the object does not exist. `subject` is
     `None` if a new response of the model was requested.
     """
+    import httpx2
     import openai
 
     shown = shown_url(base_url)
@@ -48,15 +49,17 @@ def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str, subj
             made = _of_status(error, model, base_url, subject)
             made.retry_after_seconds = retry_after_seconds(error.response.headers)
             return made
-        case openai.APITimeoutError():
-            return ModelError(f"Model {model!r} did not answer in time.", retryable=True)
+        case openai.APITimeoutError() if not isinstance(error.__cause__, httpx2.ConnectTimeout):
+            seconds = error.request.extensions.get("timeout", {}).get("read")
+            text = f"Model {model!r} did not answer {f'within {seconds:g} s' if seconds else 'in time'}; try again."
+            return ModelError(f"{text} In Python, `timeout_seconds` of a chat client sets this limit.", retryable=True)
         case openai.APIConnectionError():
             return ModelError(f"The model endpoint {shown} cannot be reached; check OPENAI_BASE_URL and the network.", retryable=True)
         case openai.APIError():
             text = f"Model {model!r} failed during its response: {_reason(error)}."
             return filtered(text, error.body) if error.code in FILTER_CODES else ModelError(text, retryable=True)
         case _:
-            text = f"The response of model {model!r} is unreadable ({type(error).__name__})."
+            text = f"The response of model {model!r} is unreadable; check that OPENAI_BASE_URL is the address of a model API."
             return ChatClientInvalidResponseException(text, retryable=True)
 
 

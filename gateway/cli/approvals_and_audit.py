@@ -116,7 +116,7 @@ async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_js
     given = build_answer(found.form, pairs, args_json)
     request: JsonObject = {"method": "elicitation/create", "params": {"message": found.shown, "requestedSchema": found.form}}
     if (problem := judge_answer(request, {"action": "accept", "content": given})) is not None:
-        raise click.UsageError(f"{problem} {found.id} is still open.")
+        raise click.UsageError(f"{problem} {found.id} is still open; use `moongate approvals answer {found.id} FIELD=VALUE…` again.")
     if not await asks.answer(found.id, given):
         raise CommandFailed(f"{found.id} is {await asks.state(found.id)} and cannot be answered any more.", code="not-found")
     return found, await _taken(records, found.id)

@@ -294,7 +294,8 @@ class RunningHub:
             with anyio.fail_after(NEGOTIATE_TIMEOUT_SECONDS):
                 return (await list_all(self.session, kind, PLAIN)).entries
         except TimeoutError:
-            raise NotSent(f"The gateway at {self._url} does not answer.", server="moongate") from None
+            text = f"The gateway at {self._url} stopped answering; start it again with `moongate run`, or pass another `--url`."
+            raise NotSent(text, server="moongate") from None
 
     def _origin_of(self, name: str) -> tuple[str | None, str]:
         """Return, for display, the likely source of an exposed tool name, by the name's prefix, and the tool's name at that source."""
@@ -363,9 +364,7 @@ def longest_prefix(name: str, prefixes: Mapping[str, str]) -> tuple[str, str] | 
 
 
 @asynccontextmanager
-async def _connect(
-    url: str, target: Target, loaded: LoadedConfig, status: Status, asker: Asker
-) -> AsyncGenerator[RunningHub, None]:
+async def _connect(url: str, target: Target, loaded: LoadedConfig, status: Status, asker: Asker) -> AsyncGenerator[RunningHub, None]:
     import anyio
 
     from gateway.cli.endpoint import key_headers, not_usable
@@ -386,7 +385,8 @@ async def _connect(
             with anyio.fail_after(NEGOTIATE_TIMEOUT_SECONDS):
                 await session.negotiate("auto", asker.capabilities)
         except TimeoutError:
-            raise NotSent(f"{url} does not answer within {NEGOTIATE_TIMEOUT_SECONDS:g} s.", server="moongate") from None
+            fix = "start a gateway there with `moongate run`, or pass another `--url`"
+            raise NotSent(f"{url} does not answer within {NEGOTIATE_TIMEOUT_SECONDS:g} s; {fix}.", server="moongate") from None
         except UpstreamError as error:
             raise not_usable(url, status, target.api_key, error) from None
         yield hub

@@ -198,7 +198,7 @@ def lint(config_path: str | None, as_json: bool) -> None:
     if wrong:
         raise CommandFailed(f"{len(wrong)} rule{'' if len(wrong) == 1 else 's'} to look at.", code="policy-findings")
     if report["unchecked"]:
-        raise CommandFailed("Not every server answered, so not every rule could be checked.", code="unreachable")
+        raise CommandFailed("Not every server answered, so not every rule could be checked; run `moongate doctor`.", code="unreachable")
 
 
 async def _lint(loaded: LoadedConfig) -> JsonObject:

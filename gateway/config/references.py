@@ -88,8 +88,9 @@ class References:
         try:
             value = keyring.get_password(service, user)
         except (keyring.errors.KeyringError, RuntimeError) as error:
-            reason = "this machine has no keyring" if isinstance(error, keyring.errors.NoKeyringError) else type(error).__name__
-            raise ConfigError(f"the keyring cannot be read: {reason}.", path=path) from None
+            has_none = isinstance(error, keyring.errors.NoKeyringError)
+            reason = "this machine has no keyring; use" if has_none else "it is locked or not available; unlock it, or use"
+            raise ConfigError(f"the keyring cannot be read: {reason} `${{file:PATH}}`.", path=path) from None
         if not value:
             fix = f"set it: `keyring set {service} {user}`"
             raise ConfigError(f"the keyring has no password for {user!r} of {service!r}; {fix}.", path=path)

@@ -24,7 +24,7 @@ import anyio
 
 from gateway.auth.principal import is_operator
 from gateway.config.policies import ApprovalBy
-from gateway.errors import AskExpired, AskUnavailable, AskWithdrawn, GatewayError, PolicyDenied, ToolFailed
+from gateway.errors import ASK_AGAIN, AskExpired, AskUnavailable, AskWithdrawn, GatewayError, PolicyDenied, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.approval_policy import (
     RULE,
@@ -255,7 +255,8 @@ class Approvals:
                 await durable.keep(place, outcome)
             return None
         if outcome == "expired":
-            return Reject(f"{RULE}.expired", f"Nobody approved it within {ctx.facts.ask_timeout_seconds:g} s ({waits_for(by)} must).")
+            text = f"Nobody approved it within {ctx.facts.ask_timeout_seconds:g} s ({waits_for(by)} must); {ASK_AGAIN}."
+            return Reject(f"{RULE}.expired", text)
         return Reject(RULE, "The person did not approve it. Do not try it again unless they ask for it.")
 
     async def _by_form(self, question: Question, ctx: CallContext, key: str) -> Decision | Literal["expired"]:
@@ -330,7 +331,7 @@ class Approvals:
         hint = "moongate approvals answer {id} FIELD=VALUE…` or `deny {id}"
         ended = await self._wait_on_list(question, ctx, key, hint=hint, by="caller", form=form)
         if ended.state == "expired":
-            raise AskExpired(f"Nobody answered within {ctx.facts.ask_timeout_seconds:g} s, so {name!r} was ended.")
+            raise AskExpired(f"Nobody answered within {ctx.facts.ask_timeout_seconds:g} s, so {name!r} was ended; {ASK_AGAIN}.")
         fields: JsonObject = {"what": "question", "outcome": ended.state, "channel": "list"}
         self._events.emit("approval.decided", source=source, name=name, principal=ctx.facts.principal.id, fields=fields)
         return {"action": "accept", "content": ended.answer or {}} if ended.state == "answered" else {"action": "decline"}
@@ -345,7 +346,8 @@ class Approvals:
         database is not available, the wait continues until the question expires.
         """
         if self._records is None:
-            raise PolicyDenied("The connected client cannot ask a person.", rule=RULE, subject=question.source)
+            text = "The connected client cannot show forms; use one with elicitation, or a gateway that `moongate run` started."
+            raise PolicyDenied(text, rule=RULE, subject=question.source)
         asks = await self._records.questions()
         durable, place = ctx.ports.durable if key else None, f"{key}/{digest_of(question.shown)}/listed"
         kept = cast("JsonObject", durable.kept(place) or {}) if durable is not None else {}

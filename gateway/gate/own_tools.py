@@ -128,7 +128,8 @@ class OwnToolGuard:
         """
         name, source = tool.definition.name, self._gate.source
         rule = hidden_by(name, self._policy)
-        return self.behind_gate(tool, denied=Reject(rule, f"`policies[{source!r}]` does not allow {name!r}.") if rule else None)
+        text = f"`policies[{source!r}].{rule}` does not allow {name!r}; the operator can change that rule."
+        return self.behind_gate(tool, denied=Reject(rule, text) if rule else None)
 
     def lent(self, tools: Sequence[Tool]) -> list[Tool]:
         """Wrap tools of other sources for this agent or workflow, so that each call passes the policy of the agent or workflow, too.
@@ -145,7 +146,7 @@ class OwnToolGuard:
         """
         approvals = self._gate.services.approvals
         if approvals is None:
-            return Reject(APPROVAL_RULE, "A person must approve this, and there is nobody to ask.")
+            return Reject(APPROVAL_RULE, "A person must approve this, but can only be asked in a gateway that `moongate run` started.")
         return await approvals.ask(Question("call", self._gate.source, name, shown), ctx, self._policy.approval_by, key)
 
     def function(self, reference: str, found: object, tool: Tool) -> Tool:

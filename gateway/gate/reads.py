@@ -155,8 +155,8 @@ class ReadCall(GatedCall[Finished | InputRequired]):
     def time_out(self) -> Finished | InputRequired:
         """Raise `UpstreamTimeout`, because the read took longer than `timeoutSeconds`."""
         self.outcome = "timeout"
-        read = self._read
-        raise UpstreamTimeout(f"{read.method} of {read.name!r} took longer than {self.seconds:g} s.", server=self.gate.source)
+        read, fix = self._read, f"try again, or have the operator raise `timeoutSeconds` of {self.gate.source!r}"
+        raise UpstreamTimeout(f"{read.method} of {read.name!r} took longer than {self.seconds:g} s; {fix}.", server=self.gate.source)
 
     def end(self) -> None:
         """Emit the event that the read ended: `read.refused` if policy refused it, else `read.finished`."""

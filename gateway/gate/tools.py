@@ -223,7 +223,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         """Ask a person to approve the call, unless an earlier round of it was approved. Return a refusal; `None` if approved."""
         approvals = self.gate.services.approvals
         if approvals is None:
-            return Reject(APPROVAL_RULE, "A person must approve this call, and there is nobody here to ask.")
+            return Reject(APPROVAL_RULE, "A person must approve this call, but can only be asked in a gateway that `moongate run` started.")
         name = self._tool.definition.name
         grant = await approvals.approve_call(self.gate.source, name, self.arguments, self.ctx, self._rules.approval_by)
         if isinstance(grant, Reject):
@@ -398,11 +398,9 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         """Return a result with `isError`, which names the time limit that the call exceeded and its policy key."""
         self.outcome = "timeout"
         key = "tasks.maxWaitSeconds" if self.ctx.facts.in_task else "timeoutSeconds"
-        text = (
-            f"Timed out after {self.seconds:g} s and was cancelled; it may have taken effect. "
-            f"Ask for less in one call, or have the operator raise `{key}` of {self.gate.source!r}."
-        )
-        return Complete.text(text, is_error=True)
+        text = f"Timed out after {self.seconds:g} s and was cancelled; it may have taken effect."
+        fix = f"Ask for less in one call, or have the operator raise `{key}` of {self.gate.source!r}."
+        return Complete.text(f"{text} {fix}", is_error=True)
 
     def complete(self, outcome: ToolOutcome) -> ToolOutcome:
         """Add the names of removed arguments to the outcome. If an approved call requests input, add a code that proves the approval."""
@@ -478,7 +476,8 @@ class TaskCall(_ToolRequest[JsonObject]):
     def time_out(self) -> JsonObject:
         """Raise `ToolFailed`, because the remote server did not answer within the timeout of a call."""
         self.outcome = "timeout"
-        raise ToolFailed(f"No answer about the task within {self.seconds:g} s.")
+        fix = f"try again, or have the operator raise `timeoutSeconds` of {self.gate.source!r}"
+        raise ToolFailed(f"No answer about the task within {self.seconds:g} s; {fix}.")
 
     def end(self) -> None:
         """Emit the event that the request ended: `call.refused` if policy refused it or the task's result, else `task.finished`."""

@@ -46,9 +46,7 @@ def _judge_sampling(request: JsonMapping, params: JsonMapping, policy: SamplingP
     if policy.max_requests is not None and used >= policy.max_requests:
         return Reject("sampling.maxRequests", f"The budget of {policy.max_requests} model requests per caller and hour is spent.")
     if policy.mode == "deny":
-        return Reject(
-            "sampling.mode", "This server may not use a model. The operator can allow it with `sampling.mode` under its `policies`."
-        )
+        return Reject("sampling.mode", "This server may not use a model; the operator can set `sampling.mode` in its policy.")
     if problem := _sampling_problem(params):
         return Reject("sampling.params", problem)
     changed: JsonObject = {}
@@ -82,7 +80,7 @@ def _are_objects(value: JsonValue) -> bool:
 
 def _judge_elicitation(request: JsonMapping, params: JsonMapping, policy: ElicitationPolicy, origin: str) -> Pass | Rewrite | Reject:
     if policy.mode == "deny":
-        return Reject("elicitation.mode", "This server may not ask a person for input.")
+        return Reject("elicitation.mode", "This server may not ask a person; the operator can set `elicitation.mode` in its policy.")
     mode = params.get("mode", "form")
     message = params.get("message", "")
     if not isinstance(message, str):
@@ -126,6 +124,4 @@ def _rewritten(request: JsonMapping, params: JsonMapping, shown: JsonObject) -> 
 def _judge_roots(policy: RootsPolicy) -> Pass | Reject:
     if policy.mode == "relay":
         return PASS
-    return Reject(
-        "roots.mode", "This server may not see the workspace folders. The operator can allow it with `roots.mode` under its `policies`."
-    )
+    return Reject("roots.mode", "This server may not see the workspace folders; the operator can set `roots.mode` in its policy.")

@@ -178,8 +178,8 @@ class SchemaCheck:
             if compiled.validator.is_valid(value):
                 return None
             return self._explain(compiled, value, size, root)
-        except ValueError as error:  # lone surrogates, or keys that are not strings
-            return f"the arguments are not valid JSON ({type(error).__name__})"
+        except ValueError:  # lone surrogates, or keys that are not strings
+            return "the arguments are not valid JSON: a text has half a surrogate pair, or a key is not a string; send valid Unicode text"
 
     def _explain(self, compiled: _Compiled, value: JsonValue, size: ValueSize, root: str) -> str:
         import jsonschema_rs

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import anyio
 
-from gateway.errors import AskExpired
+from gateway.errors import ASK_AGAIN, AskExpired
 from gateway.gate.approvals import INPUT_REQUIRED
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.framing import quote
@@ -283,7 +283,7 @@ class TaskCaller:
 
 
 def _expired(seconds: float) -> AskExpired:
-    return AskExpired(f"Nobody answered within {seconds:g} s, so the task was ended.")
+    return AskExpired(f"Nobody answered within {seconds:g} s, so the task was ended; {ASK_AGAIN}.")
 
 
 def _is_same(stored: JsonObject, shown: JsonObject) -> bool:

@@ -16,7 +16,7 @@ from typing import Protocol
 import anyio
 
 from gateway.auth.principal import Principal
-from gateway.errors import AnswerRefused, AskExpired
+from gateway.errors import ASK_AGAIN, AnswerRefused, AskExpired
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.input_answers import answer_problem
 from gateway.policy.metadata import IDEMPOTENCY_KEY
@@ -465,7 +465,7 @@ class CallContext:
             with anyio.move_on_after(self.facts.ask_timeout_seconds):
                 answer = await self.ports.caller.ask(request, key)
         if answer is None:
-            raise AskExpired(f"Nobody answered within {self.facts.ask_timeout_seconds:g} s, so the call was ended.")
+            raise AskExpired(f"Nobody answered within {self.facts.ask_timeout_seconds:g} s, so the call was ended; {ASK_AGAIN}.")
         method = str(request.get("method"))
         if problem := answer_problem(method, answer):
             raise AnswerRefused(f"The client's answer to {method} is not valid: {problem}.")

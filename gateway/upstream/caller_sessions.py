@@ -139,8 +139,9 @@ class CallerSessions:
                 held.error = f"Server {self._server!r}: no answer within {self._remote.policy.connect_timeout_seconds:g} s."
         except Exception as error:  # the supervisor boundary: a failure of one caller's session must not affect others
             cause = only_cause(error)
-            held.error = str(cause) if isinstance(cause, GatewayError) else f"Server {self._server!r}: {type(cause).__name__}"
-            logger.info("session of a caller ended server=%s reason=%s", self._server, held.error)
+            text = f"Server {self._server!r} closed this caller's session; call again, or have the operator check the server's log."
+            held.error = str(cause) if isinstance(cause, GatewayError) else text
+            logger.info("session of a caller ended server=%s reason=%s error=%s", self._server, held.error, type(cause).__name__)
         finally:
             held.settled.set()
             if self._held.get(key) is held:

@@ -413,4 +413,4 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, GatewayError):
         return str(error)
     text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
+    return text[0][:200] if text else "the connection failed"

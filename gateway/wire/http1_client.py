@@ -494,4 +494,4 @@ def connect_problem(error: Exception) -> str:
             return "it does not use TLS; if it is reached without TLS, write http:// instead of https://"
         cause = cause.__cause__ or cause.__context__
     text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__
+    return text.splitlines()[0][:200] if text else "the connection failed without a reason"

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import httpx2
+import openai
 import pytest
 
 from gateway import ChatOptions, Content, FunctionTool, Message, OpenAIChatClient
 from gateway.chat.model_retry import RetryPolicy
 from gateway.chat.openai_base import OpenAIClientBase
+from gateway.chat.openai_errors import to_model_error
 from gateway.errors import ModelError
 from tests.chat.asking import KEY, STREAMED, WHOLE, ask, both_ways
 from tests.fakes.openai_server import ScriptedServer
@@ -159,7 +162,13 @@ async def test_silence_ends_with_the_timeout(server: ScriptedServer, client: Ope
     finally:
         await impatient.aclose()
     assert caught.value.retryable
-    assert "in time" in str(caught.value)
+    assert "did not answer within 0.2 s" in str(caught.value)
+
+
+def test_connect_timeout_names_the_endpoint() -> None:
+    timeout = openai.APITimeoutError(request=httpx2.Request("POST", "http://model.example/v1"))
+    timeout.__cause__ = httpx2.ConnectTimeout("")
+    assert "http://model.example/v1 cannot be reached" in str(to_model_error(timeout, model="a", base_url="http://model.example/v1"))
 
 
 async def test_endpoint_without_a_listener_is_named(client: OpenAIClientBase) -> None:

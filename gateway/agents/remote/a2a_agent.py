@@ -229,7 +229,8 @@ class A2AAgent(BaseAgent):
         try:
             yield await self._connect()
         except _errors() as error:
-            raise AgentError(f"The remote agent {self._label!r} cannot be used: {error or type(error).__name__}") from error
+            reason = str(error) or "the connection failed; check that the agent runs, then try again."
+            raise AgentError(f"The remote agent {self._label!r} cannot be used: {reason}") from error
 
     async def _connect(self) -> Client:
         """Return the `a2a-sdk` client, created on first use; the remote agent's card is fetched once."""
