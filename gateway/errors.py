@@ -6,9 +6,9 @@
     ├── PolicyDenied(rule, subject)    policy refused a call or another access
     ├── NotFound(kind, name)           unknown or hidden; callers cannot distinguish the two
     ├── Collision(name, first, second) two sources claim one exposed name
-    ├── AskUnavailable                 the caller cannot receive a request for input (capability, policy or transport)
-    │   └── AskExpired                 the caller did not answer a request for input in time
-    │       └── AskWithdrawn           the request for input was withdrawn before the timeout
+    ├── InputUnavailable                 the caller cannot receive a request for input (capability, policy or transport)
+    │   └── InputExpired                 the caller did not answer a request for input in time
+    │       └── InputWithdrawn           the request for input was withdrawn before the timeout
     ├── UpstreamError(server)          a remote MCP server failed
     │   ├── RequestFailure             one request failed; the subclass shows whether the server may have executed it
     │   │   ├── NotSent                the request was not delivered, or the server rejected it unread
@@ -114,7 +114,7 @@ class Collision(GatewayError):
         self.second = second
 
 
-class AskUnavailable(GatewayError):
+class InputUnavailable(GatewayError):
     """The caller cannot receive a request for input or sampling. `capability` is the missing client capability, for example `sampling`."""
 
     def __init__(self, message: str, *, capability: str) -> None:
@@ -122,7 +122,7 @@ class AskUnavailable(GatewayError):
         self.capability = capability
 
 
-class AskExpired(AskUnavailable):
+class InputExpired(InputUnavailable):
     """The caller did not answer a request for input in time. No client capability is missing, so `capability` is empty."""
 
     def __init__(self, message: str) -> None:
@@ -130,10 +130,10 @@ class AskExpired(AskUnavailable):
 
 
 ASK_AGAIN = "call again when somebody can answer; the operator can raise `server.askTimeoutSeconds`, for tasks `tasks.askTimeoutSeconds`"
-"""What to do after an `AskExpired`, as the end of a sentence."""
+"""What to do after an `InputExpired`, as the end of a sentence."""
 
 
-class AskWithdrawn(AskExpired):
+class InputWithdrawn(InputExpired):
     """The gateway withdrew a request for input before the timeout.
 
     The client disconnected, or the remote server that waits for the answer serves one client at a time, and other clients waited for it.

@@ -195,4 +195,4 @@ async def _reported(run: Callable[..., Any], ctx: CallContext, progress: RunProg
     """
     if not ctx.facts.wants_progress and not isinstance(ctx.ports.caller, RunFollower):
         return await run()
-    return await follow_run(run(stream=True), ctx, progress.said)
+    return await follow_run(run(stream=True), ctx, progress.text_added)

@@ -92,8 +92,8 @@ class BaseAgent(FormerMethods):
             session = _shared_session(cast("AgentSession | None", invocation.session)) if propagate_session else None
             stream = self._run_for(str(arguments.get(arg_name, "")), session, invocation)
             async for update in stream:
-                if stream_callback is not None and inspect.isawaitable(heard := stream_callback(update)):
-                    await heard
+                if stream_callback is not None and inspect.isawaitable(awaited := stream_callback(update)):
+                    await awaited
             response = await stream.get_final_response()
             if response.user_input_requests:
                 raise UserInputRequired(response.user_input_requests)

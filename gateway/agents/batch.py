@@ -147,7 +147,7 @@ class ToolBatch:
             outcome.terminated = True
             return _result(call, stop.result if context.result is None else context.result)
         except UserInputRequired as ask:
-            return _asked(ask, call_id, outcome)
+            return _as_input_request(ask, call_id, outcome)
         except MiddlewareFailure:
             raise
         except CODE_ERRORS as error:  # an exception of a tool or middleware becomes the result of the tool call
@@ -258,7 +258,7 @@ def _result(call: Content, result: object) -> Content:
     return Content.from_function_result(call.call_id or "", given, additional_properties=call.additional_properties or None)
 
 
-def _asked(ask: UserInputRequired, call_id: str, outcome: BatchResult) -> Content:
+def _as_input_request(ask: UserInputRequired, call_id: str, outcome: BatchResult) -> Content:
     contents = [item for item in ask.contents if isinstance(item, Content)]
     if not contents:
         outcome.failed = True

@@ -89,8 +89,8 @@ class CallHistory:
                     context.extend_messages(provider, added)
         return context.get_messages(include_input=True)
 
-    async def answered(self, given: Sequence[Message], said: Sequence[Message], answer: ChatResponse) -> None:
-        """Store a completed model call: the tool results that it received (`given`), and the messages of its answer to store (`said`).
+    async def answered(self, given: Sequence[Message], answers: Sequence[Message], answer: ChatResponse) -> None:
+        """Store a completed model call: the tool results that it received (`given`), and the messages of its answer to store (`answers`).
 
         Raises:
             ChatClientInvalidResponseException: The model's provider stores the conversation although `store` is not set.
@@ -107,7 +107,7 @@ class CallHistory:
                 self._agent.name or self._agent.id,
             )
         self._since.clear()
-        await self._store(given, said)
+        await self._store(given, answers)
 
     def ended(self) -> None:
         """Record that the run completed, so that `aclose` stores its last updates."""
@@ -117,13 +117,13 @@ class CallHistory:
         """Store the updates after the last model call. Of a failed run, store only tool results, because other messages are incomplete."""
         rest = AgentResponse.from_updates(self._since).messages
         given = [message for message in rest if message.role == "tool"]
-        said = [message for message in rest if message.role != "tool"] if self._has_ended else []
-        for message in said if self._has_stored else ():  # tool calls are stored with the answer that contained them
+        answers = [message for message in rest if message.role != "tool"] if self._has_ended else []
+        for message in answers if self._has_stored else ():  # tool calls are stored with the answer that contained them
             message.contents = [c for c in message.contents if not c.user_input_request and c.type != "function_approval_request"]
-        said = [message for message in said if message.contents]
-        if given or said or (self._has_ended and not self._has_stored):
+        answers = [message for message in answers if message.contents]
+        if given or answers or (self._has_ended and not self._has_stored):
             with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
-                await self._store(given, said)
+                await self._store(given, answers)
 
     def _was_changed(self) -> bool:
         if self._is_replaced:
@@ -142,12 +142,12 @@ class CallHistory:
             call=around.call,
         )
 
-    async def _store(self, given: Sequence[Message], said: Sequence[Message]) -> None:
+    async def _store(self, given: Sequence[Message], answers: Sequence[Message]) -> None:
         around, first = self._around, not self._has_stored
         self._has_stored = True
         inputs = [*(around.input_messages if first else ()), *given]
         context = self._context(inputs, context_messages=around.context_messages if first else None)
-        context.finish(AgentResponse(messages=list(said)))
+        context.finish(AgentResponse(messages=list(answers)))
         for history in reversed(self._histories):
             await call_run_hook(history, "after_run", self._agent, self._session, context)
 

@@ -240,17 +240,17 @@ async def in_session(conversation: Conversation, answer: Complete) -> Complete:
     A failed turn is not stored. If a successful turn cannot be stored, the result contains the answer and the error.
     """
     result = dict(answer.result)
-    said = f"session_id: {conversation.id}"
+    note = f"session_id: {conversation.id}"
     if answer.is_error:
-        said = f"{said} (this turn failed and is not part of the session)" if not conversation.is_new else ""
+        note = f"{note} (this turn failed and is not part of the session)" if not conversation.is_new else ""
     else:
         try:
             await conversation.keep(answer)
         except StorageError as error:
-            said = f"The answer above was not stored and is not part of the session: {text_for_caller(error)}"
+            note = f"The answer above was not stored and is not part of the session: {text_for_caller(error)}"
             result["isError"] = True
-    if said:
-        result["content"] = [*answer.content, {"type": "text", "text": said}]
+    if note:
+        result["content"] = [*answer.content, {"type": "text", "text": note}]
     if conversation.is_kept or not conversation.is_new:
         meta: JsonObject = dict(result.get("_meta") or {})
         result["_meta"] = {**meta, SESSION_META_KEY: conversation.id}

@@ -165,7 +165,7 @@ class _RunLoop(Generic[PartT]):
             if iteration > 1 and plan.history is not None:
                 await self._recall(plan.history)
             stream = await self._model_call(tools_off)
-            told_id = message_id
+            update_message_id = message_id
             start, seen = self._emitted, cast("list[ChatResponseUpdate]", [])
             try:
                 async for part in stream:
@@ -173,15 +173,15 @@ class _RunLoop(Generic[PartT]):
                         seen.append(part)
                     contents = [c for c in part.contents if c.type != "function_call"] if tools_off else part.contents
                     if part.message_id is not None:  # some servers reuse message ids, so the id gets the id of the model call as a prefix
-                        told_id = f"{message_id}-{part.message_id}"
+                        update_message_id = f"{message_id}-{part.message_id}"
                     self._emitted += 1
-                    yield self._updates.of_model(part, contents, told_id)
+                    yield self._updates.of_model(part, contents, update_message_id)
             finally:
                 await stream.aclose()
             answer = await stream.get_final_response()
             if seen and answer.messages != ChatResponse.from_updates(seen).messages:
                 plan.replaced.append(ReplacedAnswer(start, self._emitted, message_id, answer))
-            for update in await self._process(answer, told_id, tools_off):
+            for update in await self._process(answer, update_message_id, tools_off):
                 self._emitted += 1
                 yield update
 
@@ -376,19 +376,19 @@ def _put_results(messages: list[Message], results: list[Content], calls: Sequenc
     Calls that no message contains are added to `messages` first, for example calls that waited in the session for another call's approval.
     If the model's provider stores the conversation (`is_kept_elsewhere`), they are not added, because the provider has them.
     """
-    homes = {c.call_id: index for index, m in enumerate(messages) for c in m.contents if c.type == "function_call"}
-    missing = [] if is_kept_elsewhere else [call for call in calls if call.call_id not in homes]
+    call_indexes = {c.call_id: index for index, m in enumerate(messages) for c in m.contents if c.type == "function_call"}
+    missing = [] if is_kept_elsewhere else [call for call in calls if call.call_id not in call_indexes]
     if missing:
-        known = [homes[call.call_id] for call in calls if call.call_id in homes]
+        known = [call_indexes[call.call_id] for call in calls if call.call_id in call_indexes]
         if not known:
             messages.append(Message("assistant", []))
-        home = max(known, default=len(messages) - 1)
-        messages[home].contents += missing
-        homes |= {call.call_id: home for call in missing}
+        call_index = max(known, default=len(messages) - 1)
+        messages[call_index].contents += missing
+        call_indexes |= {call.call_id: call_index for call in missing}
     places = [c.call_id for m in messages for c in m.contents if c.type == "function_call"] + [call.call_id for call in calls]
     results.sort(key=lambda result: places.index(result.call_id) if result.call_id in places else len(places))
-    by_home: dict[int, list[Content]] = {}
+    by_call_index: dict[int, list[Content]] = {}
     for result in results:
-        by_home.setdefault(homes.get(result.call_id, -1), []).append(result)
-    for home in sorted(by_home, reverse=True):
-        messages.insert(home + 1, Message("tool", by_home[home]))
+        by_call_index.setdefault(call_indexes.get(result.call_id, -1), []).append(result)
+    for call_index in sorted(by_call_index, reverse=True):
+        messages.insert(call_index + 1, Message("tool", by_call_index[call_index]))

@@ -33,7 +33,7 @@ class RunProgress(PassingCaller):
         await self._report_rest()
         await self.report(f"using {', '.join(names[:5])}{' …' if len(names) > 5 else ''}")
 
-    async def said(self, update: AgentResponseUpdate) -> None:
+    async def text_added(self, update: AgentResponseUpdate) -> None:
         """Add an update's text to the agent's answer, and report the sentences that are now complete."""
         if update.role == "assistant" and (text := self._sentences.add(update.text)):
             await self.report(text)

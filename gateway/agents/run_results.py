@@ -33,7 +33,7 @@ def to_complete(response: AgentResponse, *, model: str | None, output: JsonObjec
     if awaits_caller(response) and (hands_back or not response.user_input_requests):
         return Complete(result)
     if response.user_input_requests:
-        result |= _error(f"The agent cannot go on: {_asked(response.user_input_requests)}.")
+        result |= _error(f"The agent cannot go on: {_request_text(response.user_input_requests)}.")
     elif output is not None:
         result |= _structured(text, output, blocks)
     elif not text and not rich:
@@ -55,7 +55,7 @@ def _note(response: AgentResponse, model: str | None) -> JsonObject:
     return note
 
 
-def _asked(requests: list[Content]) -> str:
+def _request_text(requests: list[Content]) -> str:
     first = requests[0]
     call = first.function_call or first
     if first.consent_link:

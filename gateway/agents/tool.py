@@ -73,7 +73,7 @@ class AgentTool:
             annotations={"title": f"Agent {file.name}", "openWorldHint": True},
             task=file.task,
             task_by="nobody" if file.task == "never" else "gateway",
-            may_ask=True,
+            may_request_input=True,
         )
 
     @property

@@ -40,8 +40,8 @@ def begin_run(agent: Any, messages: Sequence[Message], session: AgentSession | N
     """Start the span for an agent's run. `agent` can be of any class."""
     client, defaults = getattr(agent, "client", None), cast("JsonMapping", getattr(agent, "default_options", None) or {})
     name = agent.name or agent.id
-    told = {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": agent.otel_provider_name or provider_of(client)}
-    operation = Operation(f"invoke_agent {name}", {**told, "gen_ai.agent.id": agent.id, "gen_ai.agent.name": name}, metric=DURATION)
+    attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": agent.otel_provider_name or provider_of(client)}
+    operation = Operation(f"invoke_agent {name}", {**attributes, "gen_ai.agent.id": agent.id, "gen_ai.agent.name": name}, metric=DURATION)
     operation.add({"agent.request.message_count": len(messages)})
     if agent.description:
         operation.add({"gen_ai.agent.description": agent.description})
@@ -76,8 +76,8 @@ Failed = Callable[[BaseException | str], None]
 async def traced_tool(tool: Tool | None, call: Content, run: Callable[[Failed], Awaitable[Content]]) -> Content:
     """Execute one tool call with `run` inside a span. `run` receives a function to call with each failure that it converts to a result."""
     name = call.name or "unknown"
-    told = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
-    operation = Operation(f"execute_tool {name}", {**told, "gen_ai.tool.call.id": call.call_id or ""}, metric=DURATION)
+    attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
+    operation = Operation(f"execute_tool {name}", {**attributes, "gen_ai.tool.call.id": call.call_id or ""}, metric=DURATION)
     if tool is not None and tool.definition.description:
         operation.add({"gen_ai.tool.description": tool.definition.description})
     with_content = OBSERVABILITY_SETTINGS.enable_sensitive_data

@@ -31,7 +31,7 @@ from gateway.json_types import JsonObject
 from gateway.policy.decision import PASS, Reject
 from gateway.policy.scopes import ScopeKind
 from gateway.policy.skill_policy import judge_skill_uri
-from gateway.tools.base import AskingSource, ChangeKind, Finished, InputRequired, Kind, Source, UpdatingSource
+from gateway.tools.base import ChangeKind, Finished, InputRequestingSource, InputRequired, Kind, Source, UpdatingSource
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
@@ -396,14 +396,14 @@ class Catalog:
             raise NotFound("prompt", name)
         return listing, listing.natives["prompts"][name]
 
-    async def may_ask(self, kind: Literal["resources", "prompts"], name: str) -> bool:
+    async def may_request_input(self, kind: Literal["resources", "prompts"], name: str) -> bool:
         """Return whether reading the resource or prompt may send the client a request for input; false for an unknown URI or name."""
         await self.ready()
         try:
             listing, _ = self.locate(name) if kind == "resources" else self._owner_of_prompt(name)
         except NotFound:
             return False
-        return isinstance(listing.entry.full, AskingSource) and listing.entry.full.may_ask
+        return isinstance(listing.entry.full, InputRequestingSource) and listing.entry.full.may_request_input
 
     async def read(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
         """Read the resource that clients see as `uri`, if policy allows it. First wait for sources that still start. Raises `NotFound`."""

@@ -7,7 +7,7 @@ decide; `gate.approvals` stores the calls that wait. `GatewaySource` creates the
 from __future__ import annotations
 
 from gateway.auth.principal import Principal, is_operator
-from gateway.errors import AskUnavailable
+from gateway.errors import InputUnavailable
 from gateway.json_types import JsonObject
 from gateway.policy.approval_policy import Approver, approval_form, judge_approver, may_stand, read_decision
 from gateway.policy.decision import PASS
@@ -47,7 +47,7 @@ class ReviewApprovals:
             ),
             input_schema={"type": "object", "properties": {}, "additionalProperties": False},
             annotations={"readOnlyHint": False, "destructiveHint": False, "idempotentHint": False, "openWorldHint": False},
-            may_ask=True,
+            may_request_input=True,
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
@@ -64,7 +64,7 @@ class ReviewApprovals:
             text = f"Request {number} of {len(waiting)}, by {ask.principal!r}.\n{ask.shown}"
             try:
                 answer = await ctx.ask(approval_form(text, standing=standing))
-            except AskUnavailable as error:
+            except InputUnavailable as error:
                 text = f"Nothing was decided: this client cannot show forms ({error}). Use `moongate approvals`."
                 return Complete.text(text, is_error=True)
             if answer.get("action") != "accept":

@@ -107,9 +107,9 @@ class GatewayStatus:
         for field, value in fields.items():
             if value is not None and value not in ("", {}, []):
                 head, *rest = field.split("_")
-                told = {name: self._clean(text) for name, text in value.items()} if isinstance(value, Mapping) else value
-                told = [self._clean(text) for text in told] if isinstance(told, list) else told
-                entry[head + "".join(part.title() for part in rest)] = self._clean(told) if isinstance(told, str) else told
+                cleaned = {name: self._clean(text) for name, text in value.items()} if isinstance(value, Mapping) else value
+                cleaned = [self._clean(text) for text in cleaned] if isinstance(cleaned, list) else cleaned
+                entry[head + "".join(part.title() for part in rest)] = self._clean(cleaned) if isinstance(cleaned, str) else cleaned
         advice = ADVICE.get(status.state.replace("-", " "))
         if status.quarantined:
             advice = f"{advice or ''} {QUARANTINE_ADVICE}".lstrip()

@@ -282,9 +282,9 @@ def _question(interrupt: JsonObject) -> Content:
 
     The arguments of the function call are the interrupt's reason, message and response schema.
     """
-    told = {key: interrupt[key] for key in ("reason", "message", "responseSchema") if interrupt.get(key)}
+    described = {key: interrupt[key] for key in ("reason", "message", "responseSchema") if interrupt.get(key)}
     wanted = str(interrupt.get("id"))
-    call = Content.from_function_call(str(interrupt.get("toolCallId") or wanted), "interrupt", told)
+    call = Content.from_function_call(str(interrupt.get("toolCallId") or wanted), "interrupt", described)
     return Content.from_function_approval_request(wanted, call)
 
 

@@ -81,7 +81,7 @@ def around_model(
         send = partial(traced_call, context, send)
     if not middleware:
         return send()
-    return through(middleware, context, send, partial(_fold, context), ChatResponse, partial(_said, context))
+    return through(middleware, context, send, partial(_fold, context), ChatResponse, partial(_whole_response, context))
 
 
 def whole_of(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
@@ -91,13 +91,13 @@ def whole_of(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> Cha
     """
     result = context.result
     if not isinstance(result, ChatResponse):
-        return _said(context, updates)
+        return _whole_response(context, updates)
     if result.response_format is None and context.options.get("response_format") is not None:
         return _fold(context, result.to_updates())
     return result
 
 
-def _said(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
+def _whole_response(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
     """Return the whole response of the client: `context.said` if the client set it, otherwise the joined parts in `updates`."""
     whole = context.said
     if whole is None:

@@ -142,12 +142,12 @@ async def traced_embeddings(provider: str, model: str, work: Callable[[], Awaita
     """Await `work`, which requests embeddings, and return its result. If instrumentation is on, record a span and metrics."""
     if not OBSERVABILITY_SETTINGS.enable_instrumentation:
         return await work()
-    told = {"gen_ai.operation.name": "embeddings", "gen_ai.provider.name": provider, "gen_ai.request.model": model}
-    operation = Operation(f"embeddings {model}", told, kind="client", metric=DURATION)
+    attributes = {"gen_ai.operation.name": "embeddings", "gen_ai.provider.name": provider, "gen_ai.request.model": model}
+    operation = Operation(f"embeddings {model}", attributes, kind="client", metric=DURATION)
     with operation.running(labels=LABELS):
         found = await work()
         operation.add(answered(None, None, None, found.usage))
-        count_tokens(found.usage, told)
+        count_tokens(found.usage, attributes)
         return found
 
 

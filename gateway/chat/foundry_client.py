@@ -124,8 +124,8 @@ class _Project:
     key: Key
 
     @classmethod
-    def find(cls, endpoint: str | None, way_in: Credential | Key | None, settings: FoundrySettings) -> _Project:
-        key = token_source(way_in, FOUNDRY_SCOPE) if isinstance(way_in, TokenCredential) else way_in or settings.get("api_key")
+    def find(cls, endpoint: str | None, credential: Credential | Key | None, settings: FoundrySettings) -> _Project:
+        key = token_source(credential, FOUNDRY_SCOPE) if isinstance(credential, TokenCredential) else credential or settings.get("api_key")
         if not key:
             raise SettingNotFoundError(
                 "Foundry needs authentication: pass credential= (for example `DefaultAzureCredential()` of azure-identity, which "

@@ -58,8 +58,8 @@ def traced_call(
 ) -> AsyncGenerator[ChatResponseUpdate, None]:
     """Call `send`, which requests a model response, and return the parts of the response. Record the request in a span."""
     model = str(context.options.get("model") or getattr(context.client, "model", None) or "unknown")
-    told = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": provider_of(context.client), "gen_ai.request.model": model}
-    operation = Operation(f"chat {model}", {**told, **_server(context.client)}, kind="client", metric=DURATION)
+    attributes = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": provider_of(context.client), "gen_ai.request.model": model}
+    operation = Operation(f"chat {model}", {**attributes, **_server(context.client)}, kind="client", metric=DURATION)
     options = cast("JsonMapping", context.options)
     operation.add({name: value for key, name in _REQUEST.items() if (value := options.get(key)) is not None})
     stop = options.get("stop")
@@ -68,22 +68,22 @@ def traced_call(
     if options.get("response_format") is not None:
         operation.add({"gen_ai.output.type": "json"})
     if OBSERVABILITY_SETTINGS.enable_sensitive_data:
-        operation.add(asked(context.messages, options))
+        operation.add(request_attributes(context.messages, options))
     try:
         parts = send()
     except Exception as error:  # a client may raise before it yields the first part
         operation.fail(error)
         operation.end(labels=LABELS)
         raise
-    return follow(operation, parts, partial(_finish, context, operation, told))
+    return follow(operation, parts, partial(_finish, context, operation, attributes))
 
 
-def _finish(context: ChatContext, operation: Operation, told: Mapping[str, str], updates: Sequence[ChatResponseUpdate]) -> None:
+def _finish(context: ChatContext, operation: Operation, attributes: Mapping[str, str], updates: Sequence[ChatResponseUpdate]) -> None:
     response = context.said or ChatResponse.from_updates(updates)
     operation.add(answered(response.response_id, response.model, response.finish_reason, response.usage_details))
     if OBSERVABILITY_SETTINGS.enable_sensitive_data:
         operation.add({"gen_ai.output.messages": shown(response.messages, response.finish_reason)})
-    labels: dict[str, str] = {**told, **({"gen_ai.response.model": response.model} if response.model else {})}
+    labels: dict[str, str] = {**attributes, **({"gen_ai.response.model": response.model} if response.model else {})}
     count_tokens(response.usage_details, labels)
     operation.end(labels=LABELS)
 
@@ -124,7 +124,7 @@ def _server(client: object) -> dict[str, str | int]:
 # -- content of messages; recorded only if `enable_sensitive_data` is on -------------------------------------------------------------------
 
 
-def asked(messages: Sequence[Message], options: JsonMapping) -> dict[str, str]:
+def request_attributes(messages: Sequence[Message], options: JsonMapping) -> dict[str, str]:
     """Return the span attributes with the messages, instructions and tools of a request, recorded only with `enable_sensitive_data`."""
     found = {"gen_ai.input.messages": shown(messages)}
     if options.get("instructions"):
@@ -138,10 +138,10 @@ def asked(messages: Sequence[Message], options: JsonMapping) -> dict[str, str]:
 
 def shown(messages: Sequence[Message], finish_reason: str | None = None) -> str:
     """Return messages as JSON text, in the format of OpenTelemetry's conventions for generative AI."""
-    told: list[JsonObject] = [{"role": message.role, "parts": [_part(content) for content in message.contents]} for message in messages]
-    if told and finish_reason:
-        told[-1]["finish_reason"] = "tool_call" if finish_reason == "tool_calls" else finish_reason
-    return _text(told)
+    parts: list[JsonObject] = [{"role": message.role, "parts": [_part(content) for content in message.contents]} for message in messages]
+    if parts and finish_reason:
+        parts[-1]["finish_reason"] = "tool_call" if finish_reason == "tool_calls" else finish_reason
+    return _text(parts)
 
 
 def _part(content: Content) -> JsonObject:

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from gateway.chat.chat_client import BaseChatClient
 from gateway.chat.openai_options import tool_definitions
 from gateway.config.policies import SamplingPolicy, SourcePolicy
-from gateway.errors import AskUnavailable, ModelError, ToolFailed
+from gateway.errors import InputUnavailable, ModelError, ToolFailed
 from gateway.json_types import JsonObject, JsonValue, as_text, objects_in
 from gateway.policy.decision import Reject, Rewrite
 from gateway.policy.input_requests import judge_input
@@ -52,7 +52,7 @@ class SamplingChatClient(BaseChatClient):
             raise ModelError(f"The client's model cannot be used any more in this run: {verdict.reason}")
         try:
             result = await self._ctx.ask(verdict.arguments if isinstance(verdict, Rewrite) else request)
-        except (AskUnavailable, ToolFailed) as error:
+        except (InputUnavailable, ToolFailed) as error:
             raise ModelError(f"The connected client's model could not be used: {error}") from None
         contents = to_contents(result.get("content"))
         if not contents:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.output import is_interactive, print_json, say, tell
+from gateway.cli.output import is_interactive, print_json, print_note, print_text
 from gateway.config.paths import find_config
 from gateway.config.suggest import did_you_mean
 from gateway.errors import GatewayError, NotFound
@@ -84,8 +84,8 @@ def _of_file(name: str, acceptance: Acceptance) -> RunEntry | None:
 
 def _confirm(waiting: Sequence[RunEntry], *, assume_yes: bool) -> None:
     for entry in waiting:
-        say(f"{entry.place}:")
-        say(f"  {entry.shown}")
+        print_note(f"{entry.place}:")
+        print_note(f"  {entry.shown}")
     if assume_yes:
         return
     if not is_interactive():
@@ -99,4 +99,4 @@ def _report(waiting: Sequence[RunEntry], file: Path, *, as_json: bool) -> None:
         print_json({"accepted": [entry.key for entry in waiting], "file": str(file)})
         return
     for entry in waiting:
-        tell(f"accepted {entry.key}; a running gateway applies it without a restart")
+        print_text(f"accepted {entry.key}; a running gateway applies it without a restart")

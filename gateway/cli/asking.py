@@ -14,8 +14,8 @@ import anyio
 import anyio.to_thread
 import click
 
-from gateway.cli.output import say
-from gateway.errors import AskUnavailable
+from gateway.cli.output import print_note
+from gateway.errors import InputUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.approval_policy import Decision, decision_answer, offered_decisions
 from gateway.policy.framing import BAR, fit, frame, quote, shown
@@ -51,22 +51,22 @@ class TerminalCaller:
         if not message and not total and progress % 1:
             return
         done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
-        say(f"  {done}  {shown(message or '', MAX_MESSAGE)}".rstrip())
+        print_note(f"  {done}  {shown(message or '', MAX_MESSAGE)}".rstrip())
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
         """Print a log message of the tool's server."""
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
         who = f"  {level}{f' {shown(logger, MAX_LABEL)}' if logger else ''}:"
-        say(f"{who} {text}" if "\n" not in text and text.isprintable() else frame(who, text))
+        print_note(f"{who} {text}" if "\n" not in text and text.isprintable() else frame(who, text))
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Ask the user to fill in a form or to open a link, and return the answer. `key` is not used.
 
         Raises:
-            AskUnavailable: The command has no terminal, or the request is not an elicitation.
+            InputUnavailable: The command has no terminal, or the request is not an elicitation.
         """
         if request.get("method") != "elicitation/create" or not self._interactive:
-            raise AskUnavailable(
+            raise InputUnavailable(
                 f"The tool requests {request.get('method')!r}, which this command cannot answer; run it in a terminal.",
                 capability=capability_of(request),
             )
@@ -78,10 +78,10 @@ class TerminalCaller:
 def _ask_person(params: JsonMapping) -> JsonObject:
     """Print an elicitation request, read the user's answer and return it as the result. The server's text is marked as a quotation."""
     columns = shutil.get_terminal_size().columns
-    say()
-    say("\n".join(fit(str(params.get("message", "")), columns)))
+    print_note()
+    print_note("\n".join(fit(str(params.get("message", "")), columns)))
     if params.get("mode") == "url":
-        say(f"Open this page yourself if you trust it: {params.get('url', '')}")
+        print_note(f"Open this page yourself if you trust it: {params.get('url', '')}")
         return {"action": _choose("Done there?", accept="yes", decline="no")}
     schema = cast("JsonMapping", params.get("requestedSchema") or {})
     if offered := offered_decisions(schema):
@@ -112,13 +112,13 @@ def _ask_decision(offered: Mapping[Decision, str]) -> Decision:
     """Ask the user for one of the `offered` decisions about a call, until the answer is clear; an empty answer declines."""
     words: dict[str, Decision] = {_DECISION_WORDS[decision]: decision for decision in offered}
     if len(words) > 2:
-        say("\n".join(f"  {word}: {offered[decision]}" for word, decision in words.items()))
+        print_note("\n".join(f"  {word}: {offered[decision]}" for word, decision in words.items()))
     while True:
         text = str(click.prompt(f"Approve? ({', '.join(words)})", default="no", err=True)).strip().lower()
         meant = [word for word in words if word.startswith(text)]
         if len(meant) == 1:
             return words[meant[0]]
-        say(f"Type one of {', '.join(words)}.")
+        print_note(f"Type one of {', '.join(words)}.")
 
 
 def _choose(question: str, *, accept: str, decline: str) -> str:
@@ -130,13 +130,13 @@ def _ask_field(name: str, field: JsonMapping, *, is_required: bool) -> JsonValue
     """Ask the user for one field of a form and return the value; `None` if an optional field is left empty."""
     label = BAR + shown(str(field.get("title") or name), MAX_LABEL)
     if field.get("description"):
-        _say_quoted(str(field["description"]))
+        _print_quoted(str(field["description"]))
     kind = field.get("type")
     if kind == "boolean":
         return click.confirm(label, default=bool(field.get("default", False)), err=True)
     options = _options(field)
     if options:
-        _say_quoted(", ".join(f"{value}" if value == title else f"{value} ({title})" for value, title in options))
+        _print_quoted(", ".join(f"{value}" if value == title else f"{value} ({title})" for value, title in options))
     default = "" if field.get("default") is None else _offered(field["default"])
     offered = f"{label} [{shown(default, MAX_LABEL)}]" if default else label
     while True:
@@ -146,15 +146,15 @@ def _ask_field(name: str, field: JsonMapping, *, is_required: bool) -> JsonValue
         try:
             return _parse_field(text, field, [value for value, _ in options], is_required=is_required)
         except ValueError as error:
-            say(str(error))
+            print_note(str(error))
 
 
 def _offered(default: JsonValue) -> str:
     return ",".join(map(str, cast("list[JsonValue]", default))) if isinstance(default, list) else str(default)
 
 
-def _say_quoted(text: str) -> None:
-    say("\n".join(fit("\n".join(quote(text)), shutil.get_terminal_size().columns)))
+def _print_quoted(text: str) -> None:
+    print_note("\n".join(fit("\n".join(quote(text)), shutil.get_terminal_size().columns)))
 
 
 def _options(field: JsonMapping) -> list[tuple[str, str]]:

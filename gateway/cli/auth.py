@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.common import Group, data_options, diverted_stdout, load, require_servers, run_async, state_folder_of
-from gateway.cli.output import moment, print_json, say, show, show_table
+from gateway.cli.output import moment, print_json, print_note, show, show_table
 from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ def login(server: str, no_browser: bool, config_path: str | None, as_json: bool)
     sign_in = _sign_in(loaded, server)
 
     def show(invitation: Invitation) -> None:
-        say(f"Signing in to {server!r} at {shown(invitation.issuer, MAX_SHOWN_VALUE)!a}")
-        say(f"Requested scopes: {shown(' '.join(invitation.scopes), MAX_SHOWN_VALUE) or 'the default scopes'}")
-        say("Open this address, if your browser does not:" if not no_browser else "Open this address in a browser on this machine:")
-        say(invitation.url)
+        print_note(f"Signing in to {server!r} at {shown(invitation.issuer, MAX_SHOWN_VALUE)!a}")
+        print_note(f"Requested scopes: {shown(' '.join(invitation.scopes), MAX_SHOWN_VALUE) or 'the default scopes'}")
+        print_note("Open this address, if your browser does not:" if not no_browser else "Open this address in a browser on this machine:")
+        print_note(invitation.url)
         if not no_browser:
             _open_browser(invitation.url)
 
@@ -50,7 +50,7 @@ def login(server: str, no_browser: bool, config_path: str | None, as_json: bool)
         print_json({"server": server, "issuer": grant.issuer, "scope": grant.scope, "expires": expires})
         return
     kept = "" if grant.refresh_token else " The authorization server gave no refresh token, so this ends with the token."
-    say(f"Signed in to {server!r}. Running gateways use it from now on.{kept}")
+    print_note(f"Signed in to {server!r}. Running gateways use it from now on.{kept}")
 
 
 @auth.command("status")

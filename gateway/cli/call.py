@@ -10,7 +10,7 @@ import click
 from gateway.cli.arguments import build_arguments, undeclared
 from gateway.cli.common import Target, data_options, gateway_options, load, run_async
 from gateway.cli.failures import CommandFailed
-from gateway.cli.output import block_text, is_interactive, print_content, print_json, say, tell
+from gateway.cli.output import block_text, is_interactive, print_content, print_json, print_note, print_text
 from gateway.errors import NotFound, PolicyDenied, Rejected, UpstreamTimeout
 from gateway.json_types import JsonMapping, JsonObject
 
@@ -44,7 +44,7 @@ def call(tool: str, pairs: tuple[str, ...], args_json: str | None, target: Targe
 async def _call(tool: str, pairs: Sequence[str], args_json: str | None, loaded: LoadedConfig, target: Target) -> JsonObject:
     from gateway.cli.asking import TerminalCaller
     from gateway.cli.hub import Asker, RunningHub, open_hub, pick_tool
-    from gateway.cli.list_command import say_not_loaded
+    from gateway.cli.list_command import print_not_loaded
     from gateway.tools.base import Complete
     from gateway.tools.call_facts import CallFacts
     from gateway.tools.context import CallClock, CallContext, CallLimits, CallPorts
@@ -58,7 +58,7 @@ async def _call(tool: str, pairs: Sequence[str], args_json: str | None, loaded: 
             tools = await hub.tools()
             found = pick_tool(tools, tool, await hub.sources() if hub.shows_sources else ())
         except NotFound as error:
-            say_not_loaded([problem for problem in await hub.not_loaded() if tool.startswith(f"{problem['source']}__")])
+            print_not_loaded([problem for problem in await hub.not_loaded() if tool.startswith(f"{problem['source']}__")])
             if not isinstance(hub, RunningHub) or not hub.has_key:
                 raise
             # The gateway lists only the tools that the scopes of the API key include, and refuses the others by name.
@@ -68,7 +68,7 @@ async def _call(tool: str, pairs: Sequence[str], args_json: str | None, loaded: 
         schema = found.tool.definition.input_schema
         arguments = build_arguments(schema, pairs, args_json)
         for remark in undeclared(schema, arguments):
-            say(remark)
+            print_note(remark)
         clock = CallClock(CALL_TIMEOUT_SECONDS)
         ctx = CallContext(
             CallFacts(client=asker.profile(), wants_progress=True, log_level="warning"),
@@ -91,7 +91,7 @@ def _show(result: JsonObject, tool: str, *, as_json: bool) -> None:
     if as_json:
         print_json(result)
     elif "task" in result:
-        tell(f"task {result['task'].get('taskId')} started")
+        print_text(f"task {result['task'].get('taskId')} started")
     elif not is_error:
         print_content(result)
     if is_error:

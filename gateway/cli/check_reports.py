@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.cli.failures import CommandFailed
-from gateway.cli.output import print_json, say, tell
+from gateway.cli.output import print_json, print_note, print_text
 
 if TYPE_CHECKING:
     from gateway.cli.failures import Code
@@ -56,8 +56,8 @@ def show_reports(reports: Sequence[Report], what: str, code: Code, *, manifest: 
             for found in report.diagnostics:
                 if found.level != "info":
                     place = f"{report.path}{manifest}:{found.line}" if found.line else report.path
-                    tell(f"{place}: {found.level}: {' '.join(found.message.split())} [{found.code}]")
+                    print_text(f"{place}: {found.level}: {' '.join(found.message.split())} [{found.code}]")
         warned, rejected = totals["accepted_with_warning"], totals["rejected"]
-        say(f"{totals['accepted']} accepted, {warned} with warnings, {rejected} rejected{remark}.")
+        print_note(f"{totals['accepted']} accepted, {warned} with warnings, {rejected} rejected{remark}.")
     if totals["rejected"]:
         raise CommandFailed(f"{totals['rejected']} of {len(reports)} {what} rejected.", code=code)

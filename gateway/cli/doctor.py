@@ -14,7 +14,7 @@ import click
 from gateway.cli.checks import Check, local_checks
 from gateway.cli.common import data_options, load, run_async
 from gateway.cli.failures import CommandFailed
-from gateway.cli.output import print_json, tell
+from gateway.cli.output import print_json, print_text
 from gateway.config.suggest import did_you_mean
 from gateway.errors import Collision, ConfigError, ModelError, StorageError
 
@@ -227,9 +227,9 @@ def _show(checks: Sequence[Check], *, as_json: bool) -> None:
         print_json({"checks": [check.to_json() for check in checks]})
         return
     for check in checks:
-        tell(f"{check.status:<4}  {check.subject}: {check.text}", " " * 6)
+        print_text(f"{check.status:<4}  {check.subject}: {check.text}", " " * 6)
         if check.fix:
-            tell(f"      fix: {check.fix}", " " * 5)
+            print_text(f"      fix: {check.fix}", " " * 5)
 
 
 def _code_of(failed: Sequence[Check]) -> Code:

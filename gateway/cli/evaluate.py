@@ -11,7 +11,7 @@ import click
 
 from gateway.cli.common import Target, data_options, gateway_options, load, run_async
 from gateway.cli.failures import CommandFailed
-from gateway.cli.output import print_json, tell
+from gateway.cli.output import print_json, print_text
 from gateway.config.paths import did_you_mean_path
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject
@@ -104,19 +104,19 @@ def _judge_of(models: object, model: str) -> Judge:
     client = cast("ModelResolver", models).resolve(model, CallContext())
 
     async def judge(question: str, answer: str, criteria: Sequence[str]) -> tuple[bool, str]:
-        told = DEFAULT_JUDGE_INSTRUCTIONS.replace("{{criteria}}", criteria_for_judge(criteria))
+        prompt = DEFAULT_JUDGE_INSTRUCTIONS.replace("{{criteria}}", criteria_for_judge(criteria))
         response = AgentResponse(messages=[Message("assistant", [answer])])
-        goes_on, reason = await judge_predicate(client, told)(last_result=response, original_messages=[Message("user", [question])])
-        return not goes_on, reason or ""
+        is_open, reason = await judge_predicate(client, prompt)(last_result=response, original_messages=[Message("user", [question])])
+        return not is_open, reason or ""
 
     return judge
 
 
 def _show(results: Sequence[JsonObject]) -> None:
     for result in results:
-        tell(f"{'ok  ' if result['passed'] else 'fail'}  {result['id']}")
+        print_text(f"{'ok  ' if result['passed'] else 'fail'}  {result['id']}")
         if result.get("error"):
-            tell(f"      {result['error']}")
+            print_text(f"      {result['error']}")
         for check in cast("list[JsonObject]", result["checks"]):
             if not check["passed"]:
-                tell(f"      {check['check']} {check.get('detail') or ''}".rstrip())
+                print_text(f"      {check['check']} {check.get('detail') or ''}".rstrip())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from gateway import __version__
 from gateway.cli.failures import CommandFailed
-from gateway.cli.output import say, working
+from gateway.cli.output import print_note, working
 from gateway.config.suggest import closest, did_you_mean
 from gateway.errors import NotFound, NotSent, PolicyDenied, ToolFailed, UpstreamError
 from gateway.json_types import JsonMapping, JsonObject
@@ -124,7 +124,7 @@ async def open_running(
         return
     status = await read_status(url, target.api_key)
     async with _connect(url, target, loaded, status, asker) as running:
-        _say_which(url, status, None if target.url is not None else loaded)
+        _print_gateway(url, status, None if target.url is not None else loaded)
         yield running
 
 
@@ -139,20 +139,20 @@ async def _own_endpoint(loaded: LoadedConfig, instead: str) -> str | None:
         return listener.url
     own = loaded.path or "this command"
     if listener is None or not listener.is_gateway:
-        say(f"gateway: none at {url}, so this command {instead} of {own} itself")
+        print_note(f"gateway: none at {url}, so this command {instead} of {own} itself")
     else:
-        say(f"note: {listener.description()} listens on {url}, so this command {instead} of {own} itself.")
-        say(f"      `--url {url}` uses that gateway.")
+        print_note(f"note: {listener.description()} listens on {url}, so this command {instead} of {own} itself.")
+        print_note(f"      `--url {url}` uses that gateway.")
     return None
 
 
-def _say_which(url: str, status: Status, own: LoadedConfig | None) -> None:
+def _print_gateway(url: str, status: Status, own: LoadedConfig | None) -> None:
     """Print the URL and the configuration of the running gateway on stderr.
 
     `own` is the configuration that the gateway has proved to serve; `None` if the user gave the gateway's URL.
     """
     configuration = own.path if own is not None else (status.page or {}).get("configuration")
-    say(f"gateway: {url}" + (f" (configuration: {configuration})" if configuration else ""))
+    print_note(f"gateway: {url}" + (f" (configuration: {configuration})" if configuration else ""))
 
 
 class OwnHub:
@@ -255,7 +255,7 @@ class RunningHub:
 
         tools: list[HubTool] = []
         for wire in await self.listing("tools"):
-            listed = to_listed(wire, modern=self.session.is_modern, may_ask=True)
+            listed = to_listed(wire, modern=self.session.is_modern, may_request_input=True)
             if listed is not None:
                 tools.append(HubTool(RemoteTool(listed, self), wire, *self._origin_of(listed.definition.name)))
         return tools
@@ -328,13 +328,13 @@ class RunningHub:
 
         return TaskFollower(self.session.server, self, MCPTaskOptions())
 
-    async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
+    async def judge_input_request(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
         """Return a task's request for input unchanged, because no policy applies in a command. Required by the protocol `TaskLine`."""
         from gateway.upstream.input_guard import Relayed
 
         return Relayed(request)
 
-    async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
+    async def answer_input_request(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
         """Return the terminal user's answer to a task's request for input. Required by the protocol `TaskLine`."""
         from gateway.tools.drive import keyed
 

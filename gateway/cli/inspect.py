@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from gateway.cli.common import Target, data_options, gateway_options, load, run_async
-from gateway.cli.output import camel_keys, masked, print_json, tell
+from gateway.cli.output import camel_keys, masked, print_json, print_text
 from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject
 
@@ -112,8 +112,8 @@ def _print(found: JsonMapping) -> None:
         if isinstance(value, float):
             value = f"{value:.0f}"
         if isinstance(value, (dict, list)):
-            tell(f"{key}:")
+            print_text(f"{key}:")
             text = json.dumps(value, indent=2, ensure_ascii=False)
-            tell("\n".join(f"  {line}" for line in text.splitlines()))
+            print_text("\n".join(f"  {line}" for line in text.splitlines()))
         else:
-            tell(f"{key}: {value}")
+            print_text(f"{key}: {value}")

@@ -9,7 +9,7 @@ import click
 
 from gateway.cli.common import Group, data_options, key_store_of, load
 from gateway.cli.configured_names import source_names
-from gateway.cli.output import moment, print_json, say, show, show_table
+from gateway.cli.output import moment, print_json, print_note, show, show_table
 from gateway.config.suggest import did_you_mean
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
@@ -47,14 +47,14 @@ def add_key(name: str, expires_days: float | None, scopes: tuple[str, ...], conf
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if len(store.list()) == 1:
-        say(FIRST_KEY)
+        print_note(FIRST_KEY)
     if as_json:
         print_json({"id": made.id, "name": name, "key": made.token, "scopes": list(scopes) or None})
         return
     click.echo(made.token)
     for remark in _unknown_sources(scopes, load(config_path, fetches=False)):
-        say(remark)
-    say(f"Key {made.id} for {name!r}. It is shown this once; clients send it as `Authorization: Bearer <key>`.")
+        print_note(remark)
+    print_note(f"Key {made.id} for {name!r}. It is shown this once; clients send it as `Authorization: Bearer <key>`.")
 
 
 def _unknown_sources(scopes: Sequence[str], loaded: LoadedConfig) -> list[str]:
@@ -94,7 +94,7 @@ def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
         hint = f"The key for {key_id!r} has the id {named}." if named else did_you_mean(key_id, [info.id for info in known])
         raise NotFound("key", key_id, f"Unknown key {key_id!r}. {hint or '`moongate keys list` shows them.'}") from None
     if not store.list():
-        say(LAST_KEY)
+        print_note(LAST_KEY)
     show({"revoked": info.id, "name": info.name}, f"revoked {info.id} ({info.name})", as_json=as_json)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 import click
 
 from gateway.cli.common import CHARS_PER_TOKEN, Choice, Target, data_options, gateway_options, load, run_async, with_servers
-from gateway.cli.output import camel_keys, first_line, print_json, print_table, remark_text, say, since_text
+from gateway.cli.output import camel_keys, first_line, print_json, print_note, print_table, remark_text, since_text
 from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
@@ -142,13 +142,13 @@ async def _of_hub(kind: ListKind, hub: Hub) -> list[JsonObject]:
     """Return the sources, tools, resources or prompts of a gateway; print the gateway's problems on stderr."""
     if kind in ("sources", "servers"):
         for problem in await hub.problems():
-            say(f"problem: {problem}")
+            print_note(f"problem: {problem}")
         sources = [camel_keys(source) for source in await hub.sources()]
         return [source for source in sources if kind == "sources" or source["kind"] == "server"]
     if kind == "tools":
         for source in await hub.sources() if hub.shows_sources else ():
             if source.get("loop"):
-                say(f"problem: server {source['name']!r}: {source['loop']}")
+                print_note(f"problem: server {source['name']!r}: {source['loop']}")
         return [{**tool.wire, "source": tool.source} for tool in await hub.tools()]
     if kind == "resources":
         return [*await hub.listing("resources"), *await hub.listing("templates")]
@@ -158,7 +158,7 @@ async def _of_hub(kind: ListKind, hub: Hub) -> list[JsonObject]:
 async def _of_files(kind: ListKind, hub: Hub) -> list[JsonObject]:
     """Return the agents, workflows or skills that a gateway serves; print the files that it could not load on stderr."""
     source = _OF_FILES[kind]
-    say_not_loaded([problem for problem in await hub.not_loaded() if problem["source"] == source])
+    print_not_loaded([problem for problem in await hub.not_loaded() if problem["source"] == source])
     if kind == "skills":
         found = [wire for wire in await hub.listing("resources") if _SKILL_URI.match(str(wire["uri"]))]
         return [{"name": wire["name"], "description": wire.get("description") or "", "uri": wire["uri"]} for wire in found]
@@ -170,17 +170,17 @@ async def _own_skills(loaded: LoadedConfig) -> list[JsonObject]:
     from gateway.skills.model import rejected_skills
 
     index = await read_index(loaded)
-    say_not_loaded(rejected_skills([*index.reports, *index.trouble]))
+    print_not_loaded(rejected_skills([*index.reports, *index.trouble]))
     return [skill_row(skill) for skill in index.skills]
 
 
-def say_not_loaded(problems: Sequence[JsonMapping]) -> None:
+def print_not_loaded(problems: Sequence[JsonMapping]) -> None:
     """Print on stderr, for each file that the gateway could not load (`Hub.not_loaded`), the file and the reason."""
     from gateway.tools.functions_source import STAYS
 
     for problem in problems:
         label = "change not applied" if str(problem["message"]).endswith(STAYS) else "not served"
-        say(f"{label}: {problem['where']}: {problem['message']}")
+        print_note(f"{label}: {problem['where']}: {problem['message']}")
 
 
 def _print_sources(sources: Sequence[JsonMapping]) -> None:

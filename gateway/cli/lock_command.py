@@ -17,7 +17,7 @@ import click
 
 from gateway.cli.common import data_options, load, require_servers, run_async, state_folder_of, with_servers
 from gateway.cli.failures import CommandFailed
-from gateway.cli.output import clean, print_json, say, tell
+from gateway.cli.output import clean, print_json, print_note, print_text
 from gateway.config.paths import is_bundled_config
 from gateway.config.suggest import did_you_mean
 from gateway.errors import ConfigError, NotFound, NotSent
@@ -93,13 +93,13 @@ def lock(
         known = {*pins.servers, *(name for name, record in first.items() if diff and record.read() is not None)}
         wanted = [name for name in loaded.config.mcp_servers if name in known] if comparing else list(loaded.config.mcp_servers)
     for text in _floating(loaded, wanted):
-        say(text)
+        print_note(text)
     listed = run_async(lambda: _listed(loaded, wanted)) if wanted else {}
     if check or diff:
         for name in loaded.config.mcp_servers:
             if name not in pins.servers and loaded.config.policy(name).pins != "off":
                 text = f"server {name!r} is not in {path.name}, so each tool is held to its first listing"
-                say(f"note: {text}; `moongate lock {name}` pins the server")
+                print_note(f"note: {text}; `moongate lock {name}` pins the server")
         found = [d for name, forms in listed.items() for d in _found(name, forms, pins, first)]
         _compare(found, must_match=check, as_json=as_json)
         return
@@ -221,7 +221,7 @@ def _compare(found: Sequence[Difference], *, must_match: bool, as_json: bool) ->
 
 
 def _print_difference(difference: Difference) -> None:
-    tell(f"{difference.server}/{difference.tool}: {difference.change}")
+    print_text(f"{difference.server}/{difference.tool}: {difference.change}")
     sides = (_lines(difference.before), _lines(difference.after))
     for line in list(difflib.unified_diff(*sides, "accepted", "listed now", lineterm=""))[2:]:
         click.echo(clean(f"  {line}"))
@@ -260,7 +260,7 @@ def _report_accepted(accepted: Sequence[str], found: Sequence[Difference], *, as
         return
     for difference in found:
         _print_difference(difference)
-    tell(f"accepted {', '.join(accepted)} as listed now; a running gateway applies it without a restart")
+    print_text(f"accepted {', '.join(accepted)} as listed now; a running gateway applies it without a restart")
 
 
 def _write(
@@ -283,9 +283,9 @@ def _write(
         print_json({"lockFile": str(path), "servers": sorted(listed), "changes": [d.to_json() for d in found]})
         return
     for difference in found:
-        tell(f"{difference.server}/{difference.tool}: {difference.change}")
+        print_text(f"{difference.server}/{difference.tool}: {difference.change}")
     count = sum(len(forms) for forms in servers.values())
-    tell(f"{path}: {count} tool{'' if count == 1 else 's'} of {len(servers)} server{'' if len(servers) == 1 else 's'} pinned")
+    print_text(f"{path}: {count} tool{'' if count == 1 else 's'} of {len(servers)} server{'' if len(servers) == 1 else 's'} pinned")
 
 
 def _accept_tools(server: str, before: dict[str, JsonObject], listed: Forms, tools: Sequence[str]) -> Forms:

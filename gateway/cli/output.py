@@ -43,7 +43,7 @@ def print_json(value: JsonValue) -> None:
 
 def show(data: JsonValue, text: str, *, as_json: bool) -> None:
     """Print the result of a command on stdout: `data` as one line of JSON, or `text` for people."""
-    print_json(data) if as_json else tell(text)
+    print_json(data) if as_json else print_text(text)
 
 
 def moment(seconds: float) -> str:
@@ -59,7 +59,7 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, empty:
     from gateway.cli.text_tables import table_lines
 
     if not rows:
-        say(empty)
+        print_note(empty)
         return
     cells = [[escape_controls(v) if whole_last and i + 1 == len(row) else _cell(v) for i, v in enumerate(row)] for row in rows]
     for line in table_lines(headers, cells, terminal_columns(sys.stdout), wraps_last=whole_last):
@@ -73,7 +73,7 @@ def show_table(
     print_json(data) if as_json else print_table(headers, rows, empty=empty, whole_last=whole_last)
 
 
-def say(text: str = "", *, folds: bool = True) -> None:
+def print_note(text: str = "", *, folds: bool = True) -> None:
     """Print a note for people on stderr, wrapped to the terminal's width.
 
     `folds=False` does not wrap: use it for text that the user copies.
@@ -84,7 +84,7 @@ def say(text: str = "", *, folds: bool = True) -> None:
     click.echo(fold(shown, terminal_columns(sys.stderr)) if folds else shown, err=True)
 
 
-def tell(text: str, indent: str = "  ") -> None:
+def print_text(text: str, indent: str = "  ") -> None:
     """Print a result for people on stdout, wrapped to the terminal's width.
 
     Continuation lines begin with the line's own indentation and `indent`.

@@ -14,7 +14,7 @@ import click
 from gateway.cli.arguments import build_arguments
 from gateway.cli.common import Group, data_options, load, run_async, with_servers
 from gateway.cli.failures import CommandFailed
-from gateway.cli.output import masked, print_json, say, tell
+from gateway.cli.output import masked, print_json, print_note, print_text
 from gateway.config.suggest import closest, did_you_mean
 from gateway.errors import NotFound, NotSent
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
@@ -156,7 +156,7 @@ def _report(exposed: str, source: str, native: str, explained: Explanation, load
 
 def _print_explained(found: JsonMapping) -> None:
     def line(label: str, text: str) -> None:
-        tell(f"{label:<9} {text}".rstrip(), " " * 10 if label else "")
+        print_text(f"{label:<9} {text}".rstrip(), " " * 10 if label else "")
 
     line("tool", f"{found['tool']}  ({found['native']!r} of {found['source']!r}{'' if found['listed'] else ', not shown to clients'})")
     allowed = found["verdict"] == "allowed"
@@ -223,9 +223,9 @@ async def _lint(loaded: LoadedConfig) -> JsonObject:
 
 def _print_findings(report: JsonMapping) -> None:
     for finding in report["findings"]:
-        tell(f"{_ABOUT[finding['kind']]:<18}  {finding['path']}", " " * 20)
-        tell(f"{'':<18}  {finding['text']}", "")
+        print_text(f"{_ABOUT[finding['kind']]:<18}  {finding['path']}", " " * 20)
+        print_text(f"{'':<18}  {finding['text']}", "")
     for missing in report["unchecked"]:
-        say(f"not checked: {missing['source']}: {missing['reason']}")
+        print_note(f"not checked: {missing['source']}: {missing['reason']}")
     if not report["findings"]:
-        tell(f"No rule of {', '.join(report['checked']) or 'any source'} needs attention.")
+        print_text(f"No rule of {', '.join(report['checked']) or 'any source'} needs attention.")

@@ -130,17 +130,17 @@ def _listen(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> so
     for other in range(port + 1, min(port + PORTS_TRIED, 65_536)):
         with contextlib.suppress(AddressTaken):
             listener = bind(host, other)
-            _say_moved(found, host, port, other)
+            _print_moved(found, host, port, other)
             return listener
     raise _taken(found, host, port)
 
 
-def _say_moved(found: Listener | None, host: str, port: int, other: int) -> None:
-    from gateway.cli.output import say
+def _print_moved(found: Listener | None, host: str, port: int, other: int) -> None:
+    from gateway.cli.output import print_note
     from gateway.server.origins import host_port
 
     holder = found.description() if found is not None else "another program"
-    say(f"note: {holder} listens on {host_port(host, port)}, so this gateway listens on {host_port(host, other)}.")
+    print_note(f"note: {holder} listens on {host_port(host, port)}, so this gateway listens on {host_port(host, other)}.")
 
 
 def _taken(found: Listener | None, host: str, port: int) -> ConfigError:
@@ -258,7 +258,7 @@ class _Announcer:
 
         import anyio
 
-        from gateway.cli.output import camel_keys, json_line, say, source_line
+        from gateway.cli.output import camel_keys, json_line, print_note, source_line
         from gateway.config.paths import is_bundled_config
         from gateway.server.origins import bind_note
 
@@ -270,24 +270,24 @@ class _Announcer:
         if self._bound is not None and (note := bind_note(self._bound, self._loaded.config.server.http.allowed_hosts)) is not None:
             notes.append(note)
         if self._as_json:
-            say(json_line({"endpoint": url, "sources": sources, "notes": notes, "snippet": snippet}))
+            print_note(json_line({"endpoint": url, "sources": sources, "notes": notes, "snippet": snippet}))
             return
         for note in notes:
-            say(f"note: {note}")
+            print_note(f"note: {note}")
         name_columns = max((len(str(source["name"])) for source in sources), default=0)
         for source in sources:
-            say(source_line(source, name_columns))
-        say()
+            print_note(source_line(source, name_columns))
+        print_note()
         place = url or "standard input and output"
-        say(f"{self._loaded.config.server.name} serves {place}  (configuration: {self._loaded.path or 'none'})")
+        print_note(f"{self._loaded.config.server.name} serves {place}  (configuration: {self._loaded.path or 'none'})")
         if self._loaded.path is None or is_bundled_config(self._loaded.path):
-            say("These are the examples that ship with Moongate. To serve your own servers:")
-            say("  moongate add NAME URL")
-            say("  moongate add NAME -- COMMAND ARGS...")
+            print_note("These are the examples that ship with Moongate. To serve your own servers:")
+            print_note("  moongate add NAME URL")
+            print_note("  moongate add NAME -- COMMAND ARGS...")
             if not (os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL")):
-                say("Agents use the model of the connected client. OPENAI_API_KEY or OPENAI_BASE_URL gives them another one.")
-        say("For your IDE:")
-        say(json.dumps(snippet, indent=2), folds=False)
+                print_note("Agents use the model of the connected client. OPENAI_API_KEY or OPENAI_BASE_URL gives them another one.")
+        print_note("For your IDE:")
+        print_note(json.dumps(snippet, indent=2), folds=False)
 
 
 def paste_snippet(loaded: LoadedConfig, url: str | None, *, has_keys: bool) -> JsonObject:

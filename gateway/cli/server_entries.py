@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import click
 
 from gateway.cli.common import data_options
-from gateway.cli.output import print_json, say, tell
+from gateway.cli.output import print_json, print_note, print_text
 from gateway.config.paths import CONFIG_VARIABLE, find_config, is_bundled_config
 from gateway.config.suggest import did_you_mean
 from gateway.errors import ConfigError, NotFound, StorageError
@@ -83,22 +83,22 @@ def _write_entry(file: Path, name: str, entry: JsonObject, *, replace: bool, as_
     except EntryExists:
         raise ConfigError(f"{file}: server {name!r} exists already; add `--replace`.", path=f"mcpServers.{name}") from None
     except (ConfigError, OSError) as error:
-        say(f"{file} was not changed. Add this entry by hand:")
-        say(json.dumps({"mcpServers": {name: entry}}, indent=2, ensure_ascii=False), folds=False)
+        print_note(f"{file} was not changed. Add this entry by hand:")
+        print_note(json.dumps({"mcpServers": {name: entry}}, indent=2, ensure_ascii=False), folds=False)
         raise ConfigError(str(error), path=getattr(error, "path", "")) from None
     problem = next((f"{server.json_path}: {server.reason}" for server in loaded.disabled if server.name == name), None)
     if as_json:
         print_json({"added": name, "file": str(file), "entry": entry, "problem": problem})
         return
-    tell(f"added {name} to {file}")
+    print_text(f"added {name} to {file}")
     if is_new and file == Path.cwd() / NEW_FILE:
-        say("This file is new. Commands in this folder read it from now on, instead of the configuration that ships with Moongate.")
+        print_note("This file is new. Commands in this folder read it from now on, instead of the configuration that ships with Moongate.")
     if problem:
-        say(f"It stays disabled for now: {problem}")
+        print_note(f"It stays disabled for now: {problem}")
     if "command" in entry and not problem and _is_missing(str(entry["command"]), loaded):
-        say(f"Program {entry['command']!r} was not found. An address of a server begins with https:// or http://.")
+        print_note(f"Program {entry['command']!r} was not found. An address of a server begins with https:// or http://.")
     for key in _literal_secrets(entry):
-        say(f"{key} is written out in the file; `${{VAR}}` or `${{file:PATH}}` keeps it out.")
+        print_note(f"{key} is written out in the file; `${{VAR}}` or `${{file:PATH}}` keeps it out.")
 
 
 def _accept_own(loaded: LoadedConfig, name: str) -> None:
@@ -113,7 +113,7 @@ def _accept_own(loaded: LoadedConfig, name: str) -> None:
         acceptance.open(loaded.path, loaded.config.storage.dir)
         acceptance.accept(own)
     except StorageError as error:
-        say(f"A running gateway will not start it before `moongate lock --accept {name}`: {error}")
+        print_note(f"A running gateway will not start it before `moongate lock --accept {name}`: {error}")
 
 
 @click.command()
@@ -138,9 +138,9 @@ def remove(name: str, config_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"removed": name, "file": str(file)})
         return
-    tell(f"removed {name} from {file}")
+    print_text(f"removed {name} from {file}")
     if name in (document.get("policies") or {}):
-        say(f"Its rules under policies.{name} are still there.")
+        print_note(f"Its rules under policies.{name} are still there.")
 
 
 def _pairs(values: tuple[str, ...], option: str) -> dict[str, str]:

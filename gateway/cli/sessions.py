@@ -8,7 +8,7 @@ import click
 
 from gateway.cli.common import ListingGroup, data_options, load
 from gateway.cli.configured_names import agent_names
-from gateway.cli.output import moment, print_json, show, show_table, tell
+from gateway.cli.output import moment, print_json, print_text, show, show_table
 from gateway.cli.stored_rows import empty_text, pick, with_records
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ def show_session(session_id: str, config_path: str | None, as_json: bool) -> Non
     if as_json:
         print_json({**_shown(session), "messages": messages})
         return
-    tell(f"{session.id}  {session.agent}  {session.principal}  {session.turns} turns")
+    print_text(f"{session.id}  {session.agent}  {session.principal}  {session.turns} turns")
     for message in (Message.from_dict(stored) for stored in messages):
         said = message.text or ", ".join(content.type for content in message.contents)
-        tell(f"{message.role}: {said}")
+        print_text(f"{message.role}: {said}")
 
 
 @sessions.command("delete")

@@ -10,7 +10,7 @@ import click
 
 from gateway.cli.check_reports import show_reports
 from gateway.cli.common import CHARS_PER_TOKEN, Group, data_options, json_option, load, run_async
-from gateway.cli.output import first_line, print_json, print_table, say
+from gateway.cli.output import first_line, print_json, print_note, print_table
 from gateway.config.policies import SkillFilter
 from gateway.config.suggest import did_you_mean
 from gateway.errors import NotFound, ToolFailed
@@ -67,7 +67,7 @@ def list_skills(tokens: bool, folders: bool, config_path: str | None, as_json: b
         cells = [[str(row["name"]), str(row["tokens"]["advertised"]), str(row["tokens"]["loaded"])] for row in rows]
         total = ["total (estimate)", str(totals["advertised"]), str(totals["loaded"])]
         print_table(("name", "advertised", "loaded"), [*cells, total], empty="")
-        say("advertised: name and description, in every prompt that names all skills; loaded: the instructions, once a skill is used.")
+        print_note("advertised: name and description, in prompts that name all skills; loaded: the instructions, once a skill is used.")
     else:
         print_table(
             ("name", "listed", "origin", "description"),
@@ -110,7 +110,7 @@ def grant(skill_name: str, script_names: tuple[str, ...], config_path: str | Non
     import json
 
     click.echo(",\n".join(json.dumps(entry) for entry in entries))
-    say(f"Put this under `skills.scripts.allow` if you trust {os.path.join(*skill.key)}; any change of the skill revokes this.")
+    print_note(f"Put this under `skills.scripts.allow` if you trust {os.path.join(*skill.key)}; any change of the skill revokes this.")
 
 
 def may_start_servers(loaded: LoadedConfig) -> bool:

@@ -16,7 +16,7 @@ from gateway.cli.arguments import build_answer
 from gateway.cli.common import Choice, ListingGroup, data_options, load
 from gateway.cli.configured_names import tool_names
 from gateway.cli.failures import CommandFailed
-from gateway.cli.output import clean, moment, print_content, print_json, show, show_table, tell
+from gateway.cli.output import clean, moment, print_content, print_json, print_text, show, show_table
 from gateway.cli.stored_rows import empty_text, pick, with_records
 from gateway.errors import AnswerRefused
 from gateway.storage.record_types import KEPT
@@ -87,24 +87,24 @@ def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
     made = {key: done for key, (done, _) in sorted(steps.items(), key=lambda item: _order(item[0])) if not key.startswith(KEPT)}
     asked = {key: item["request"] for key, item in row.asked.items() if "answer" not in item}
     if as_json:
-        told = {**seen.to_json(), "arguments": row.call["arguments"], "outcome": row.outcome, "asks": asked}
-        print_json({**told, "steps": [{"step": key, "done": done} for key, done in made.items()]})
+        shown_task = {**seen.to_json(), "arguments": row.call["arguments"], "outcome": row.outcome, "asks": asked}
+        print_json({**shown_task, "steps": [{"step": key, "done": done} for key, done in made.items()]})
         return
-    tell(f"{row.id}  {row.tool}  {row.principal}  {seen.standing()}  attempt {row.attempts}")
+    print_text(f"{row.id}  {row.tool}  {row.principal}  {seen.standing()}  attempt {row.attempts}")
     click.echo(clean(f"arguments: {json.dumps(row.call['arguments'], ensure_ascii=False)}"))
     for key, request in asked.items():
-        tell(f"asks {key}:\n{_question(request)}")
+        print_text(f"asks {key}:\n{_question(request)}")
     for question in seen.questions:
         if question.takes:
-            tell(f"takes: {question.takes}")
+            print_text(f"takes: {question.takes}")
         click.echo(clean(f"answer: {question.command}"))
     for key, done in made.items():
-        tell(f"step {key}: {'done' if done else 'in flight'}")
+        print_text(f"step {key}: {'done' if done else 'in flight'}")
     if row.message and not row.gone_at:
-        tell("\n".join(["says:", *quote(row.message)]))
+        print_text("\n".join(["says:", *quote(row.message)]))
     if "error" in row.outcome:
         error: JsonObject = row.outcome["error"]
-        tell(f"error {error['code']}: {shown(str(error['message']), MAX_ERROR)}")
+        print_text(f"error {error['code']}: {shown(str(error['message']), MAX_ERROR)}")
     elif "result" in row.outcome:
         print_content(row.outcome["result"])
 

@@ -60,8 +60,8 @@ def build_routes(
 
     async def status(request: Request) -> Response:
         rows = [source.to_json() for source in seen(request)]
-        told = {"name": name, "endpoint": endpoint, **about(), "sources": rows, "problems": list(problems())}
-        return JSONResponse(told, headers=_HEADERS)
+        content = {"name": name, "endpoint": endpoint, **about(), "sources": rows, "problems": list(problems())}
+        return JSONResponse(content, headers=_HEADERS)
 
     return [Route("/", overview), Route("/status.json", status)]
 

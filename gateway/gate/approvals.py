@@ -24,7 +24,7 @@ import anyio
 
 from gateway.auth.principal import is_operator
 from gateway.config.policies import ApprovalBy
-from gateway.errors import ASK_AGAIN, AskExpired, AskUnavailable, AskWithdrawn, GatewayError, PolicyDenied, ToolFailed
+from gateway.errors import ASK_AGAIN, GatewayError, InputExpired, InputUnavailable, InputWithdrawn, PolicyDenied, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.approval_policy import (
     RULE,
@@ -48,7 +48,7 @@ from gateway.storage.records import Records
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import InputRequired, ToolOutcome
 from gateway.tools.context import CallContext
-from gateway.tools.drive import asking_of, digest_of
+from gateway.tools.drive import digest_of, input_requests_of
 
 logger = logging.getLogger(__name__)
 
@@ -184,20 +184,20 @@ class Approvals:
         decision "always". `by` is who may approve according to the policy of the tool's source.
 
         Raises:
-            AskUnavailable: The client would have to show a form, but cannot be asked.
+            InputUnavailable: The client would have to show a form, but cannot be asked.
         """
         by = by or self._default_by()
         try:
             mark = await self._mark(source, name, arguments, ctx)
-            key = asking_of(ctx, f"{source}/{name}", arguments).question("approval")
+            key = input_requests_of(ctx, f"{source}/{name}", arguments).question("approval")
             if (presented := await self._presented(source, name, arguments, ctx, key)) is not None:
                 return Grant(mark, presented)
             digest = canonical_arguments(arguments) if self._standing_days and may_stand(source, name) else ""
-            if digest and await self._stands(source, name, digest, ctx.facts.principal.id, by):
+            if digest and await self._has_standing_rule(source, name, digest, ctx.facts.principal.id, by):
                 return Grant(mark)
             question = Question("call", source, name, describe_call(source, name, arguments), digest)
             refused = await self.ask(question, ctx, by, key)
-        except AskUnavailable:
+        except InputUnavailable:
             raise
         except GatewayError as error:
             return Reject(RULE, f"A person must approve this call, and could not be asked: {error}")
@@ -265,12 +265,12 @@ class Approvals:
             return read_decision(await ctx.ask(approval_form(question.shown, standing=standing), key), standing=standing)
         except ToolFailed:
             return "decline"
-        except AskWithdrawn:
+        except InputWithdrawn:
             raise
-        except AskExpired:
+        except InputExpired:
             return "expired"
 
-    async def _stands(self, source: str, name: str, digest: str, principal: str, by: ApprovalBy) -> bool:
+    async def _has_standing_rule(self, source: str, name: str, digest: str, principal: str, by: ApprovalBy) -> bool:
         """Whether a stored rule, from an earlier decision "always", approves this call of tool `name` without a question.
 
         `digest` is the digest of the arguments. If callers may not approve their own calls (`by`), a rule that the caller itself made does
@@ -322,7 +322,7 @@ class Approvals:
         restart), `key` identifies the question.
 
         Raises:
-            AskExpired: Nobody answered in time.
+            InputExpired: Nobody answered in time.
             PolicyDenied: Too many questions of this caller are pending.
             StorageError: The question cannot be put on the list.
         """
@@ -331,7 +331,7 @@ class Approvals:
         hint = "moongate approvals answer {id} FIELD=VALUE…` or `deny {id}"
         ended = await self._wait_on_list(question, ctx, key, hint=hint, by="caller", form=form)
         if ended.state == "expired":
-            raise AskExpired(f"Nobody answered within {ctx.facts.ask_timeout_seconds:g} s, so {name!r} was ended; {ASK_AGAIN}.")
+            raise InputExpired(f"Nobody answered within {ctx.facts.ask_timeout_seconds:g} s, so {name!r} was ended; {ASK_AGAIN}.")
         fields: JsonObject = {"what": "question", "outcome": ended.state, "channel": "list"}
         self._events.emit("approval.decided", source=source, name=name, principal=ctx.facts.principal.id, fields=fields)
         return {"action": "accept", "content": ended.answer or {}} if ended.state == "answered" else {"action": "decline"}
@@ -389,7 +389,7 @@ class Approvals:
         finally:
             with anyio.CancelScope(shield=True):
                 try:
-                    if durable is None or not await durable.goes_on():
+                    if durable is None or not await durable.will_resume():
                         await asks.move(entry.id, "open", "withdrawn")
                 except GatewayError as error:
                     logger.info("pending question not withdrawn id=%s error=%s", entry.id, error)

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from gateway.errors import AskExpired
+from gateway.errors import InputExpired
 from gateway.tools.context import CallClock, CallContext
 
 T = TypeVar("T")
@@ -227,7 +227,7 @@ async def run_within(limiter: Limiter | None, seconds: float, ctx: CallContext, 
     Waiting for the slot or for a person's answer is not working time. `work` receives a context that contains the slot and the deadline.
 
     Raises:
-        AskExpired: `work` asked a person a question, and ended because nobody answered in time.
+        InputExpired: `work` asked a person a question, and ended because nobody answered in time.
     """
     slot = _slot_for(limiter, ctx)
     if slot is not None and not slot.acquire_now():
@@ -249,5 +249,5 @@ async def run_within(limiter: Limiter | None, seconds: float, ctx: CallContext, 
         if slot is not None:
             slot.release()
     if clock.ended:
-        raise AskExpired(clock.ended)
+        raise InputExpired(clock.ended)
     return None

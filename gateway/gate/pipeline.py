@@ -127,7 +127,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
     def fail(self, error: GatewayError) -> OutcomeT:
         """Handle `error`, which `run` raised, and record it for the event that is emitted when the call ends.
 
-        Raises `error` again, except in one case: if a tool call failed because a person did not answer a question in time (`AskExpired`),
+        Raises `error` again, except in one case: if a tool call failed because a person did not answer a question in time (`InputExpired`),
         it returns an outcome that reports this to the model.
         """
 

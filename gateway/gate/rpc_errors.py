@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from gateway.errors import (
     AnswerRefused,
-    AskUnavailable,
     GatewayError,
+    InputUnavailable,
     NotFound,
     PolicyDenied,
     Rejected,
@@ -66,7 +66,7 @@ def failed_call(error: Exception, era: Era) -> CallFailure:
     match error:
         case Rejected() if not _relays_code(error.code, era):
             return CallFailure(RpcError(error.code, f"Server {error.server!r} refused the call: {error}"), is_result=True)
-        case AskUnavailable():
+        case InputUnavailable():
             is_result = era == "legacy" or not error.capability
         case NotFound():
             is_result = error.kind == PARKED_CALL
@@ -87,7 +87,7 @@ def to_rpc_error(error: Exception, era: Era) -> RpcError:
             return RpcError(INVALID_PARAMS, str(error), {"uri": error.name})
         case AnswerRefused() | NotFound():
             return RpcError(INVALID_PARAMS, str(error))
-        case AskUnavailable() if era == "modern" and error.capability:
+        case InputUnavailable() if era == "modern" and error.capability:
             return RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, str(error), {"requiredCapabilities": nested_capability(error.capability)})
         case Rejected() if _relays_code(error.code, era):
             return RpcError(error.code, str(error), error.data)

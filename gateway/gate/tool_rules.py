@@ -89,7 +89,7 @@ class ToolRules:
         if published.task == "never" and any(fnmatchcase(definition.name, glob) for glob in policy.tasks.promote):
             published = dataclasses.replace(published, task="optional", task_by="gateway")
         if needs_approval:
-            published = dataclasses.replace(published, may_ask=True)
+            published = dataclasses.replace(published, may_request_input=True)
         longest = policy.tasks.max_wait_seconds
         unlimited = math.inf if is_local else max(DEFAULT_TASK_SECONDS, policy.timeout_seconds)
         trusted = is_local or policy.trust_annotations

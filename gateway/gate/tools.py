@@ -15,9 +15,9 @@ from typing import Any, cast
 from gateway.auth.principal import Principal
 from gateway.errors import (
     CODE_ERRORS,
-    AskExpired,
-    AskUnavailable,
     GatewayError,
+    InputExpired,
+    InputUnavailable,
     MiddlewareException,
     NotFound,
     PolicyDenied,
@@ -121,7 +121,7 @@ class GuardedTool:
         one when it ends (`call.finished`, `call.refused` or `call.input_required`).
 
         Raises:
-            AskUnavailable: The client cannot be asked for the input that the tool needs; the error's form depends on its protocol version.
+            InputUnavailable: The client cannot receive the tool's request for input; the error's form depends on its protocol version.
             NotFound: The tool no longer exists (`kind` is `tool`). Clients get the same error as for an unknown name.
             Rejected: A remote server answered with a JSON-RPC error, which may be relayed to the client.
         """
@@ -244,7 +244,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
         """Call the tool, and return its outcome. An exception of the tool becomes a result with `isError`, except in two cases.
 
-        `Rejected`, `AskUnavailable`, and `NotFound` with the kind `tool` are raised. If an agent or workflow defines the tool itself
+        `Rejected`, `InputUnavailable`, and `NotFound` with the kind `tool` are raised. If an agent or workflow defines the tool itself
         (`gate.own_tools`), every exception is raised unchanged.
         """
         rules = self._rules
@@ -255,7 +255,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
             self._note(error)
             if rules.is_own:
                 raise
-            if isinstance(error, Rejected | AskUnavailable) or (isinstance(error, NotFound) and error.kind == "tool"):
+            if isinstance(error, Rejected | InputUnavailable) or (isinstance(error, NotFound) and error.kind == "tool"):
                 raise error from None
             return failed_result(error, self.name, self.gate.source)
         self._settle(outcome)
@@ -388,8 +388,8 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return with_dropped(self._refused(verdict), self.dropped)
 
     def fail(self, error: GatewayError) -> ToolOutcome:
-        """Return a result with `isError` if a person did not answer a question in time (`AskExpired`); raise any other error."""
-        if not isinstance(error, AskExpired):
+        """Return a result with `isError` if a person did not answer a question in time (`InputExpired`); raise any other error."""
+        if not isinstance(error, InputExpired):
             raise error
         self.outcome = "timeout"
         return Complete.text(str(error), is_error=True)

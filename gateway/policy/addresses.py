@@ -98,14 +98,14 @@ def is_same_origin(ours: str, other: str) -> bool:
     The two URLs need the same scheme, host and port, and `other` must not contain a user name. `other` may also use https in place of
     http if both URLs use the default port.
     """
-    mine, theirs = urlsplit(ours), urlsplit(other)
+    first, second = urlsplit(ours), urlsplit(other)
     try:
-        ports = mine.port, theirs.port
+        ports = first.port, second.port
     except ValueError:
         return False
-    if not mine.hostname or mine.hostname != theirs.hostname or theirs.username is not None or theirs.password is not None:
+    if not first.hostname or first.hostname != second.hostname or second.username is not None or second.password is not None:
         return False
-    if mine.scheme == theirs.scheme:
-        own = {"http": 80, "https": 443}.get(mine.scheme)
+    if first.scheme == second.scheme:
+        own = {"http": 80, "https": 443}.get(first.scheme)
         return (ports[0] or own) == (ports[1] or own)
-    return (mine.scheme, theirs.scheme) == ("http", "https") and ports[0] in (None, 80) and ports[1] in (None, 443)
+    return (first.scheme, second.scheme) == ("http", "https") and ports[0] in (None, 80) and ports[1] in (None, 443)

@@ -234,11 +234,11 @@ def describe_sampling(source: str, params: JsonMapping, max_tokens: int | None) 
     terms = [f"up to {max_tokens} tokens" if max_tokens is not None else "without a token limit"]
     if tools := params.get("tools"):
         terms.append(f"with {len(tools)} tool{'' if len(tools) == 1 else 's'} of its own")
-    told = [("instructions", shown(_text(params["systemPrompt"]), MAX_SHOWN_VALUE))] if params.get("systemPrompt") else []
+    parts = [("instructions", shown(_text(params["systemPrompt"]), MAX_SHOWN_VALUE))] if params.get("systemPrompt") else []
     messages: Sequence[JsonMapping] = params.get("messages") or ()
     limit = max(MIN_SHOWN_VALUE, min(MAX_SHOWN_VALUE, MAX_SHOWN // max(1, len(messages))))
-    told += [(shown(str(message.get("role")), MAX_SHOWN_NAME), shown(_content(message.get("content")), limit)) for message in messages]
-    return _described(f"Server {_name(source)} wants to use a model ({', '.join(terms)}).", told, empty="(no messages)")
+    parts += [(shown(str(message.get("role")), MAX_SHOWN_NAME), shown(_content(message.get("content")), limit)) for message in messages]
+    return _described(f"Server {_name(source)} wants to use a model ({', '.join(terms)}).", parts, empty="(no messages)")
 
 
 def describe_question(name: str, message: str, fields: JsonMapping) -> str:

@@ -140,7 +140,7 @@ def confine(name: str, rule: JsonObject, schema: JsonObject) -> ConfinedRule:
     elements = element_types(declared, schema) - {"null"}
     if not _SAYS_TYPE.isdisjoint(rule) or not scalars or not elements or not elements <= scalars:
         judged = _complete(rule, nullable=nullable)
-        return ConfinedRule(judged, _published(_without_said_type(judged, rule, admitted)))
+        return ConfinedRule(judged, _published(_without_stated_type(judged, rule, admitted)))
     of_list: JsonObject = {key: value for key, value in rule.items() if key in KEYWORDS_OF_TYPES["array"]}
     element = _complete({key: value for key, value in rule.items() if key not in of_list}, nullable=False)
     own = as_object(of_list.get("items"))
@@ -207,7 +207,7 @@ def _with_children(node: JsonObject, keywords: frozenset[str], change: Callable[
 # -- for clients ---------------------------------------------------------------------------------------------------
 
 
-def _without_said_type(judged: JsonObject, rule: JsonObject, admitted: frozenset[str]) -> JsonObject:
+def _without_stated_type(judged: JsonObject, rule: JsonObject, admitted: frozenset[str]) -> JsonObject:
     """Return the completed rule `judged` without its implied `type` if the tool's schema already requires that type.
 
     Clients handle simple schemas better. A `type` that the operator wrote in `rule` is kept.

@@ -239,7 +239,7 @@ class _Form:
             if (kind := self._evident(one)) is not None:
                 yield _place_of("", one), kind
         for text in self._texts:
-            if (kind := self._asked(text)) is not None:
+            if (kind := self._requested_secret(text)) is not None:
                 yield text.where, kind
 
     def _read(self, text: str) -> tuple[Reading, ...]:
@@ -248,7 +248,7 @@ class _Form:
             found = self._known[text] = read_text(text)
         return found
 
-    def _asked(self, text: _Text) -> str | None:
+    def _requested_secret(self, text: _Text) -> str | None:
         """Return the kind of secret that a text of the form asks the user for, or `None`."""
         owner = text.field
         match text.use:
@@ -264,7 +264,7 @@ class _Form:
             hit = judge(reading)
             if hit is None or (hit.kind == "pin" and self._is_postal(reading.words[hit.start].plain)):
                 continue
-            if hit.kind == "tax number" and self._says("company") and not reading.has("own", hit.start - 1):
+            if hit.kind == "tax number" and self._has_role("company") and not reading.has("own", hit.start - 1):
                 continue
             if owner is None or not self._is_explained(owner, hit, reading.words[hit.start].plain):
                 return hit.kind
@@ -283,9 +283,9 @@ class _Form:
 
     @cached_property
     def _has_open_field(self) -> bool:
-        return any(field.takes_text and self._says_nothing(field) for field in self._fields)
+        return any(field.takes_text and self._is_unspecific(field) for field in self._fields)
 
-    def _says_nothing(self, one: _Field) -> bool:
+    def _is_unspecific(self, one: _Field) -> bool:
         """Return whether a field's title (without a title: its name) does not say what to enter ("Value", "Type here", `v`)."""
         reading = self._read(str(one.schema.get("title") or one.name))[0]
         silent = {"small", "own", "any value", "ask", "ask last", "after", "needed"}
@@ -309,7 +309,7 @@ class _Form:
 
     def _is_postal(self, name: str) -> bool:
         """Return whether a field's `name` ("PIN", "pincode") means an Indian postal code, as in a form with other parts of an address."""
-        if name not in ("pin", "pincode", "पिन", "पिनकोड") or self._says("card"):
+        if name not in ("pin", "pincode", "पिन", "पिनकोड") or self._has_role("card"):
             return False
         return self._address_parts >= MIN_ADDRESS_PARTS
 
@@ -322,7 +322,7 @@ class _Form:
         readings = (reading for text in (one.name, str(one.schema.get("title") or "")) for reading in self._read(text))
         return any("address" in roles for reading in readings for roles in reading.roles)
 
-    def _says(self, role: str) -> bool:
+    def _has_role(self, role: str) -> bool:
         """Return whether any text of the form contains a word with this role (a role of `request_words.WordRole`, such as `company`)."""
         return role in self._roles
 
@@ -342,7 +342,7 @@ class _Form:
         if not one.takes_text:
             return None
         pattern = _normalized(node.get("pattern"))
-        if _GROUPS_OF_FOUR.search(pattern) or (_SIXTEEN_DIGITS.fullmatch(pattern) and self._says("card")):
+        if _GROUPS_OF_FOUR.search(pattern) or (_SIXTEEN_DIGITS.fullmatch(pattern) and self._has_role("card")):
             return "card"
         if pattern in _IDENTITY_PATTERNS:
             return "identity number"
@@ -361,7 +361,7 @@ class _Form:
         longest: JsonValue = one.schema.get("maxLength")
         if _CODE_PATTERN.fullmatch(pattern) or (isinstance(longest, int) and 4 <= longest <= 8):
             return True
-        return self._says("code channel")
+        return self._has_role("code channel")
 
 
 def _is_bare(reading: Reading, role: str) -> bool:

@@ -85,7 +85,7 @@ def floating_packages(command: str, args: Sequence[str]) -> list[str]:
         if tuple(rest[: len(starter.verbs)]) == starter.verbs:
             rest = rest[len(starter.verbs) :]
             is_sure = not starter.asks or bool({"-y", "--yes"} & set(rest))
-            found += [told for spec in _specs(starter, rest) if (told := _judge(starter.registry, spec, is_sure))]
+            found += [finding for spec in _specs(starter, rest) if (finding := _judge(starter.registry, spec, is_sure))]
     return found
 
 

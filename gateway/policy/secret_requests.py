@@ -36,7 +36,7 @@ def asks_in_prose(reading: Reading, *, takes_text: bool) -> Hit | None:
             return hit
         if takes_text and (_stands_alone(reading, hit) or _is_spoken_of(reading, hit)):
             return hit
-    return _pointed_at(reading) or _loosely_requested(reading) or _code_that_came(reading, is_requested=True)
+    return _pointed_at(reading) or _loosely_requested(reading) or _received_code(reading, is_requested=True)
 
 
 def asks_in_label(reading: Reading, *, is_number: bool) -> Hit | None:
@@ -56,7 +56,7 @@ def asks_in_label(reading: Reading, *, is_number: bool) -> Hit | None:
         if is_number and (hit.kind in ("token", "key") or any("quantity" in roles for roles in reading.roles)):
             continue
         return hit
-    return _code_that_came(reading, is_requested=False) or (None if is_number else _bare_loose(reading))
+    return _received_code(reading, is_requested=False) or (None if is_number else _bare_loose(reading))
 
 
 def asks_in_description(reading: Reading) -> Hit | None:
@@ -64,7 +64,7 @@ def asks_in_description(reading: Reading) -> Hit | None:
     for hit in reading.hits:
         if not hit.is_disguised and reading.words[hit.start].clause == 0 and _comes_first(reading, hit):
             return hit
-    return asks_in_prose(reading, takes_text=True) or _code_that_came(reading, is_requested=False)
+    return asks_in_prose(reading, takes_text=True) or _received_code(reading, is_requested=False)
 
 
 def asks_in_sample(reading: Reading) -> Hit | None:
@@ -329,7 +329,7 @@ def _comes_first(reading: Reading, hit: Hit) -> bool:
 
 def _pointed_at(reading: Reading) -> Hit | None:
     """Return a secret that is named in one clause and requested in another ("Your password expired. Type it below.")."""
-    named = next((hit for hit in reading.hits if not _is_other_thing(reading, hit)), None) or _code_that_came(reading, is_requested=False)
+    named = next((hit for hit in reading.hits if not _is_other_thing(reading, hit)), None) or _received_code(reading, is_requested=False)
     if named is None:
         return None
     is_own = any(reading.has("own", hit.start - 1) or _is_needed(reading, hit) for hit in reading.hits)
@@ -355,7 +355,7 @@ def _is_needed(reading: Reading, hit: Hit) -> bool:
     return any(reading.has("needed", at) for at in range(hit.end, min(hit.end + 3, reading.clause_of(hit.start).stop)))
 
 
-def _code_that_came(reading: Reading, *, is_requested: bool) -> Hit | None:
+def _received_code(reading: Reading, *, is_requested: bool) -> Hit | None:
     """Return the place of the word "code" in a text if the word means a one-time code there; `None` if the text has no such place.
 
     "Code" means a one-time code if the text says that the code was sent to the reader, or how many digits the code has. With

@@ -175,12 +175,12 @@ class _Pruner:
 def with_defaults(schema: JsonObject, defaults: JsonObject) -> JsonObject:
     """Return a tool's schema with the operator's default values as the keyword `default` of the declared arguments."""
     properties = members_of(schema.get("properties"))
-    told: JsonObject = {}
+    filled: JsonObject = {}
     for name, value in defaults.items():
         if name in properties:
             node = {} if properties[name] is True else as_object(properties[name])
-            told[name] = properties[name] if node is None else {**node, "default": value}
-    return {**schema, "properties": {**properties, **told}} if told else schema
+            filled[name] = properties[name] if node is None else {**node, "default": value}
+    return {**schema, "properties": {**properties, **filled}} if filled else schema
 
 
 # -- names and texts -----------------------------------------------------------------------------------------------

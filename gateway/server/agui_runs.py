@@ -20,7 +20,7 @@ from gateway.agents.agui.conversion import last_text, problem_of, to_messages, t
 from gateway.agents.agui.response_body import Channel, EventStream, refusal
 from gateway.agents.agui.run_events import RunEvents
 from gateway.catalog import Catalog
-from gateway.errors import AskUnavailable
+from gateway.errors import InputUnavailable
 from gateway.gate.pipeline import audit_refusal
 from gateway.gate.refusals import RULE_META_KEY
 from gateway.gate.rpc_errors import failed_call
@@ -148,12 +148,12 @@ class _Caller(NoCaller):
         await self._channel.send(self._events.update(update))
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Raise `AskUnavailable`: input cannot be requested during an AG-UI request.
+        """Raise `InputUnavailable`: input cannot be requested during an AG-UI request.
 
         A run that needs input is parked instead: its event stream ends with an interrupt event, which asks for the input, and the run waits
         for the application's next request.
         """
-        raise AskUnavailable("AG-UI applications are asked by interrupts only.", capability=capability_of(request))
+        raise InputUnavailable("AG-UI applications are asked by interrupts only.", capability=capability_of(request))
 
 
 class _ParkedFollower(ParkedCaller):

@@ -200,7 +200,7 @@ class Clients:
         known = self._by_wire_id.get(wire_id)
         return (0, 0.0) if known is None else (known.calls, known.used)
 
-    def part_with(self, wire_id: str, principal: Principal | None = None) -> None:
+    def leave_to_sdk(self, wire_id: str, principal: Principal | None = None) -> None:
         """Stop serving a session without the MCP SDK (on the fast path), because the SDK, which keeps the session, is about to end it.
 
         Do nothing if `principal` did not open the session, because the SDK then does not end the session. `None` stands for any principal.
@@ -263,7 +263,7 @@ class Clients:
         return scope_of(None if is_modern(ctx) else self.session_of(ctx).profile.session_id, principal_of(ctx).id)
 
     async def _forget(self, connection: Connection) -> None:
-        self.part_with(connection.session_id or "")
+        self.leave_to_sdk(connection.session_id or "")
         session = self._sessions.pop(connection, None)
         if session is not None:
             await self._on_close(session)

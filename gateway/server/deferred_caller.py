@@ -26,7 +26,7 @@ class PlainCaller(NoCaller):
     log_level: LogLevel | None = None
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Raise `AskUnavailable`, because the client does not support requests for input.
+        """Raise `InputUnavailable`, because the client does not support requests for input.
 
         If a client supports them, the MCP SDK handles its calls of tools that may request input, so `PlainCaller` is not used.
         """

@@ -121,7 +121,7 @@ class HttpDispatch:
             return
         head, replay = Head(scope), BufferedReceive(receive)
         if head.method == "DELETE":
-            self._server.clients.part_with(_session_id(head), principal)
+            self._server.clients.leave_to_sdk(_session_id(head), principal)
         if not self._uses_fast_path:
             await self._app(scope, receive, send)
             return

@@ -48,11 +48,11 @@ class NotificationLog:
 class SessionTakeover(Protocol):
     """Interface of the part of the SDK path that continues sessions which the fast path opened (`resumable_sessions.SessionManager`)."""
 
-    async def take_over(self, wire_id: str, told: NotificationLog | None, scope: Scope, handshake: Sequence[bytes]) -> bool:
+    async def take_over(self, wire_id: str, log: NotificationLog | None, scope: Scope, handshake: Sequence[bytes]) -> bool:
         """Open an SDK session that continues the session `wire_id`. Return whether this succeeded.
 
         `handshake` contains the body of the client's `initialize` request and, if the client sent it, of `notifications/initialized`.
-        `scope` is the ASGI scope of a later request of the session. `told` contains the notifications of the GET on which the client
+        `scope` is the ASGI scope of a later request of the session. `log` contains the notifications of the GET on which the client
         listens; `None` if there was no GET.
         """
         ...

@@ -121,7 +121,7 @@ class ParkedCalls:
         self._tasks = tasks
         self._ttl_seconds = ttl_seconds
         self._calls: dict[str, _Parked[Any]] = {}
-        self._behind: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
+        self._remote_parked: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
         """For calls of a stdio client that a remote gateway keeps waiting for input: request state → function that ends the call there."""
 
     def __len__(self) -> int:
@@ -164,27 +164,27 @@ class ParkedCalls:
         self._tasks.start_soon(self._work, parked, work, inner)
         return await self._round(parked, caller)
 
-    def note_behind(self, outcome: object, work: Callable[[CallContext], Awaitable[object]], ctx: CallContext) -> None:
-        """Remember a call that a remote gateway keeps waiting for input of the stdio client, so that `end_behind` can end the call there.
+    def note_remote_parked(self, outcome: object, work: Callable[[CallContext], Awaitable[object]], ctx: CallContext) -> None:
+        """Remember a call that a remote gateway keeps waiting for input of the stdio client. `end_remote_parked` ends the call there.
 
         `outcome` is the result of the last request of the call. The call is remembered only if `outcome` requests input and says that the
         remote gateway keeps the call (`HELD_KEY`). `work` sends the next request of the call to the remote gateway, with a context derived
         from `ctx`.
         """
-        self._behind.pop(ctx.facts.request_state or "", None)
+        self._remote_parked.pop(ctx.facts.request_state or "", None)
         if not isinstance(outcome, InputRequired) or outcome.state is None or not outcome.state.startswith(STATE_PREFIX):
             return
         if HELD_KEY in outcome.meta:
             asked = dataclasses.replace(outcome, state=open_upstream_state(outcome.state))
-            self._behind[outcome.state] = partial(withdraw, asked, work, ctx)
-            if len(self._behind) > MAX_PARKED_PER_PRINCIPAL:
-                del self._behind[next(iter(self._behind))]
+            self._remote_parked[outcome.state] = partial(withdraw, asked, work, ctx)
+            if len(self._remote_parked) > MAX_PARKED_PER_PRINCIPAL:
+                del self._remote_parked[next(iter(self._remote_parked))]
 
-    async def end_behind(self) -> None:
+    async def end_remote_parked(self) -> None:
         """End the calls that remote gateways keep waiting for input of the stdio client, because the client closed its pipe."""
         async with anyio.create_task_group() as tasks:
-            while self._behind:
-                tasks.start_soon(self._behind.popitem()[1])
+            while self._remote_parked:
+                tasks.start_soon(self._remote_parked.popitem()[1])
 
     async def _resume(self, handle: str, ctx: CallContext, caller: Caller) -> Any:
         parked = self._calls.get(handle)

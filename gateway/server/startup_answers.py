@@ -74,7 +74,7 @@ class EarlyExchange:
     """All bytes that were read from standard input so far."""
     unsent: bytes = b""
     """The end of the last response that could not be written to standard output yet."""
-    told: dict[Number, tuple[str, str]] = field(default_factory=lambda: cast("dict[Number, tuple[str, str]]", {}))
+    answered: dict[Number, tuple[str, str]] = field(default_factory=lambda: cast("dict[Number, tuple[str, str]]", {}))
     """The answered requests: JSON-RPC id → method, and result as JSON text."""
 
 
@@ -170,16 +170,16 @@ class Answering:
         message = _message(line)
         if message is None:
             return False
-        method, params, told = message.get("method"), message.get("params", {}), self._taken.told
+        method, params, answered = message.get("method"), message.get("params", {}), self._taken.answered
         if "id" not in message:
-            return method == "notifications/initialized" and params == {} and bool(told)
+            return method == "notifications/initialized" and params == {} and bool(answered)
         number = _plain_id(message["id"])
-        if number is None or number in told or not isinstance(method, str) or (method == INITIALIZE) == bool(told):
+        if number is None or number in answered or not isinstance(method, str) or (method == INITIALIZE) == bool(answered):
             return False
         result = self._introduction(message) if method == INITIALIZE else self._result(method, params)
         if result is None:
             return False
-        told[number] = (method, result)
+        answered[number] = (method, result)
         self._taken.unsent = RESULT % (json.dumps(number).encode(), result.encode()) + b"\n"
         return self._sends()
 
@@ -207,7 +207,7 @@ class AnsweredFilter:
     """Writes lines to a stdio client, but drops responses to requests that were answered from the cache before the gateway was ready."""
 
     def __init__(self, taken: EarlyExchange, write: Write) -> None:
-        self._told = dict(taken.told)
+        self._answered = dict(taken.answered)
         self._write = write
 
     async def write(self, line: bytes) -> None:
@@ -215,15 +215,15 @@ class AnsweredFilter:
 
         If a dropped response is a listing that differs from the earlier answer, the client is notified that the list changed.
         """
-        if not self._told or not isinstance(message := json.loads(line), dict):
+        if not self._answered or not isinstance(message := json.loads(line), dict):
             await self._write(line)
             return
         answer = cast("JsonMapping", message)
         number = _plain_id(answer.get("id"))
-        if "method" in answer or number is None or number not in self._told:
+        if "method" in answer or number is None or number not in self._answered:
             await self._write(line)
             return
-        method, text = self._told.pop(number)
+        method, text = self._answered.pop(number)
         said, now = json.loads(text), answer.get("result")
         if method in CHANGED and said != now:
             logger.info("listing changed since early answer method=%s", method)

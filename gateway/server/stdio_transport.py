@@ -38,7 +38,7 @@ async def serve_stdio(server: StdioParts, first: StartupAnswers | None = None, l
     try:
         await _serve(server, first, listed)
     finally:
-        await server.parked.end_behind()
+        await server.parked.end_remote_parked()
 
 
 async def _serve(server: StdioParts, first: StartupAnswers | None, listed: Listed | None) -> None:
@@ -48,7 +48,7 @@ async def _serve(server: StdioParts, first: StartupAnswers | None, listed: Liste
             taken = first.take() if first is not None else EarlyExchange()
             if taken.unsent:
                 await out.write(taken.unsent)
-            write = AnsweredFilter(taken, out.write).write if taken.told else out.write
+            write = AnsweredFilter(taken, out.write).write if taken.answered else out.write
             conversation = LineDispatch(server, write, tasks, listed)
             async for line in _lines(wire_in, taken.data):
                 await conversation.take(line)

@@ -44,14 +44,14 @@ class ApprovalRules:
 
         The change is committed on return. Raises `StorageError`.
         """
-        mine = (rules.c.principal == rule.principal) & (rules.c.gateway == self._gateway)
-        same = mine & (rules.c.source == rule.source) & (rules.c.name == rule.name) & (rules.c.arguments == rule.arguments)
+        own_rows = (rules.c.principal == rule.principal) & (rules.c.gateway == self._gateway)
+        same = own_rows & (rules.c.source == rule.source) & (rules.c.name == rule.name) & (rules.c.arguments == rule.arguments)
         async with self._database.begin() as connection:
             await connection.execute(sa.select(locks).where(locks.c.name == "asks").with_for_update())
             await connection.execute(sa.delete(rules).where(same | (rules.c.expires_at <= time.time())))
-            newest = sa.select(rules.c.id).where(mine).order_by(rules.c.created_at.desc()).limit(MAX_PER_PRINCIPAL - 1)
+            newest = sa.select(rules.c.id).where(own_rows).order_by(rules.c.created_at.desc()).limit(MAX_PER_PRINCIPAL - 1)
             kept = (await connection.execute(newest)).scalars().all()
-            await connection.execute(sa.delete(rules).where(mine & rules.c.id.not_in(kept)))
+            await connection.execute(sa.delete(rules).where(own_rows & rules.c.id.not_in(kept)))
             await connection.execute(sa.insert(rules), {**asdict(rule), "gateway": self._gateway})
 
     async def find(self, principal: str, source: str, name: str, arguments: str) -> ApprovalRule | None:

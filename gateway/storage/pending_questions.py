@@ -44,11 +44,11 @@ class PendingQuestions:
             StorageError: The database is unavailable.
         """
         now = time.time()
-        mine = (asks.c.principal == ask.principal) & (asks.c.state == "open") & (asks.c.expires_at > now)
+        own_rows = (asks.c.principal == ask.principal) & (asks.c.state == "open") & (asks.c.expires_at > now)
         async with self._database.begin() as connection:
             await connection.execute(sa.select(locks).where(locks.c.name == "asks").with_for_update())
             await connection.execute(sa.delete(asks).where(asks.c.expires_at <= now - KEEP_SECONDS))
-            waiting = (await connection.execute(sa.select(sa.func.count()).select_from(asks).where(mine))).scalar_one()
+            waiting = (await connection.execute(sa.select(sa.func.count()).select_from(asks).where(own_rows))).scalar_one()
             if waiting >= MAX_OPEN_PER_PRINCIPAL:
                 raise PolicyDenied(
                     f"{waiting} questions of this caller are already waiting for an answer; answer them with `moongate approvals` first.",

@@ -25,13 +25,13 @@ class SamplingUse:
         transaction, so that concurrent processes never exceed the limit. Raises `StorageError`.
         """
         now = time.time()
-        mine = (sampling_use.c.server == server) & (sampling_use.c.principal == principal) & of_gateway(sampling_use, self._gateway)
+        own_rows = (sampling_use.c.server == server) & (sampling_use.c.principal == principal) & of_gateway(sampling_use, self._gateway)
         # Rows have a time in the future if the clock was set back. Without the second condition they would never expire.
         outside = (sampling_use.c.at <= now - window_seconds) | (sampling_use.c.at > now + window_seconds)
         async with self._database.begin() as connection:
             await connection.execute(sa.select(locks).where(locks.c.name == "sampling").with_for_update())
             await connection.execute(sa.delete(sampling_use).where(outside))
-            used = (await connection.execute(sa.select(sa.func.count()).select_from(sampling_use).where(mine))).scalar_one()
+            used = (await connection.execute(sa.select(sa.func.count()).select_from(sampling_use).where(own_rows))).scalar_one()
             if used < limit:
                 made = {"server": server, "principal": principal, "at": now, "gateway": self._gateway}
                 await connection.execute(sa.insert(sampling_use), made)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import anyio
 
-from gateway.errors import ASK_AGAIN, AskExpired
+from gateway.errors import ASK_AGAIN, InputExpired
 from gateway.gate.approvals import INPUT_REQUIRED
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.framing import quote
@@ -196,8 +196,8 @@ class TaskCaller:
         The question is stored with the task. `key` is the durable key by which a resumed task finds the answer.
 
         Raises:
-            AskUnavailable: The client did not declare the capability for this request.
-            AskExpired: The answer did not arrive in time. The time counts from the first attempt that asked.
+            InputUnavailable: The client did not declare the capability for this request.
+            InputExpired: The answer did not arrive in time. The time counts from the first attempt that asked.
         """
         if self._live is None and not self._client.can(capability_of(request)):
             raise undeclared(request)
@@ -219,7 +219,7 @@ class TaskCaller:
                     await task.changed.wait()
                 if self._live is not None and "answer" not in item:
                     return await self._ask_live(self._live, item, request)
-        except (anyio.get_cancelled_exc_class(), AskExpired):
+        except (anyio.get_cancelled_exc_class(), InputExpired):
             item["withdrawn"] = True  # no code waits for the answer any more, so the question is not shown
             task.settle()
             raise
@@ -282,8 +282,8 @@ class TaskCaller:
         return same[0] if len(same) == 1 and same[0] in self._unclaimed else None
 
 
-def _expired(seconds: float) -> AskExpired:
-    return AskExpired(f"Nobody answered within {seconds:g} s, so the task was ended; {ASK_AGAIN}.")
+def _expired(seconds: float) -> InputExpired:
+    return InputExpired(f"Nobody answered within {seconds:g} s, so the task was ended; {ASK_AGAIN}.")
 
 
 def _is_same(stored: JsonObject, shown: JsonObject) -> bool:

@@ -48,7 +48,7 @@ class OpenInputRequests:
         """Add a request for input to `open` under a key that is unique in the call, wait for its answer, and return the answer.
 
         Raises:
-            AskUnavailable: The client did not declare the capability for this request.
+            InputUnavailable: The client did not declare the capability for this request.
         """
         if not self._client.can(capability_of(request)):
             raise undeclared(request)

@@ -13,7 +13,7 @@ from typing import cast
 import anyio
 import anyio.lowlevel
 
-from gateway.errors import AskUnavailable, GatewayError, StorageError, ToolFailed
+from gateway.errors import GatewayError, InputUnavailable, StorageError, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.database_retry import until_stored
 from gateway.storage.record_types import KEPT, Steps
@@ -169,7 +169,7 @@ class StepLog:
 
         If the process stopped now, a person would have to decide whether to repeat the step.
         """
-        return any(not _may_repeat(repeatable, key) for key, repeatable in self._in_flight.items())
+        return any(not _may_retry(repeatable, key) for key, repeatable in self._in_flight.items())
 
     async def begin(self, key: str, *, repeatable: bool, ctx: CallContext | None = None) -> tuple[bool, JsonValue]:
         """Return true and the recorded result of the step `key`; if it has no result, record that the step begins.
@@ -194,7 +194,7 @@ class StepLog:
         """Return the value that `keep` stored last with the task under `key`, or `None`."""
         return self._steps.get(KEPT + key, (False, None))[1]
 
-    async def goes_on(self) -> bool:
+    async def will_resume(self) -> bool:
         """Return whether another process, or a later start of the gateway, will continue the task, which was cancelled in this process."""
         with anyio.CancelScope(shield=True):
             for _ in range(2):  # the task runner, which sets the state, may be cancelled after this code
@@ -235,12 +235,12 @@ class StepLog:
         if isinstance(recorded, dict):
             return int(cast("JsonObject", recorded)[_RETRIED])
         retries = int(cast("int | None", recorded) or 0)
-        if _may_repeat(repeatable, key):
+        if _may_retry(repeatable, key):
             return retries
-        await self._ask_to_repeat(key, retries, ctx or self.context)
+        await self._confirm_retry(key, retries, ctx or self.context)
         return retries + 1
 
-    async def _ask_to_repeat(self, key: str, retries: int, ctx: CallContext | None) -> None:
+    async def _confirm_retry(self, key: str, retries: int, ctx: CallContext | None) -> None:
         """Ask a person whether to repeat a step that was in flight when its process died. Raises `ToolFailed` unless the answer is yes.
 
         The key of the question contains the key of the step and the number of retries, so that the answer counts only for this
@@ -263,14 +263,14 @@ class StepLog:
                 ctx = ctx.with_caller(self.context.ports.caller)
             params: JsonObject = {"mode": "form", "message": question, "requestedSchema": schema}
             answer = await ctx.ask({"method": "elicitation/create", "params": params}, f"{key}!{retries}")
-        except AskUnavailable:
+        except InputUnavailable:
             raise failed from None
         content: JsonObject = answer.get("content") or {}
         if answer.get("action") != "accept" or content.get("outcome") != "retry":
             raise failed
 
 
-def _may_repeat(repeatable: Repeatable, key: str) -> bool:
+def _may_retry(repeatable: Repeatable, key: str) -> bool:
     return repeatable if isinstance(repeatable, bool) else repeatable(key)
 
 
@@ -357,6 +357,6 @@ class StepPort:
         """Return the value that `keep` stored last with the task under `name`, or `None`."""
         return self._log.kept(f"{self._scope}/{name}")
 
-    async def goes_on(self) -> bool:
+    async def will_resume(self) -> bool:
         """Return whether another process, or a later start, will continue the task, which was cancelled in this process."""
-        return await self._log.goes_on()
+        return await self._log.will_resume()

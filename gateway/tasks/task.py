@@ -87,7 +87,7 @@ class Task:
         return {key: item["request"] for key, item in self.row.asked.items() if is_open(item) and key not in self.unsaved}
 
     @property
-    def is_asking(self) -> bool:
+    def waits_for_input(self) -> bool:
         """Whether the task waits for the answer to a request for input, including requests that are not stored yet."""
         return any(map(is_open, self.row.asked.values()))
 
@@ -118,7 +118,7 @@ class Task:
 
     def settle(self) -> None:
         """Change the status from `input_required` to `working` if all questions are answered or withdrawn."""
-        if self.row.status == "input_required" and not self.is_asking:
+        if self.row.status == "input_required" and not self.waits_for_input:
             self.row.status = "working"
 
     def notify(self) -> None:

@@ -148,7 +148,7 @@ class TaskExecutor:
             await self._conclude(task, call.outcome, call.error)
             return False
         self.running[task.id], self._logs[task.id] = task, call.log
-        if task.is_asking:
+        if task.waits_for_input:
             await self._save(task)
         return True
 
@@ -235,8 +235,8 @@ class TaskExecutor:
         if changed:
             task.row.admitted_at, task.row.message = row.admitted_at, ""
         for key, item in row.asked.items():
-            if (mine := task.row.asked.get(key)) is not None and "answer" not in mine and is_answer_to(item, mine):
-                mine["answer"] = item["answer"]
+            if (open_request := task.row.asked.get(key)) is not None and "answer" not in open_request and is_answer_to(item, open_request):
+                open_request["answer"] = item["answer"]
                 changed = True
         if row.is_cancelled and not task.is_over:
             task.row.is_cancelled = True
@@ -276,7 +276,7 @@ class TaskExecutor:
         return any(self._must_finish(name, log) for name, log in self._logs.items())
 
     def _must_finish(self, task_id: str, log: StepLog) -> bool:
-        return log.has_unrepeatable_step() and not ((task := self.running.get(task_id)) and task.is_asking)
+        return log.has_unrepeatable_step() and not ((task := self.running.get(task_id)) and task.waits_for_input)
 
     # -- storing -----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import anyio
 
-from gateway.errors import AskUnavailable, NotFound, ToolFailed
+from gateway.errors import InputUnavailable, NotFound, ToolFailed
 from gateway.json_types import JsonObject
 from gateway.policy.metadata import TASK_META_KEY
 from gateway.tasks.inline_call import HEARTBEAT_SECONDS
@@ -132,7 +132,7 @@ class _TaskResult:
             ),
             input_schema=_PARAMETERS,
             annotations={"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
-            may_ask=True,
+            may_request_input=True,
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
@@ -170,7 +170,7 @@ class _TaskResult:
 
         try:
             await ask_until_usable(ctx, request, answer)
-        except AskUnavailable:
+        except InputUnavailable:
             return False
         return True
 

@@ -46,7 +46,7 @@ class ToolDefinition:
     """Who runs calls of the tool as MCP tasks: this gateway, the tool's server, or nobody. `nobody` publishes no `taskSupport`."""
     needs_approval: bool = False
     """Whether the tool's author requires that a person approves each call. The gate (the checks before each call) requests the approval."""
-    may_ask: bool = False
+    may_request_input: bool = False
     """Whether a call may request input from the client (`CallContext.ask`).
 
     If false, the gateway's server may run the tool for every client on the fast path (without the MCP SDK).
@@ -489,10 +489,10 @@ class SkillServing(Protocol):
 
 
 @runtime_checkable
-class AskingSource(Protocol):
+class InputRequestingSource(Protocol):
     """Protocol of a `Source` that may request input from the client (`CallContext.ask`) when it reads a resource or renders a prompt."""
 
     @property
-    def may_ask(self) -> bool:
+    def may_request_input(self) -> bool:
         """Whether reading a resource or rendering a prompt may request input from the client, as far as the source knows now."""
         ...

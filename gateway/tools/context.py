@@ -16,7 +16,7 @@ from typing import Protocol
 import anyio
 
 from gateway.auth.principal import Principal
-from gateway.errors import ASK_AGAIN, AnswerRefused, AskExpired
+from gateway.errors import ASK_AGAIN, AnswerRefused, InputExpired
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.input_answers import answer_problem
 from gateway.policy.metadata import IDEMPOTENCY_KEY
@@ -215,7 +215,7 @@ class DurablePort(Protocol):
         """Return the value that `keep` stored with the task under a name, or `None`."""
         ...
 
-    async def goes_on(self) -> bool:
+    async def will_resume(self) -> bool:
         """Return whether another process, or the next start, will resume the task, whose code is being cancelled in this process.
 
         If so, in-flight calls of the task must not be cancelled on their servers, because the resumed task waits for their results.
@@ -456,8 +456,8 @@ class CallContext:
         key is sent again.
 
         Raises:
-            AskUnavailable: The caller cannot receive this request.
-            AskExpired: The caller did not answer in time.
+            InputUnavailable: The caller cannot receive this request.
+            InputExpired: The caller did not answer in time.
             AnswerRefused: The answer does not have the form that the request requires.
         """
         answer: JsonObject | None = None
@@ -465,7 +465,7 @@ class CallContext:
             with anyio.move_on_after(self.facts.ask_timeout_seconds):
                 answer = await self.ports.caller.ask(request, key)
         if answer is None:
-            raise AskExpired(f"Nobody answered within {self.facts.ask_timeout_seconds:g} s, so the call was ended; {ASK_AGAIN}.")
+            raise InputExpired(f"Nobody answered within {self.facts.ask_timeout_seconds:g} s, so the call was ended; {ASK_AGAIN}.")
         method = str(request.get("method"))
         if problem := answer_problem(method, answer):
             raise AnswerRefused(f"The client's answer to {method} is not valid: {problem}.")

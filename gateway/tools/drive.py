@@ -39,7 +39,7 @@ async def drive(tool: Tool, arguments: JsonObject, ctx: CallContext) -> Complete
     """Call `tool`, send its requests for input to the caller (`ctx.ask`), and repeat the call with the answers until it is finished.
 
     Raises:
-        AskUnavailable: The caller cannot receive a request for input of the tool.
+        InputUnavailable: The caller cannot receive a request for input of the tool.
         ToolFailed: The tool requested input more than `MAX_ROUNDS` times.
     """
     return await drive_rounds(lambda leg: tool.call(arguments, leg), ctx, tool.definition.name, arguments)
@@ -73,7 +73,7 @@ async def drive_on(
 
     `ctx` is the context of the first attempt; `name` and `arguments` are those of `drive_rounds`.
     """
-    asking = asking_of(ctx, name, arguments)
+    asking = input_requests_of(ctx, name, arguments)
     for number in range(1, MAX_ROUNDS + 1):
         try:
             answers = await _answers(asked, asking, number)
@@ -107,7 +107,7 @@ async def withdraw(asked: InputRequired, work: Callable[[CallContext], Awaitable
     async def end_call() -> None:
         with anyio.move_on_after(WITHDRAW_SECONDS, shield=True):
             try:
-                if ctx.ports.durable is None or not await ctx.ports.durable.goes_on():
+                if ctx.ports.durable is None or not await ctx.ports.durable.will_resume():
                     await work(leg)
             except GatewayError as error:
                 logger.debug("withdrawn call ended error=%s", error)
@@ -124,7 +124,7 @@ async def _answers(asked: InputRequired, ctx: CallContext, number: int) -> JsonO
     return {key: await ctx.ask(keyed(request, key), ctx.question(f"{number}.{key}")) for key, request in asked.requests.items()}
 
 
-def asking_of(ctx: CallContext, name: str, arguments: JsonObject | None) -> CallContext:
+def input_requests_of(ctx: CallContext, name: str, arguments: JsonObject | None) -> CallContext:
     """Return a context for a call of the tool `name`. The keys of its requests for input contain the tool and a digest of `arguments`.
 
     A resumed durable task finds the stored answers by these keys. Outside a durable task, `ctx` is returned unchanged.

@@ -265,7 +265,7 @@ class FunctionTool(Generic[P, R]):
             annotations=self._annotations,
             task=self._task,
             needs_approval=self.approval_mode == "always_require",
-            may_ask=schema.context_parameter is not None or self.approval_mode == "always_require",
+            may_request_input=schema.context_parameter is not None or self.approval_mode == "always_require",
         )
 
     @property

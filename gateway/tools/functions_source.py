@@ -232,14 +232,14 @@ def _why_not_imported(name: str, folder: str, error: BaseException) -> str:
         return f"Importing it failed: {type(error).__name__}: {error}. Run `python -c 'import {name}'` there to see where."
     with _first_on_path(folder):
         modules, names = missing_imports(error, folder)
-    told: list[str] = []
+    causes: list[str] = []
     if modules:
         are, them = ("is", "it") if len(modules) == 1 else ("are", "them")
-        told.append(f"It imports {_list(modules)}, which {are} not installed; install {them} beside Moongate.")
+        causes.append(f"It imports {_list(modules)}, which {are} not installed; install {them} beside Moongate.")
     if names:
         do = "does" if len(names) == 1 else "do"
-        told.append(f"It imports {_list(names)}, which {do} not exist; check the spelling and the version.")
-    return " ".join(told) or f"Importing it failed: {error}. Run `python -c 'import {name}'` there to see where."
+        causes.append(f"It imports {_list(names)}, which {do} not exist; check the spelling and the version.")
+    return " ".join(causes) or f"Importing it failed: {error}. Run `python -c 'import {name}'` there to see where."
 
 
 def _list(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, cast, get_args
 
-from gateway.errors import AskUnavailable
+from gateway.errors import InputUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 Era = Literal["legacy", "modern"]
@@ -49,7 +49,7 @@ class ClientProfile:
         return node is not None and node is not False
 
     @property
-    def can_be_asked(self) -> bool:
+    def takes_input_requests(self) -> bool:
         """Whether the client can receive requests for input: it declares sampling, elicitation or roots."""
         return any(map(self.can, ("sampling", "elicitation", "roots")))
 
@@ -100,7 +100,7 @@ class Caller(Protocol):
         the deadline.
 
         Raises:
-            AskUnavailable: The client did not declare the capability, or cannot be reached.
+            InputUnavailable: The client did not declare the capability, or cannot be reached.
         """
         ...
 
@@ -115,9 +115,9 @@ class NoCaller:
         """Drop the log message."""
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Raise `AskUnavailable`, because the call has no client that could answer."""
+        """Raise `InputUnavailable`, because the call has no client that could answer."""
         method = str(request.get("method", ""))
-        raise AskUnavailable(f"This call has no client that could answer {method!r}.", capability=capability_of(request))
+        raise InputUnavailable(f"This call has no client that could answer {method!r}.", capability=capability_of(request))
 
 
 class PassingCaller:
@@ -154,10 +154,10 @@ def capability_of(request: JsonMapping) -> str:
             return "elicitation.url" if params.get("mode") == "url" else "elicitation.form"
 
 
-def undeclared(request: JsonMapping) -> AskUnavailable:
+def undeclared(request: JsonMapping) -> InputUnavailable:
     """Return the error for a request for input that cannot be sent because the client does not declare the required capability."""
     capability = capability_of(request)
-    return AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
+    return InputUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
 
 
 def nested_capability(capability: str) -> JsonObject:

@@ -39,7 +39,7 @@ async def ask_until_usable(
 
     Raises:
         AnswerRefused: Too many answers were refused, or the refused answer was not given by a person (sampling, roots).
-        AskUnavailable: The caller cannot receive this request. Other errors of `CallContext.ask` are raised too.
+        InputUnavailable: The caller cannot receive this request. Other errors of `CallContext.ask` are raised too.
     """
     durable = ctx.ports.durable if key and judges else None
     asked, place, most = request, key, MAX_WRONG_ANSWERS if ctx.ports.durable is None else MAX_WRONG_TASK_ANSWERS

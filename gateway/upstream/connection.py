@@ -123,12 +123,12 @@ class Connection:
         if not self._users and self._places is not None:
             self._places.note_idle()
 
-    async def session(self, *, probe: bool = False, patient: bool = False) -> Session:
+    async def session(self, *, probe: bool = False, waits_for_attempt: bool = False) -> Session:
         """Return the live session. If no session is open, wait for the running attempt to open a session, or start an attempt.
 
         Set `probe` if the session is for a call. A server can be failing although its session is open: then only one call per
-        `PROBE_SECONDS` gets the session, to try the server, and other calls raise the error. If `patient`, wait for one more attempt after
-        a failed attempt to connect.
+        `PROBE_SECONDS` gets the session, to try the server, and other calls raise the error. If `waits_for_attempt`, wait for one
+        more attempt after a failed attempt to connect.
 
         Raises:
             NotSent: No session was opened within `connectTimeoutSeconds`, or the server is failing; the message gives the last failure.
@@ -136,14 +136,14 @@ class Connection:
         session = self._standing()
         if session is not None:
             if probe and self.state != "ready":
-                self._let_one_try()
+                self._admit_probe()
             return session
         with anyio.move_on_after(self._remote.policy.connect_timeout_seconds):
             while True:
                 if self._is_failing and anyio.current_time() < self._retry_at:
-                    if not patient:
+                    if not waits_for_attempt:
                         break
-                    patient = False
+                    waits_for_attempt = False
                     with anyio.CancelScope(deadline=self._retry_at) as pause:
                         await self._attempt_over.wait()
                 else:
@@ -154,7 +154,7 @@ class Connection:
                 session = self._standing()
                 if session is not None:
                     return session
-                if self._is_failing and not patient:
+                if self._is_failing and not waits_for_attempt:
                     break
         raise self._failure()
 
@@ -351,7 +351,7 @@ class Connection:
         kind = Unauthorized if self.state == "auth needed" else NotSent
         return kind(self.explain(), server=self.server)
 
-    def _let_one_try(self) -> None:
+    def _admit_probe(self) -> None:
         """Let one call per `PROBE_SECONDS` try a failing server whose session is open, and raise the failure for all other calls.
 
         This is the half-open state of a circuit breaker.

@@ -224,9 +224,9 @@ class Delivery:
         self._callers: CallerSessions | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._is_streamable_http = isinstance(remote.entry, HttpServer)
-        self._turns = SerialQueue(self._policy.serial_ask_seconds) if self._policy.callers == "serial" else None
-        self._takes_turns_once_asked = self._policy.callers == "auto" and not self._is_streamable_http
-        self._without_turn: dict[int, CallContext] = {}
+        self._serial_queue = SerialQueue(self._policy.serial_ask_seconds) if self._policy.callers == "serial" else None
+        self._serializes_after_input_request = self._policy.callers == "auto" and not self._is_streamable_http
+        self._unqueued: dict[int, CallContext] = {}
         """Running calls that began before the clients of the shared child process had to use it one at a time, by id of the `Envelope`."""
         self._questions: list[tuple[str, CallContext, float]] = []
         """Method, call and start time (`time.monotonic`) of each request for input of the server that has no answer yet.
@@ -247,14 +247,14 @@ class Delivery:
         input of a shared child process limits its use to one client at a time from then on. The calls that run at this time count as calls
         of one client.
         """
-        is_without_turn = ctx is None or any(call is ctx for call in self._without_turn.values())
-        if self._turns is None and self._takes_turns_once_asked and is_without_turn:
-            self._turns = SerialQueue(self._policy.serial_ask_seconds)
-            self._turns.adopt(self._without_turn.values(), ctx)
+        is_unqueued = ctx is None or any(call is ctx for call in self._unqueued.values())
+        if self._serial_queue is None and self._serializes_after_input_request and is_unqueued:
+            self._serial_queue = SerialQueue(self._policy.serial_ask_seconds)
+            self._serial_queue.adopt(self._unqueued.values(), ctx)
         if ctx is None:
             yield None
             return
-        asking = self._turns.limited(ctx) if self._turns is not None and is_without_turn else ctx
+        asking = self._serial_queue.limited(ctx) if self._serial_queue is not None and is_unqueued else ctx
         question = method, asking, time.monotonic()
         self._questions.append(question)
         try:
@@ -270,16 +270,16 @@ class Delivery:
         return tuple(self._open_question(*question, approving) for question in self._questions)
 
     def _open_question(self, method: str, ctx: CallContext, since: float, approving: Sequence[tuple[CallContext, str]]) -> OpenQuestion:
-        now, turns = time.monotonic(), self._turns
+        now, queue = time.monotonic(), self._serial_queue
         ends_at = since + (ctx.facts.ask_timeout_seconds if method else self._policy.timeout_seconds)
         return OpenQuestion(
             method,
             ctx.facts.principal,
             ctx.facts.client.name[:MAX_NAME],
             round(now - since),
-            max(round((ends_at if turns is None else min(ends_at, turns.question_ends_at)) - now), 0),
+            max(round((ends_at if queue is None else min(ends_at, queue.question_ends_at)) - now), 0),
             next((who for call, who in approving if call is ctx), ""),
-            0 if turns is None else turns.waiting,
+            0 if queue is None else queue.waiting,
         )
 
     async def send(
@@ -314,7 +314,7 @@ class Delivery:
                 if not self._may_resend(failure, method, params) or not (resends is None or resends.take()):
                     raise self._noted(failure) from None
                 logger.info("request sent again server=%s method=%s reason=%s", self._server, method, failure)
-                session = await connection.session(patient=True)
+                session = await connection.session(waits_for_attempt=True)
                 try:
                     result = await self._on(session, method, params, envelope)
                 except RequestFailure as again:
@@ -354,7 +354,7 @@ class Delivery:
         """
         agreed = session.negotiated
         if agreed.era != "modern":
-            return self._in_turn(session, method, params, envelope)
+            return self._send_queued(session, method, params, envelope)
         ctx = envelope.ctx
         if agreed.has_tasks and self._declares_tasks(method, ctx):
             envelope = with_extension(envelope, TASKS_EXTENSION)
@@ -366,7 +366,7 @@ class Delivery:
         await self._admit(session, method, params)
         return await session.request(method, params, envelope)
 
-    async def _in_turn(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
+    async def _send_queued(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
         """Send the request once to an MCP 2025 server, on the caller's own session or on the shared `session`.
 
         On the shared session, first wait for the client's turn if only one client at a time may use the session.
@@ -382,11 +382,11 @@ class Delivery:
 
                 return await self._callers.run(ctx, askable, work)
             await session.want_level(envelope.log_level)
-            if self._turns is not None:
-                async with self._turns.turn(ctx, partial(self._leave, session)) as held:
+            if self._serial_queue is not None:
+                async with self._serial_queue.slot(ctx, partial(self._leave, session)) as held:
                     return await self._admitted(session, method, params, dataclasses.replace(envelope, ctx=held))
-            if self._takes_turns_once_asked:
-                self._without_turn[id(envelope)] = ctx
+            if self._serializes_after_input_request:
+                self._unqueued[id(envelope)] = ctx
                 is_cancelled = False
                 try:
                     return await self._admitted(session, method, params, envelope)
@@ -394,8 +394,8 @@ class Delivery:
                     is_cancelled = True
                     raise
                 finally:
-                    del self._without_turn[id(envelope)]
-                    if self._turns is not None:
+                    del self._unqueued[id(envelope)]
+                    if self._serial_queue is not None:
                         self._leave(session, ctx, is_cancelled)
         return await self._admitted(session, method, params, envelope)
 
@@ -405,14 +405,14 @@ class Delivery:
         For a cancelled call, the turn ends when the server has answered a ping. A server that handles one message at a time answers the
         ping when it has finished the cancelled call.
         """
-        assert self._turns is not None
+        assert self._serial_queue is not None
         if is_cancelled and self._tasks is not None and not session.closed.is_set():
             self._tasks.start_soon(self._leave_settled, session, ctx)
         else:
-            self._turns.leave(ctx, session.messages.settle_seconds)
+            self._serial_queue.leave(ctx, session.messages.settle_seconds)
 
     async def _leave_settled(self, session: Session, ctx: CallContext) -> None:
-        assert self._turns is not None
+        assert self._serial_queue is not None
         cancelled = "", ctx, time.monotonic()
         self._questions.append(cancelled)
         try:
@@ -422,7 +422,7 @@ class Delivery:
             logger.debug("ping after a cancelled call failed server=%s reason=%s", self._server, error)
         finally:
             self._questions.remove(cancelled)
-            self._turns.leave(ctx, session.messages.settle_seconds)
+            self._serial_queue.leave(ctx, session.messages.settle_seconds)
 
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:
         """Return whether a request declares the tasks extension.

@@ -81,9 +81,9 @@ async def explain(
     Raises:
         Rejected: The server's error, with URLs that policy allowed.
         PolicyDenied: Policy refuses a URL, or withholds the capability that the server needs.
-        AskUnavailable: The client cannot show URLs.
+        InputUnavailable: The client cannot show URLs.
     """
-    if error.code == URL_REQUIRED and (asks := _url_asks(error.data)):
+    if error.code == URL_REQUIRED and (asks := _url_elicitations(error.data)):
         judged = {f"url-{number}": await judge(ask) for number, ask in enumerate(asks, 1)}
         if ctx.facts.era == "modern":
             return {"resultType": "input_required", "inputRequests": judged, "requestState": URL_STATE}
@@ -101,7 +101,7 @@ async def explain(
     raise error
 
 
-def _url_asks(data: JsonValue) -> list[JsonObject]:
+def _url_elicitations(data: JsonValue) -> list[JsonObject]:
     entries = objects_in(members_of(data).get("elicitations"))
     return [{"method": "elicitation/create", "params": {**entry, "mode": "url"}} for entry in entries[:MAX_URLS]]
 

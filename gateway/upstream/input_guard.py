@@ -18,7 +18,7 @@ import anyio
 
 from gateway.chat.sampling_admission import admit_sampling
 from gateway.config.policies import SourcePolicy
-from gateway.errors import AskUnavailable, GatewayError, ModelError, PolicyDenied
+from gateway.errors import GatewayError, InputUnavailable, ModelError, PolicyDenied
 from gateway.gate.approvals import Approvals
 from gateway.json_types import JsonMapping, JsonObject, members_of
 from gateway.policy.approval_policy import describe_sampling
@@ -161,7 +161,7 @@ class InputGuard:
 
         Raises:
             PolicyDenied: Policy or a person refuses the request.
-            AskUnavailable: The client did not declare the capability that the request needs.
+            InputUnavailable: The client did not declare the capability that the request needs.
             ModelError: No model is configured to answer, or the model failed.
             StorageError: The request cannot be counted, or the decision cannot be recorded.
         """
@@ -233,7 +233,7 @@ class InputGuard:
 
     def _require(self, capability: str, ctx: CallContext) -> None:
         if not ctx.facts.client.can(capability):
-            raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
+            raise InputUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
 
     async def _count(self, ctx: CallContext) -> int:
         """Count a sampling request of this server for the caller in the gateway's database, and return the number of earlier requests.

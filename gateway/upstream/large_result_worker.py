@@ -22,7 +22,7 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.storage.result_store import ResultStore
 from gateway.tools.base import is_call_result
 from gateway.upstream.gateway_chain import received
-from gateway.wire.long_text import decode_lean
+from gateway.wire.long_text import decode_with_raw_text
 from gateway.wire.rpc_envelope import VERSION, VERSION_KEY
 
 _LENGTH_BYTES = 4
@@ -70,7 +70,7 @@ def read_plain(parts: list[bytes]) -> tuple[JsonValue, JsonObject] | None:
     Takes ownership of `parts`.
     """
     try:
-        message = cast("JsonMapping", decode_lean(parts))
+        message = cast("JsonMapping", decode_with_raw_text(parts))
     except ValueError:
         return None
     result = message.get("result") if isinstance(message, dict) else None

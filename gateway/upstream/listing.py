@@ -126,11 +126,11 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
     return Listing(entries[:MAX_ENTRIES], gateway)
 
 
-def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool = False) -> Listed | None:
+def to_listed(wire: JsonMapping, *, modern: bool, may_request_input: bool, has_tasks: bool = False) -> Listed | None:
     """Convert an entry of `tools/list`. Return `None` if the tool must be dropped because an `x-mcp-header` in its schema is invalid.
 
-    `modern` is true for an MCP 2026 server. `may_ask` (whether a call may request input) becomes part of the definition. `has_tasks` is
-    true if the server supports the tasks extension of MCP 2026, with which it may run any call as a task.
+    `modern` is true for an MCP 2026 server. `may_request_input` (whether a call may request input) becomes part of the definition.
+    `has_tasks` is true if the server supports the tasks extension of MCP 2026, with which it may run any call as a task.
     """
     schema = as_object(wire.get("inputSchema"))
     input_schema: JsonObject = {"type": "object"} if schema is None else schema
@@ -152,7 +152,7 @@ def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool
             output_schema=as_object(wire.get("outputSchema")),
             annotations=as_object(wire.get("annotations")),
             extra=extra,
-            may_ask=may_ask,
+            may_request_input=may_request_input,
             task=("optional" if has_tasks else "never") if modern else support,
             task_by=("server" if has_tasks else "nobody") if modern or support == "never" else "gateway",
         ),

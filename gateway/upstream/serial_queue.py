@@ -1,7 +1,7 @@
 """`SerialQueue`: lets one client at a time use a server whose requests for input do not name the call that they belong to.
 
 An MCP 2025 server over stdio sends requests for input (sampling, elicitation, roots) on the pipe that all clients share. To attribute each
-request to the right client, the queue lets only the calls of one client run at a time. This time is the client's "turn".
+request to the right client, the queue lets only the calls of one client run at a time. This time is the client's "slot".
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from gateway.errors import AskWithdrawn
+from gateway.errors import InputWithdrawn
 from gateway.gate.concurrency import CallerQueues
 from gateway.tools.context import CallContext
 from gateway.tools.ports import Presence
 
 MAX_JOINED = 32
-"""Maximum number of calls that a client may begin during its exclusive use of a server (its turn) while other clients wait.
+"""Maximum number of calls that a client may begin during its exclusive use of a server (its slot) while other clients wait.
 
 More than one is allowed, because a client may need further calls of the server to answer a request for input.
 """
@@ -44,9 +44,9 @@ class _Waiter:
 
 
 class SerialQueue:
-    """Lets the clients of a shared server use the server one after another, each in its turn.
+    """Lets the clients of a shared server use the server one after another, each in its slot.
 
-    Turns rotate among the principals. The clients of one principal get turns in order of arrival. In a client's turn, all its calls may run
+    Slots rotate among the principals. The clients of one principal get slots in order of arrival. In a client's slot, all its calls may run
     at the same time; calls of other clients wait.
     """
 
@@ -67,7 +67,7 @@ class SerialQueue:
         """Time (`anyio.current_time`) before which no further call begins, so that the server can react to a rejected request for input."""
 
     @asynccontextmanager
-    async def turn(self, ctx: CallContext, leave: Leave) -> AsyncGenerator[CallContext, None]:
+    async def slot(self, ctx: CallContext, leave: Leave) -> AsyncGenerator[CallContext, None]:
         """Wait until the client of `ctx` may use the server, and yield the context for the call. The call must run inside this block.
 
         The wait does not count against the call's deadline. When the call has ended, the callback `leave` must call `SerialQueue.leave`, at
@@ -109,7 +109,7 @@ class SerialQueue:
     def _join(self, owner: str) -> bool:
         """Begin a call of the client `owner` at once if no call runs, or if only calls of this client run. Return whether the call began.
 
-        A client that began `MAX_JOINED` calls in its turn while other clients waited must wait like them.
+        A client that began `MAX_JOINED` calls in its slot while other clients waited must wait like them.
         """
         if self._running and (owner != self._owner or (self._waiting and self._joined >= MAX_JOINED)):
             return False
@@ -123,7 +123,7 @@ class SerialQueue:
         """Let other clients wait until the running `calls` have ended, which began before clients had to use the server one at a time.
 
         `asking` is the call to which the first request for input belongs, or `None` if that is unknown. The client of `asking` gets the
-        turn. `leave` must be called at the end of each of the `calls`.
+        slot. `leave` must be called at the end of each of the `calls`.
         """
         self._running, self._owner = len(calls), asking.facts.client.session_id if asking is not None else None
         for ctx in calls:
@@ -150,7 +150,7 @@ class SerialQueue:
         The context manager is entered while the request for input is open. The limit applies only while calls of other clients wait.
 
         Raises:
-            AskWithdrawn: The request had no answer in time while other clients waited.
+            InputWithdrawn: The request had no answer in time while other clients waited.
         """
         with anyio.CancelScope() as scope:
             self._questions.add(scope)
@@ -160,7 +160,7 @@ class SerialQueue:
             finally:
                 self._questions.discard(scope)
         if scope.cancelled_caught:
-            raise AskWithdrawn(
+            raise InputWithdrawn(
                 f"Nobody answered within {self._question_seconds:g} s while other callers waited for the server, so the call was ended. "
                 "Raise `serialAskSeconds` in the server's policy, or set `callers: separate` there for one process per client."
             )
@@ -192,7 +192,7 @@ class SerialQueue:
         try:
             await waiter.granted.wait()
         except BaseException:
-            if not self._waiting.discard(waiter.principal, waiter):  # the turn was granted just when the wait was cancelled
+            if not self._waiting.discard(waiter.principal, waiter):  # the slot was granted just when the wait was cancelled
                 self._next()
             self._waiting_changed()
             raise

@@ -120,8 +120,8 @@ class ServerLists:
     def _rebuild_tools(self, *, modern: bool) -> None:
         """Build a tool object for each listed tool that may be served. A tool whose definition did not change keeps its object."""
         has_tasks = self._agreed is not None and self._agreed.has_tasks
-        may_ask = self._may_request_input(modern and not has_tasks)
-        keeps_era, self._built_modern = modern == self._built_modern, modern
+        may_request_input = self._may_request_input(modern and not has_tasks)
+        keeps_era, self._built_modern, state = modern == self._built_modern, modern, (may_request_input, has_tasks)
         held = self.pins.judge(self.entries["tools"])
         tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
         for wire in self.entries["tools"]:
@@ -129,10 +129,10 @@ class ServerLists:
             if name in held:
                 continue
             known = self._tools.get(name) if keeps_era else None
-            if known is not None and known[0] == wire and (known[1].definition.may_ask, known[1].has_tasks) == (may_ask, has_tasks):
+            if known is not None and known[0] == wire and (known[1].definition.may_request_input, known[1].has_tasks) == state:
                 tools[name] = known
                 continue
-            listed = to_listed(wire, modern=modern, may_ask=may_ask, has_tasks=has_tasks)
+            listed = to_listed(wire, modern=modern, may_request_input=may_request_input, has_tasks=has_tasks)
             if listed is None:
                 logger.warning("tool with an invalid x-mcp-header annotation dropped server=%s tool=%r", self._server, name)
             elif name in tools:

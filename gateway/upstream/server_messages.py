@@ -10,7 +10,7 @@ from typing import Protocol
 
 import anyio
 
-from gateway.errors import AskUnavailable, GatewayError, ModelError
+from gateway.errors import GatewayError, InputUnavailable, ModelError
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, RpcError
 from gateway.tools.context import CallContext
@@ -116,7 +116,7 @@ class ServerMessages:
             return await self._hooks.answer({"method": method, "params": dict(params)}, ctx)
         except ModelError as error:
             raise RpcError(INTERNAL_ERROR, str(error)) from None
-        except AskUnavailable as error:
+        except InputUnavailable as error:
             # Servers relay unexpected errors to their client, so our caller can see which capability its client would have to declare.
             data = {"requiredCapabilities": nested_capability(error.capability)} if error.capability else None
             raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY if data else INVALID_REQUEST, str(error), data) from None

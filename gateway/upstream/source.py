@@ -17,7 +17,7 @@ import anyio
 from gateway.auth.principal import LOCAL
 from gateway.config.models import ServerEntry, StdioServer
 from gateway.config.policies import SourcePolicy
-from gateway.errors import AskExpired, AskUnavailable, NotFound, NotSent, Rejected, Unauthorized
+from gateway.errors import InputExpired, InputUnavailable, NotFound, NotSent, Rejected, Unauthorized
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.base import Finished, InputRequired, Kind, OnChange, SkillMethod, SourceStatus, Tool
 from gateway.tools.context import CallContext
@@ -161,11 +161,11 @@ class UpstreamSource:
         return readable_text(agreed.instructions, self._policy) if agreed and agreed.instructions else None
 
     @property
-    def may_ask(self) -> bool:
+    def may_request_input(self) -> bool:
         """Whether the client may get a request for input while it reads a resource or gets a prompt of this server.
 
         That is so if policy relays the requests of an MCP 2025 server, or if a person must approve sampling requests. For calls of tools,
-        `ToolDefinition.may_ask` is used instead.
+        `ToolDefinition.may_request_input` is used instead.
         """
         agreed = self._connection.negotiated
         return self._guard.may_request_input(is_modern=agreed is not None and agreed.era == "modern")
@@ -206,10 +206,10 @@ class UpstreamSource:
         with self._delivery.question(str(request.get("method")), ctx) as asking:
             if asking is None:
                 text = "The server sent a request for input that cannot be attributed to one caller, so it was rejected."
-                raise AskUnavailable(text, capability="")
+                raise InputUnavailable(text, capability="")
             try:
                 return await self._guard.answer(readable_input_request(request, self._policy, self._server), asking)
-            except AskExpired as error:
+            except InputExpired as error:
                 if asking.limits.clocks:
                     asking.limits.clocks[-1].end(str(error))
                     await anyio.sleep(CANCEL_SECONDS)
@@ -305,11 +305,11 @@ class UpstreamSource:
             await self._credentials.reload_tokens()
             self._connection.try_at_once()
 
-    async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
+    async def judge_input_request(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
         """Apply policy to a request for input of a task that the caller polls itself (interface `TaskLine`)."""
         return await self._guard.judge(readable_input_request(request, self._policy, self._server), ctx)
 
-    async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
+    async def answer_input_request(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
         """Apply policy to a request for input of a task that the gateway polls, and return its answer (interface `TaskLine`)."""
         asked = keyed(readable_input_request(request, self._policy, self._server), key)
         return await self._guard.answer(asked, ctx, ctx.question(f"task {key}"))

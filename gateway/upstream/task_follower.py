@@ -19,7 +19,7 @@ import anyio
 
 from gateway.config.policies import TaskPolicy
 from gateway.errors import (
-    AskUnavailable,
+    InputUnavailable,
     NotSent,
     OutcomeUnknown,
     PolicyDenied,
@@ -33,7 +33,7 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of
 from gateway.protocol import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from gateway.tools.base import is_call_result
 from gateway.tools.context import CallContext
-from gateway.tools.drive import asking_of
+from gateway.tools.drive import input_requests_of
 from gateway.upstream.input_guard import Answered, Relayed
 
 logger = logging.getLogger(__name__)
@@ -122,14 +122,14 @@ class TaskLine(Protocol):
         """
         ...
 
-    async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
+    async def judge_input_request(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
         """Apply policy to one request for input of a task that the caller polls itself, and return the verdict.
 
         Raises if policy refuses the request.
         """
         ...
 
-    async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
+    async def answer_input_request(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
         """Apply policy to a task's request for input, identified by `key`, send it to the caller, and return the answer.
 
         Raises if policy refuses the request.
@@ -212,8 +212,8 @@ class TaskFollower:
             await self._cancel(run.id, run.quiet)
             raise TaskError(f"Something timed out while the task of {tool!r} was followed: {error}") from None
         except anyio.get_cancelled_exc_class():
-            goes_on = ctx.ports.durable is not None and await ctx.ports.durable.goes_on()
-            if options.cancel_remote_task_on_local_cancellation and not goes_on:
+            will_resume = ctx.ports.durable is not None and await ctx.ports.durable.will_resume()
+            if options.cancel_remote_task_on_local_cancellation and not will_resume:
                 await self._cancel(run.id, run.quiet)
             raise
         await self._cancel(run.id, run.quiet)
@@ -229,10 +229,10 @@ class TaskFollower:
             is_one = isinstance(result, dict) and is_call_result(cast("JsonMapping", result))
             return task if is_one else _as_failed(task, INTERNAL_ERROR, _unreadable(self._server, tool))
         if isinstance(task.get("inputRequests"), dict):
-            return await self._with_judged_asks(task, task_id, ctx)
+            return await self._with_judged_requests(task, task_id, ctx)
         return task
 
-    async def _with_judged_asks(self, task: JsonObject, task_id: str, ctx: CallContext) -> JsonObject:
+    async def _with_judged_requests(self, task: JsonObject, task_id: str, ctx: CallContext) -> JsonObject:
         """Return the polled state of a task with only those requests for input that are for the caller.
 
         Policy is applied to each request when it is first seen, not at every poll; models of the gateway may answer it. If policy refuses a
@@ -244,7 +244,7 @@ class TaskFollower:
             known = self._judged.get(place)
             if known is None:
                 try:
-                    verdict = await self._line.judge_ask(cast("JsonObject", request), ctx)
+                    verdict = await self._line.judge_input_request(cast("JsonObject", request), ctx)
                 except PolicyDenied as error:
                     await self._cancel(task_id, ctx.child())
                     return _as_failed(task, INVALID_REQUEST, str(error))
@@ -310,7 +310,7 @@ class _Followed:
         self._line = line
         self._tool = tool
         self._ctx = ctx
-        self._asking = asking_of(ctx, tool, {"task": self.id})
+        self._asking = input_requests_of(ctx, tool, {"task": self.id})
         """The call context for requests for input: keys of questions start with this task, because another task may use the same keys."""
         self._dialect: Dialect = dialect
         self._latest = handle
@@ -382,8 +382,8 @@ class _Followed:
             if key in self._answered or not isinstance(request, dict):
                 continue
             try:
-                answer = await self._line.answer_ask(cast("JsonObject", request), key, self._asking)
-            except AskUnavailable as error:
+                answer = await self._line.answer_input_request(cast("JsonObject", request), key, self._asking)
+            except InputUnavailable as error:
                 raise self._failed({"statusMessage": str(error), **latest}) from None
             self._answered.add(key)
             try:

@@ -90,7 +90,7 @@ def decode_parts(parts: list[bytes]) -> Decoded:
     return from_json(data), (data,), None
 
 
-def decode_lean(parts: list[bytes]) -> JsonValue:
+def decode_with_raw_text(parts: list[bytes]) -> JsonValue:
     """Decode a message without keeping its JSON, which takes less memory than `decode_parts`. Empties the list `parts`.
 
     Raises:
@@ -98,7 +98,7 @@ def decode_lean(parts: list[bytes]) -> JsonValue:
     """
     data = parts[0] if len(parts) == 1 else b"".join(parts)
     parts.clear()
-    apart = _lean(data)
+    apart = _with_raw_text(data)
     if apart is None:
         return from_json(data)
     del data  # the decoded text may take four times its bytes
@@ -107,7 +107,7 @@ def decode_lean(parts: list[bytes]) -> JsonValue:
     return message
 
 
-def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
+def _with_raw_text(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
     """Decode a message and its long text separately. Return `None` if the message has no long text.
 
     Otherwise return the message with a marker in place of the text, the object in the message that contains the marker, the key of the

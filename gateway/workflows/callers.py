@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.errors import AskUnavailable
+from gateway.errors import InputUnavailable
 from gateway.json_types import JsonObject
 from gateway.policy.framing import frame
 from gateway.tools.context import CallContext
@@ -71,5 +71,5 @@ class QuestionCaller(PassingCaller):
         framed = frame(f"Workflow {self._workflow!r} asks:", str(params["message"]))
         try:
             return await self._caller.ask({**request, "params": {**params, "message": framed}}, key)
-        except AskUnavailable:
+        except InputUnavailable:
             return await self._forms.put_form("workflow", self._workflow, params["message"], params["requestedSchema"], self._ctx, key)

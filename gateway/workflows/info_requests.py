@@ -54,17 +54,17 @@ _KINDS: dict[Any, JsonObject] = {
 
 
 async def run_to_end(
-    workflow: Runnable, message: Any, ctx: CallContext, hear: OnEvent, *, person: CallContext | None = None
+    workflow: Runnable, message: Any, ctx: CallContext, on_event: OnEvent, *, person: CallContext | None = None
 ) -> WorkflowRunResult:
     """Run a workflow with `message`. Have a person answer its requests, and continue it until no request is open. Return the result.
 
-    `ctx` is the tool call that the workflow serves, and the function `hear` receives each event of the run. A person is asked through the
-    call context `person`, by default `ctx`. In a durable task (background call that resumes after a restart), the run continues from the
-    latest checkpoint that is stored with the task.
+    `ctx` is the tool call that the workflow serves, and the function `on_event` receives each event of the run. A person is asked through
+    the call context `person`, by default `ctx`. In a durable task (background call that resumes after a restart), the run continues from
+    the latest checkpoint that is stored with the task.
 
     Raises:
         WorkflowFailed: An executor failed (the text names the executor and its error), or the workflow asked too often.
-        AskUnavailable: The client cannot ask a person.
+        InputUnavailable: The client cannot ask a person.
         ToolFailed: The person declined to answer.
     """
     events: list[WorkflowEvent[Any]] = []
@@ -75,7 +75,7 @@ async def run_to_end(
         request = RunRequest(checkpoint_id=storage.latest_id, checkpoint_storage=storage, ctx=ctx)
     for rounds in range(MAX_ASK_ROUNDS + 1):
         try:
-            await workflow.perform(request, EventLog(events, hear))
+            await workflow.perform(request, EventLog(events, on_event))
         except Exception as error:  # executors are user code and may raise any exception
             raise _failure(error) from error
         pending = list(workflow.pending.values())

@@ -86,7 +86,11 @@ class WorkflowPlan:
     @classmethod
     def unloaded(cls, file: WorkflowFile) -> WorkflowPlan:
         """Return an incomplete plan for a file whose Python objects cannot be imported. The plan has only the names of the needed tools."""
-        return cls(file, team=TeamPlan(file, file.team, {}) if file.team is not None else None)
+        if file.team is None:
+            return cls(file)
+        from gateway.workflows.team import TeamPlan
+
+        return cls(file, team=TeamPlan(file, file.team, {}))
 
     @property
     def patterns(self) -> dict[str, str]:

@@ -142,7 +142,7 @@ def define(plan: WorkflowPlan) -> ToolDefinition:
         output_schema=output_schema,
         task=file.task,
         task_by="nobody" if file.task == "never" else "gateway",
-        may_ask=True,
+        may_request_input=True,
     )
 
 

@@ -193,7 +193,7 @@ async def test_fresh_context_restores_messages_and_session_each_round() -> None:
 
 
 @pytest.mark.requirement("LP5")
-async def test_no_next_message_means_the_same_messages_again() -> None:
+async def test_loop_reuses_messages_without_next_message() -> None:
     client = ScriptedChatClient(["one", "two"])
     await Agent(client, middleware=[AgentLoopMiddleware(until(2), next_message=lambda: None)]).run("go")
     assert inputs(client) == [["user: go"], ["user: go"]]

@@ -23,7 +23,7 @@ from gateway import (
 )
 from gateway import lifecycle as contexts
 from gateway.agents.lifecycle.sealed import MAY_ASSIGN
-from gateway.errors import AskExpired, AskUnavailable, MiddlewareFailure, ModelError
+from gateway.errors import InputExpired, InputUnavailable, MiddlewareFailure, ModelError
 from gateway.lifecycle import HookEvent, HookEvents
 from tests.agents.hooked_agents import add, agent_of, call, fail, run
 from tests.architecture.documents import code_of, read, rows, section
@@ -391,9 +391,9 @@ async def test_events_are_sent_and_requests_wait_for_their_response() -> None:
     await agent_of(client, Permission(), events=events).run("go")
     assert [str(c.result) for c in client.requests[-1][0][-1].contents] == ["3", "denied"]
     assert sorted(event.name for event in told) == ["asking", "asking", "permission", "permission"]
-    with pytest.raises(AskUnavailable):
+    with pytest.raises(InputUnavailable):
         await HookEvents().request("permission")
-    with anyio.fail_after(20), pytest.raises(AskExpired):
+    with anyio.fail_after(20), pytest.raises(InputExpired):
         await HookEvents(lambda event: None).request("permission", timeout_seconds=0.01)
 
 

@@ -102,7 +102,7 @@ async def test_text_without_sentences_is_reported_in_whole_words() -> None:
     progress = RunProgress(CallContext(ports=CallPorts(caller=client)))
     words = [f"word{number} " for number in range(1000)]
     for word in words:
-        await progress.said(AgentResponseUpdate([Content.from_text(word)], "assistant"))
+        await progress.text_added(AgentResponseUpdate([Content.from_text(word)], "assistant"))
     assert client.heard, "it does not wait for the end of a sentence that never comes"
     await progress.tools_called(["search"])
     said = [message for _, message in client.heard][:-1]
@@ -115,8 +115,8 @@ async def test_agent_text_is_reported_in_parts_and_its_end_is_the_result() -> No
     progress = RunProgress(CallContext(ports=CallPorts(caller=client)))
     await progress.model_called(1)
     for word in ("Let ", "me ", "see."):
-        await progress.said(AgentResponseUpdate([Content.from_text(word)], "assistant"))
-    await progress.said(AgentResponseUpdate([Content.from_text("result of a tool")], "tool"))
+        await progress.text_added(AgentResponseUpdate([Content.from_text(word)], "assistant"))
+    await progress.text_added(AgentResponseUpdate([Content.from_text("result of a tool")], "tool"))
     await progress.tools_called(["search"])
     said = [message for _, message in client.heard]
     assert (said[0], said[-1]) == ("thinking", "using search")

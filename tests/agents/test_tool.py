@@ -98,7 +98,7 @@ async def test_the_published_tool_takes_one_task_and_nothing_else(tmp_path: Path
     async with source_of(tmp_path, {}) as source:
         [tool] = await source.tools()
     definition = tool.definition
-    assert (definition.name, definition.description, definition.may_ask) == ("helper", "Helps.", True)
+    assert (definition.name, definition.description, definition.may_request_input) == ("helper", "Helps.", True)
     assert definition.input_schema["required"] == ["task"]
     assert definition.input_schema["additionalProperties"] is False
 

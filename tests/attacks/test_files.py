@@ -123,7 +123,7 @@ def test_half_a_character_in_a_document_is_named_with_its_line() -> None:
         load_mapping("name: x\ndescription: \ud800\n")
 
 
-def test_escaped_half_of_a_character_in_a_workflow_is_named_with_its_line() -> None:
+def test_lone_surrogate_in_workflow_names_line() -> None:
     with pytest.raises(WorkflowInvalid, match=r"some\.workflow\.yaml:2: "):
         workflow_of('name: x\ndescription: "\\ud800"\n', name="some.workflow.yaml")
 

@@ -395,7 +395,7 @@ ODD = {
 }
 
 
-def told(*lines: bytes) -> tuple[EarlyExchange, list[Any]]:
+def answered(*lines: bytes) -> tuple[EarlyExchange, list[Any]]:
     """What an `Answering` that reads these lines says, and leaves behind."""
     (wire_in, typed), (shown, wire_out) = os.pipe(), os.pipe()
     answering = Answering(KNOWN, wire_in, wire_out)
@@ -415,9 +415,9 @@ def told(*lines: bytes) -> tuple[EarlyExchange, list[Any]]:
 
 @pytest.mark.parametrize("way", ODD)
 def test_malformed_line_and_all_after_it_go_to_the_gateway(way: str) -> None:
-    taken, said = told(OPENED, READY, ODD[way], message(7, "ping"))
+    taken, said = answered(OPENED, READY, ODD[way], message(7, "ping"))
     assert [one["id"] for one in said] == [1]
-    assert list(taken.told) == [1]
+    assert list(taken.answered) == [1]
     assert taken.data.startswith(OPENED + READY + ODD[way][:100])
 
 
@@ -425,11 +425,11 @@ def test_malformed_line_and_all_after_it_go_to_the_gateway(way: str) -> None:
     "line", [message(2, "tools/list"), READY, message(1, "initialize", protocolVersion="2025-06-18"), message(1, "ping")]
 )
 def test_only_a_plain_initialize_is_answered_before_the_start(line: bytes) -> None:
-    assert told(line, OPENED)[1] == []
+    assert answered(line, OPENED)[1] == []
 
 
 def test_plain_lines_are_answered() -> None:
-    taken, said = told(OPENED, message(2, "ping"), message("x", "tools/list", _meta={"progressToken": "p"}))  # type: ignore[arg-type]
+    taken, said = answered(OPENED, message(2, "ping"), message("x", "tools/list", _meta={"progressToken": "p"}))  # type: ignore[arg-type]
     assert [one["result"] for one in said] == [{"capabilities": {}, "protocolVersion": "2025-06-18"}, {}, {"tools": []}]
     assert taken.unsent == b""
 
@@ -443,7 +443,7 @@ async def test_cached_responses_are_compared_with_the_sent_ones(caplog: pytest.L
 
     hello = ("initialize", '{"capabilities":{"tools":{}},"protocolVersion":"2025-06-18"}')
     same, other = ("tools/list", '{"tools":[]}'), ("prompts/list", '{"prompts":[]}')
-    out = AnsweredFilter(EarlyExchange(told={1: hello, 2: same, "3": other}), write)
+    out = AnsweredFilter(EarlyExchange(answered={1: hello, 2: same, "3": other}), write)
     await out.write(b'{"jsonrpc":"2.0","id":2,"result":{"tools":[]}}\n')
     await out.write(b'{"jsonrpc":"2.0","id":3,"result":{}}\n')
     await out.write(b'{"jsonrpc":"2.0","id":1,"method":"roots/list"}\n')

@@ -151,7 +151,7 @@ def test_stdio_keeps_stdout_for_the_protocol_and_ends_with_client(tmp_path: Path
         assert "Traceback" not in err
 
 
-def test_stdio_answers_calls_that_run_when_the_client_closes_the_pipe(tmp_path: Path) -> None:
+def test_closed_stdio_finishes_in_flight_calls(tmp_path: Path) -> None:
     code = "import time\nfrom gateway import tool\n\n\n@tool\ndef slow() -> str:\n    time.sleep(2)\n    return 'done'\n"
     (tmp_path / "slow_code.py").write_text(code)  # the SDK path calls functions
     write_gateway(tmp_path, mcpServers={"up": upstream_stdio()}, expose={"functions": ["slow_code"]}, storage={"dir": "state"})

@@ -76,7 +76,7 @@ async def echo(client: Any, words: str) -> str:
 
 
 @pytest.mark.fault(12)
-async def test_full_disk_stops_no_call_and_is_over_when_there_is_room(tmp_path: Path) -> None:
+async def test_calls_survive_full_disk(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "2m") as disk:
         settings = {"mcpServers": {"up": upstream_stdio()}, "storage": {"dir": str(disk / "state")}, "policies": RULES}
         with gateway_http(tmp_path, settings) as url:

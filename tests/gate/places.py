@@ -110,7 +110,7 @@ KNOWN = {
     "gateway/server/calls.py CallHandler.run_legacy: tool.call": "a `GuardedTool`",
     "gateway/server/calls.py CallHandler.run_plain: tool.call": "a `GuardedTool`",
     "gateway/server/gateway_server.py GatewayServer.__aenter__: handler.call": "`TaskHandler.call`, which calls a tool of the catalog",
-    "gateway/server/parked.py ParkedCalls.note_behind: withdraw": "repeats a call or read that was behind the gate",
+    "gateway/server/parked.py ParkedCalls.note_remote_parked: withdraw": "repeats a call or read that was behind the gate",
     "gateway/server/sdk_path/call_methods.py CallMethods._again: (await self._catalog.seek(name)).call": (
         "a tool of the catalog is behind the gate"
     ),
@@ -178,7 +178,7 @@ KNOWN = {
         "`gated_function` puts the function of a file behind the gate"
     ),
     "gateway/workflows/source.py WorkflowSource.tools: loaded.tool": "the workflow's tool, for the catalog, which guards it",
-    "gateway/workflows/steps.py AskAgent.perform: invoke(self._tool)": "a tool of the toolbox is behind the gate",
+    "gateway/workflows/steps.py PromptAgent.perform: invoke(self._tool)": "a tool of the toolbox is behind the gate",
     "gateway/workflows/steps.py CallFunction.perform: run_gated(self._reference)": "the gate itself",
     "gateway/workflows/steps.py CallTool.perform: invoke(self._tool)": "a tool of the toolbox is behind the gate",
     "gateway/workflows/steps.py invoke: drive(tool)": "the caller's tool: its callers are in this table",

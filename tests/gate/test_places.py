@@ -17,8 +17,8 @@ from tests.gate.places import DATA, KNOWN, METHODS, NOT_READS, places, places_in
 CONTEXT_METHODS = {
     "UpstreamSource.send": "sends the requests of the methods in `METHODS`",
     "UpstreamSource.answer": "answers a request of the server for input",
-    "UpstreamSource.answer_ask": "answers a request of the server for input",
-    "UpstreamSource.judge_ask": "judges a request of the server for input",
+    "UpstreamSource.answer_input_request": "answers a request of the server for input",
+    "UpstreamSource.judge_input_request": "judges a request of the server for input",
     "UpstreamSource.notified": "passes on a notification of the server",
 }
 """Other public methods of sources with a `CallContext`, each with the reason why it is not a further way to run or read something."""

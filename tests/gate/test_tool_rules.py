@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from gateway.auth.principal import Principal
-from gateway.errors import AskExpired, MiddlewareTermination, PolicyDenied, StorageUnusable, ToolFailed, UserInputRequired
+from gateway.errors import InputExpired, MiddlewareTermination, PolicyDenied, StorageUnusable, ToolFailed, UserInputRequired
 from gateway.gate.concurrency import ActiveCalls, Limiter
 from gateway.gate.refusals import DROPPED_META_KEY, RULE_META_KEY
 from gateway.gate.results import ResultRules
@@ -75,8 +75,8 @@ def test_promoted_tool_may_run_as_task_of_the_gateway(task: Any, globs: list[str
 
 def test_tool_that_needs_an_approval_may_ask() -> None:
     gate = rules_of(approval={"always": ["read"]})
-    assert (gate.needs_approval, gate.published.may_ask) == (True, True)
-    assert (rules_of().needs_approval, rules_of().published.may_ask) == (False, False)
+    assert (gate.needs_approval, gate.published.may_request_input) == (True, True)
+    assert (rules_of().needs_approval, rules_of().published.may_request_input) == (False, False)
 
 
 def test_own_tool_with_side_effects_is_audited() -> None:
@@ -316,7 +316,7 @@ async def test_exceptions_of_own_tools_reach_the_run() -> None:
 
 async def test_expired_question_ends_call_as_timeout() -> None:
     events = RecordedEvents()
-    result = await complete(guarded(FakeTool(failing(AskExpired("Nobody answered within 5 s."))), events=events), {})
+    result = await complete(guarded(FakeTool(failing(InputExpired("Nobody answered within 5 s."))), events=events), {})
     assert (result.is_error, result.as_text(), last(events)) == (True, "Nobody answered within 5 s.", ("call.finished", "timeout", None))
     late = RecordedEvents()
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.auth.principal import Principal
 from gateway.config.policies import ApprovalLists, SourcePolicy
-from gateway.errors import AskUnavailable, NotFound, NotSent, Rejected, SkillError, ToolFailed
+from gateway.errors import InputUnavailable, NotFound, NotSent, Rejected, SkillError, ToolFailed
 from gateway.gate.approvals import Approvals
 from gateway.gate.pipeline import GateServices, SourceGate
 from gateway.gate.refusals import DROPPED_META_KEY, RULE_META_KEY
@@ -111,8 +111,8 @@ async def test_too_large_request_for_input_is_refused() -> None:
 
 
 async def test_ask_unavailable_reaches_the_server() -> None:
-    tool = guard(failing(AskUnavailable("Nobody is there.", capability="sampling")))
-    with pytest.raises(AskUnavailable):
+    tool = guard(failing(InputUnavailable("Nobody is there.", capability="sampling")))
+    with pytest.raises(InputUnavailable):
         await tool.call({}, CallContext())
 
 

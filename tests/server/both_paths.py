@@ -18,7 +18,7 @@ from gateway.auth.api_keys import KeyStore
 from gateway.catalog import Catalog, CatalogEntry
 from gateway.config.models import HttpSettings
 from gateway.config.policies import SourcePolicy
-from gateway.errors import AskUnavailable, NotFound, OutcomeUnknown, PolicyDenied, Rejected, ToolFailed
+from gateway.errors import InputUnavailable, NotFound, OutcomeUnknown, PolicyDenied, Rejected, ToolFailed
 from gateway.gate.pipeline import GateServices
 from gateway.server.dispatch import HttpDispatch
 from gateway.server.gateway_server import GatewayServer
@@ -75,7 +75,7 @@ OUTCOMES: list[Any] = [
     NotFound("tool", "echo"),
     ToolFailed("it failed"),
     PolicyDenied("no", rule="r", subject="s"),
-    AskUnavailable("cannot", capability="sampling"),
+    InputUnavailable("cannot", capability="sampling"),
     RuntimeError("the password is hunter2"),
 ]
 
@@ -83,8 +83,8 @@ OUTCOMES: list[Any] = [
 class Echo:
     """A tool of a remote server whose next call behaves as the test sets it."""
 
-    def __init__(self, name: str, schema: dict[str, Any], *, may_ask: bool = False) -> None:
-        self.definition = ToolDefinition(name=name, input_schema=schema, may_ask=may_ask)
+    def __init__(self, name: str, schema: dict[str, Any], *, may_request_input: bool = False) -> None:
+        self.definition = ToolDefinition(name=name, input_schema=schema, may_request_input=may_request_input)
         self.told: Any = OUTCOMES[0]
         self.seconds = 0.0
         self.says: tuple[LogLevel, ...] = ()
@@ -131,7 +131,7 @@ class Setup:
 
     def __init__(self, folder: Path) -> None:
         self.echo, self.mirrored, self.own = Echo("echo", SCHEMA), Echo("mirrored", MIRRORED), Echo("own", SCHEMA)
-        self.asking, self.more = Echo("asking", SCHEMA, may_ask=True), Echo("more", SCHEMA)
+        self.asking, self.more = Echo("asking", SCHEMA, may_request_input=True), Echo("more", SCHEMA)
         self.events = RecordedEvents()
         policy = SourcePolicy.model_validate({"arguments": {"echo": {"text": {"not": {"const": "evil"}}}}, "maxResultBytes": 4096})
         entries = [

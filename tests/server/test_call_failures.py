@@ -20,8 +20,8 @@ from gateway.config.models import HttpSettings, TaskSettings
 from gateway.config.policies import SourcePolicy
 from gateway.errors import (
     STORAGE_TEXT,
-    AskExpired,
-    AskUnavailable,
+    InputExpired,
+    InputUnavailable,
     NotFound,
     OutcomeUnknown,
     PolicyDenied,
@@ -55,9 +55,9 @@ FAILURES: list[tuple[Exception, str, int, bool]] = [
     (OutcomeUnknown("gone", server="up"), "gone", -32603, False),
     (NotFound("tool", "job"), "Unknown tool: job", -32602, False),
     (NotFound("parked call", "", "over"), "over", -32602, True),
-    (AskUnavailable("cannot", capability="sampling"), "cannot", -32021, False),
-    (AskUnavailable("cannot", capability=""), "cannot", -32603, True),
-    (AskExpired("too late"), "too late", -32603, True),
+    (InputUnavailable("cannot", capability="sampling"), "cannot", -32021, False),
+    (InputUnavailable("cannot", capability=""), "cannot", -32603, True),
+    (InputExpired("too late"), "too late", -32603, True),
     (ToolFailed("it failed"), "it failed", -32603, False),
     (TaskError("lost"), "lost", -32603, False),
     (StorageUnusable("/secret/state.db is full"), STORAGE_TEXT, -32603, False),

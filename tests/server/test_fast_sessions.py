@@ -101,7 +101,7 @@ class Session:
         message = {"jsonrpc": "2.0", "id": number, "method": method, **({} if params is None else {"params": params})}
         return await self.door.post(message, {**self.headers, **headers})
 
-    async def is_lean(self) -> bool:
+    async def is_on_fast_path(self) -> bool:
         """The SDK answers as a stream."""
         return (await self.send("ping")).headers["content-type"] == "application/json"
 
@@ -192,7 +192,7 @@ async def test_handshake_is_the_same_with_and_without_the_sdk(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-06-18", "1999-01-01", ""])
-async def test_handshake_with_version_header_is_the_same_with_and_without_the_sdk(tmp_path: Path, version: str) -> None:
+async def test_versioned_handshake_is_equal_on_both_paths(tmp_path: Path, version: str) -> None:
     headers = {"mcp-protocol-version": version, "mcp-method": "tools/call"}
     async with standing(tmp_path / "a", "auto") as lean, standing(tmp_path / "b", "off") as longer:
         both = [await door.post(hello(), headers) for door in (lean, longer)]
@@ -249,7 +249,7 @@ async def test_session_of_plain_requests_needs_no_sdk_session(tmp_path: Path) ->
             for method in ("notifications/roots/list_changed", "notifications/cancelled"):
                 message = {"jsonrpc": "2.0", "method": method, "params": {"requestId": 99}}
                 assert (await door.post(message, session.headers)).status_code == 202
-            assert await session.is_lean()
+            assert await session.is_on_fast_path()
             assert not door.server.has_sdk
 
 
@@ -362,7 +362,7 @@ async def test_session_moved_to_sdk_path_keeps_calls_streams_and_state(tmp_path:
             async with anyio.create_task_group() as twice:
                 twice.start_soon(way, session)
                 twice.start_soon(lambda: session.send("resources/list", {"_meta": {"io.modelcontextprotocol/odd": 2}}, number="other"))
-            assert not await session.is_lean()
+            assert not await session.is_on_fast_path()
             door.catalog.change("resources")
             heard = of_stream(await get.until("resources/list_changed"))
             assert [m["method"].split("/")[1] for m in heard] == ["prompts", "resources"]
@@ -423,7 +423,7 @@ async def test_idle_session_expires_and_listening_session_does_not(tmp_path: Pat
                 await anyio.sleep(0.01)
             assert (await idle.send("ping")).status_code == 404
             await get.until(": ping - ")
-            assert await other.is_lean()
+            assert await other.is_on_fast_path()
 
 
 async def test_session_idle_longest_is_evicted_for_a_new_one(tmp_path: Path) -> None:
@@ -433,12 +433,12 @@ async def test_session_idle_longest_is_evicted_for_a_new_one(tmp_path: Path) -> 
         await sdks.send("prompts/get", {"name": "none"})
         await stack.enter_async_context(listening(kept))
         await used.send("ping")
-        assert not await sdks.is_lean()
+        assert not await sdks.is_on_fast_path()
         for oldest in (lean, used, sdks):
             newest = await opened(door)
             await newest.send("prompts/get", {"name": "none"})
             assert (await oldest.send("ping")).status_code == 404
-        assert await kept.is_lean() and (await newest.send("ping")).status_code == 200
+        assert await kept.is_on_fast_path() and (await newest.send("ping")).status_code == 200
         streams = [await opened(door) for _ in range(3)]
         for session in streams:
             await stack.enter_async_context(listening(session))
@@ -458,13 +458,13 @@ async def test_starved_gateway_keeps_moving_session(tmp_path: Path, monkeypatch:
     """The timeout of a move passes many times over, but only because no code of this process gets to run."""
     async with standing(tmp_path, "auto") as door, listening(session := await opened(door)) as stream:
         await (await opened(door)).send("prompts/get", {"name": "none"})  # loads the SDK
-        assert await session.is_lean()
+        assert await session.is_on_fast_path()
         monkeypatch.setattr("gateway.server.fast_path.fast_sessions.MOVE_SECONDS", 0.02)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(starve, 0.02)
             assert (await session.send("prompts/get", {"name": "none"})).status_code == 200
             tasks.cancel_scope.cancel()
-        assert not await session.is_lean()
+        assert not await session.is_on_fast_path()
         door.catalog.change("tools")
         assert "list_changed" in await stream.until("list_changed")
 

@@ -7,7 +7,7 @@ import asyncio  # noqa: TID251  # how a cancelled call ends
 import anyio
 import pytest
 
-from gateway.errors import AskExpired
+from gateway.errors import InputExpired
 from gateway.gate.concurrency import run_within
 from gateway.server import in_flight
 from gateway.server.deferred_caller import PlainCaller
@@ -80,7 +80,7 @@ async def test_handed_over_call_ends_when_its_clock_ends() -> None:
     await anyio.wait_all_tasks_blocked()
     assert not call.is_over
     call.hand_over()
-    with anyio.fail_after(20), pytest.raises(AskExpired, match="nobody answered"):
+    with anyio.fail_after(20), pytest.raises(InputExpired, match="nobody answered"):
         await call.outcome(Closable())
 
 

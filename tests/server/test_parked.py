@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from gateway.auth.principal import Principal
-from gateway.errors import AskUnavailable, NotFound
+from gateway.errors import InputUnavailable, NotFound
 from gateway.json_types import JsonObject
 from gateway.server.parked import MAX_PARKED_PER_PRINCIPAL, ParkedCalls
 from gateway.server.sdk_path.wire_caller import WireCaller
@@ -86,7 +86,7 @@ async def test_retry_without_the_answer_is_elicited_again() -> None:
 
 
 @pytest.mark.parametrize(("gap", "longest", "shown"), [(0, 5, 3), (0.3, 5, 3), (0.3, 0.45, 2), (1.5, 5, 1)])
-async def test_asks_are_shown_together_until_no_further_one_comes(
+async def test_input_requests_are_batched(
     gap: float, longest: float, shown: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.server.parked.GATHER_SECONDS", 0.6)
@@ -258,7 +258,7 @@ async def test_longest_parked_call_is_evicted_at_the_principals_limit() -> None:
 
 async def test_client_without_the_capability_is_never_elicited() -> None:
     async def work(ctx: CallContext) -> ToolOutcome:
-        with pytest.raises(AskUnavailable):
+        with pytest.raises(InputUnavailable):
             await ctx.ask(FORM)
         return Complete.text("did without")
 

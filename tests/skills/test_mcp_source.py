@@ -167,7 +167,7 @@ async def test_file_larger_than_a_skill_is_refused() -> None:
 
 
 @pytest.mark.requirement(126, "SK13")
-async def test_listed_frontmatter_is_kept_and_malformed_one_leaves_the_skill_out(caplog: pytest.LogCaptureFixture) -> None:
+async def test_malformed_frontmatter_drops_skill(caplog: pytest.LogCaptureFixture) -> None:
     server = Lister({"SKILL.md": "x"}, {"SKILL.md": "x"}, {})
     listed: Any = server.entries[0]["frontmatter"]
     listed |= {"allowed-tools": "Read Bash", "license": "MIT", "metadata": {"owner": "us"}}

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.errors import AskExpired, AskUnavailable
+from gateway.errors import InputExpired, InputUnavailable
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.framing import frame
 from gateway.policy.metadata import ASK_KEY
@@ -152,14 +152,14 @@ async def test_question_expires_from_the_time_it_was_first_asked() -> None:
                 with anyio.move_on_after(0.05):
                     await work.ask(question(), "/k")
             else:
-                with pytest.raises(AskExpired, match="Nobody answered within 49 s"):
+                with pytest.raises(InputExpired, match="Nobody answered within 49 s"):
                     await work.ask(question(), "/k")
             assert (work.open, work.task.status, work.saved) == ({}, "working", 1)
 
 
 async def test_client_without_elicitation_is_not_elicited() -> None:
     work = Work(client=ClientProfile())
-    with pytest.raises(AskUnavailable):
+    with pytest.raises(InputUnavailable):
         await work.caller.ask(question())
     assert (work.task.row.asked, work.task.status) == ({}, "working")
 

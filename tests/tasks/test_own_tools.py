@@ -158,7 +158,7 @@ async def test_finished_own_tools_are_not_repeated_after_a_kill(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("outcome", ["retry", "skip"])
-async def test_own_tool_in_flight_at_a_kill_is_repeated_only_if_a_person_says_so(
+async def test_killed_own_tool_retries_only_after_approval(
     tmp_path: Path, model: ScriptedServer, outcome: str
 ) -> None:
     await script(model, PAY)
@@ -170,7 +170,7 @@ async def test_own_tool_in_flight_at_a_kill_is_repeated_only_if_a_person_says_so
     assert ran(tmp_path) == ["pay 5"] * (2 if outcome == "retry" else 1)
 
 
-async def test_delete_whose_record_is_lost_is_not_repeated_without_a_decision(tmp_path: Path, model: ScriptedServer) -> None:
+async def test_unrecorded_delete_waits_for_decision(tmp_path: Path, model: ScriptedServer) -> None:
     """The gateway dies after the file was deleted, and before the outcome is recorded."""
     await script(model, DELETE)
     with gateway(tmp_path, model) as url:

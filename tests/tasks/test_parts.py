@@ -13,7 +13,7 @@ import pytest
 
 from gateway.auth.principal import Principal
 from gateway.config.models import TaskSettings
-from gateway.errors import AnswerRefused, AskExpired, AskUnavailable, NotFound, Rejected, StorageUnusable, TaskError, ToolFailed
+from gateway.errors import AnswerRefused, InputExpired, InputUnavailable, NotFound, Rejected, StorageUnusable, TaskError, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.metadata import ASK_KEY
 from gateway.storage.database_retry import until_stored
@@ -114,7 +114,7 @@ async def test_answers_that_came_with_the_request_are_given_once() -> None:
             assert list(desk.asks.open) == ["a"]
             tasks.cancel_scope.cancel()
     desk.asks.expect(CallContext())
-    with pytest.raises(AskUnavailable):
+    with pytest.raises(InputUnavailable):
         await desk.asks.ask({"method": "sampling/createMessage", "params": {}})
     assert desk.asks.open == {}
 
@@ -427,7 +427,7 @@ async def test_progress_of_a_client_that_waits_always_grows() -> None:
 async def test_client_that_waits_has_its_time_to_answer() -> None:
     task = Task(TaskRow("t", "local", "tool", {}, 60))
     caller = TaskCaller(task, ASKABLE, nothing, ask_timeout_seconds=60, live=Live(), live_timeout_seconds=0.02)
-    with anyio.fail_after(20), pytest.raises(AskExpired, match=r"Nobody answered within 0\.02 s"):
+    with anyio.fail_after(20), pytest.raises(InputExpired, match=r"Nobody answered within 0\.02 s"):
         await caller.ask(question())
     assert (task.open_requests, caller.asking) == ({}, 0)
 

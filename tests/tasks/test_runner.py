@@ -85,7 +85,7 @@ async def test_cancelled_work_can_read_whether_its_task_continues(how: str, tmp_
             with anyio.CancelScope(shield=True):
                 if how == "cancelled":  # and the process stops before the work has
                     await anyio.sleep(0.1)
-                said.append(await port(ctx).goes_on())
+                said.append(await port(ctx).will_resume())
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
         await work(ctx)
@@ -219,7 +219,7 @@ async def test_question_is_shown_once_it_is_stored(tmp_path: Path) -> None:
             go.set()
             await until(lambda: task.row.asked)
             await anyio.sleep(0.3)
-            assert (task.open_requests, task.status, task.is_asking) == ({}, "working", True)
+            assert (task.open_requests, task.status, task.waits_for_input) == ({}, "working", True)
             database.execute("ROLLBACK")
         await until(lambda: task.open_requests)
         assert task.status == "input_required"
@@ -347,7 +347,7 @@ def test_task_tools_are_annotated_as_reading_or_changing() -> None:
     reads: JsonObject = {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
     stops: JsonObject = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
     assert {name: tool.annotations for name, tool in tools.items()} == {"task_status": reads, "task_result": reads, "task_cancel": stops}
-    assert [name for name, tool in tools.items() if tool.may_ask] == ["task_result"]
+    assert [name for name, tool in tools.items() if tool.may_request_input] == ["task_result"]
 
 
 async def test_result_tool_gives_the_error_of_a_task_that_failed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from gateway.errors import AskUnavailable, StorageError, ToolFailed
+from gateway.errors import InputUnavailable, StorageError, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.task_scheduling import choose_next
 from gateway.storage.record_types import Steps, TaskRow
@@ -44,7 +44,7 @@ class Silent(Person):
     """A client that cannot be asked."""
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        raise AskUnavailable("no elicitation", capability="elicitation")
+        raise InputUnavailable("no elicitation", capability="elicitation")
 
 
 def ctx_of(person: Person) -> CallContext:
@@ -231,7 +231,7 @@ async def test_noted_steps_are_stored_with_the_task_and_then_one_by_one(steady: 
     log = StepLog.in_memory("t", steady.records, "me", lambda: None, lambda: True)
     port, seen = log.port(), list[Steps]()
     await port.step("first", steady.work, repeatable=False)
-    assert (await steady.stored(), await port.goes_on()) == ({}, False)
+    assert (await steady.stored(), await port.will_resume()) == ({}, False)
 
     async def refuse(steps: Steps) -> None:
         raise StorageError("full")
@@ -243,7 +243,7 @@ async def test_noted_steps_are_stored_with_the_task_and_then_one_by_one(steady: 
         with pytest.raises(StorageError, match=text):
             await log.write(store)
         await port.step("more", steady.work, repeatable=False)
-    assert (await steady.stored(), await port.goes_on()) == ({}, False)
+    assert (await steady.stored(), await port.will_resume()) == ({}, False)
 
     async def store(steps: Steps) -> None:
         await anyio.wait_all_tasks_blocked()  # a step that begins meanwhile waits for this
@@ -255,7 +255,7 @@ async def test_noted_steps_are_stored_with_the_task_and_then_one_by_one(steady: 
         group.start_soon(partial(port.step, "last", steady.work, repeatable=False))
     assert list(seen[0]) == ["/first#1", "/more#1", "/more#2"]
     assert await steady.stored() == {"/last#1": (True, 4)}
-    assert await port.goes_on()
+    assert await port.will_resume()
 
 
 async def test_result_that_is_not_json_is_an_error_of_its_step(steady: Steady) -> None:

@@ -157,7 +157,7 @@ async def test_context_parameter_is_hidden_and_marks_tool_as_asking() -> None:
         return f"{greeting} {call.facts.principal.id}"
 
     assert list(who.definition.input_schema["properties"]) == ["greeting"]
-    assert who.definition.may_ask
+    assert who.definition.may_request_input
     assert (await run(who, greeting="hi")).as_text() == f"hi {CTX.facts.principal.id}"
     with pytest.raises(ToolFailed, match="call: Extra inputs"):
         await who.call({"greeting": "hi", "call": {"principal": "root"}}, CTX)

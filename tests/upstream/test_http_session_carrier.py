@@ -281,7 +281,7 @@ async def test_response_that_ends_early_and_cannot_be_resumed_is_lost() -> None:
         assert not server.resumed
 
 
-async def test_error_of_a_request_that_mentions_a_session_id_is_not_a_lost_session() -> None:
+async def test_error_with_request_id_keeps_session() -> None:
     async with joined() as (server, session):
         with pytest.raises(Rejected, match="sessionId"):
             await call(session, "judged")

@@ -26,7 +26,7 @@ class Moving(Server):
 
 @pytest.mark.parametrize("by_sdk", [False, True])
 @pytest.mark.parametrize("status", [307, 308])
-async def test_unprocessed_call_is_sent_once_to_the_new_place_of_its_server(status: int, by_sdk: bool) -> None:
+async def test_redirected_unprocessed_call_is_resent_once(status: int, by_sdk: bool) -> None:
     async with joined(server=Moving(status, "/elsewhere?a=1"), is_baked=by_sdk) as (server, session):
         assert await call(session, "plain") == "plain"
         assert len(server.of("tools/call")) == 2  # the redirected request, and the one at the new place

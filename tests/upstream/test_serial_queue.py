@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from gateway.auth.principal import Principal
-from gateway.errors import AskExpired, AskWithdrawn
+from gateway.errors import InputExpired, InputWithdrawn
 from gateway.gate.approvals import Approvals, Question
 from gateway.json_types import JsonObject
 from gateway.telemetry.gateway_events import EventStream
@@ -40,7 +40,7 @@ def at_once(turns: SerialQueue) -> Leave:
 async def call(turns: SerialQueue, who: str, caller: NoCaller | None = None) -> None:
     """A call of a client; with a `caller` the server asks it something."""
     ctx = CallContext(CallFacts(principal=Principal(who), client=ClientProfile(session_id=who)), CallPorts(caller=caller or NoCaller()))
-    async with turns.turn(ctx, at_once(turns)) as held:
+    async with turns.slot(ctx, at_once(turns)) as held:
         if caller is not None:
             await held.ask({"method": "elicitation/create", "params": {}})
 
@@ -49,7 +49,7 @@ async def test_unanswered_question_ends_only_when_others_wait() -> None:
     turns, weak, ended = SerialQueue(question_seconds=0.3), Silent(), list[str]()
 
     async def ask() -> None:
-        with pytest.raises(AskExpired, match="callers: separate"):
+        with pytest.raises(InputExpired, match="callers: separate"):
             await call(turns, "weak", weak)
         ended.append("weak")
 
@@ -69,8 +69,8 @@ async def test_unanswered_sampling_approval_is_withdrawn_for_waiters() -> None:
 
     async def sample() -> None:
         ctx = CallContext(CallFacts(principal=Principal("weak"), client=client), CallPorts(caller=Silent()))
-        async with turns.turn(ctx, at_once(turns)) as held:
-            with pytest.raises(AskWithdrawn, match="callers: separate"):
+        async with turns.slot(ctx, at_once(turns)) as held:
+            with pytest.raises(InputWithdrawn, match="callers: separate"):
                 await Approvals(None, EventStream()).ask(question, held, "caller")
 
     with anyio.fail_after(20):
@@ -98,9 +98,9 @@ async def test_question_asked_while_others_wait_is_limited_too() -> None:
 
     async def work_then_ask() -> None:
         ctx = CallContext(CallFacts(principal=Principal("weak")), CallPorts(caller=Silent()))
-        async with turns.turn(ctx, at_once(turns)) as held:
+        async with turns.slot(ctx, at_once(turns)) as held:
             await begun.wait()
-            with pytest.raises(AskExpired):
+            with pytest.raises(InputExpired):
                 await held.ask({"method": "elicitation/create", "params": {}})
 
     with anyio.fail_after(20):
@@ -124,7 +124,7 @@ async def test_calls_that_ran_before_the_first_question_have_one_turn() -> None:
         async with anyio.create_task_group() as tasks:
             turns.adopt([ctx, ctx], ctx)
             tasks.start_soon(others)
-            with pytest.raises(AskExpired):
+            with pytest.raises(InputExpired):
                 await turns.limited(ctx).ask({"method": "elicitation/create", "params": {}})
             turns.leave(ctx)
             await call(turns, "weak")
@@ -160,12 +160,12 @@ async def test_returning_client_is_served_after_the_others() -> None:
     turns, away, served = SerialQueue(60), Away(is_here=False), list[str]()
 
     async def work(who: str, presence: Away | None = None) -> None:
-        async with turns.turn(CallContext(CallFacts(principal=Principal(who)), CallPorts(presence=presence)), at_once(turns)):
+        async with turns.slot(CallContext(CallFacts(principal=Principal(who)), CallPorts(presence=presence)), at_once(turns)):
             served.append(who)
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            async with turns.turn(CallContext(CallFacts(principal=Principal("first"))), at_once(turns)):
+            async with turns.slot(CallContext(CallFacts(principal=Principal("first"))), at_once(turns)):
                 tasks.start_soon(work, "away", away)
                 await anyio.wait_all_tasks_blocked()
                 tasks.start_soon(work, "honest")
@@ -181,7 +181,7 @@ async def test_running_call_needs_its_client_only_while_others_wait() -> None:
     turns, here = SerialQueue(60), Away(is_here=True)
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            async with turns.turn(CallContext(CallFacts(principal=Principal("slow")), CallPorts(presence=here)), at_once(turns)):
+            async with turns.slot(CallContext(CallFacts(principal=Principal("slow")), CallPorts(presence=here)), at_once(turns)):
                 for _ in range(2):
                     assert here.needs == 0
                     with anyio.move_on_after(0.05):

@@ -379,10 +379,10 @@ class LateLine:
             raise TimeoutError("the proxy was slow")
         return {}
 
-    async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
+    async def judge_input_request(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
         return Relayed(request)
 
-    async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
+    async def answer_input_request(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
         return {}
 
 

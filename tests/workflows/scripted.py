@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from gateway.config.policies import SourcePolicy
-from gateway.errors import AskUnavailable
+from gateway.errors import InputUnavailable
 from gateway.gate.pipeline import GateServices, SourceGate
 from gateway.gate.tool_rules import ToolRules
 from gateway.gate.tools import GuardedTool
@@ -82,7 +82,7 @@ class Listener:
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         self.asked.append(request)
         if not self._answers:
-            raise AskUnavailable("Nobody is there.", capability="elicitation.form")
+            raise InputUnavailable("Nobody is there.", capability="elicitation.form")
         return self._answers.pop(0)
 
     def context(self) -> CallContext:

@@ -57,6 +57,14 @@ async def test_broken_file_is_reported_with_its_line_and_others_load(tmp_path: P
     assert problems[1].startswith("agents/code.workflow.yaml: python: No module 'ws_missing'")
 
 
+async def test_team_with_a_missing_function_is_reported(tmp_path: Path) -> None:
+    team = "name: team\ndescription: d\ninput: {}\nprompt: Go.\nconcurrent: {participants: [clerk], aggregator: 'ws_missing:join'}\n"
+    write(tmp_path, "good.workflow.yaml", GOOD.replace("NAME", "run"))
+    write(tmp_path, "team.workflow.yaml", team)
+    names, [problem] = await load(tmp_path)
+    assert (names, "No module 'ws_missing'" in problem) == (["run"], True)
+
+
 async def test_single_file_may_be_named_and_a_missing_one_is_reported(tmp_path: Path) -> None:
     write(tmp_path, "a.workflow.yaml", GOOD.replace("NAME", "run"))
     names, problems = await load(tmp_path, "agents/a.workflow.yaml", "agents", "agents/no.workflow.yaml", "nowhere")

@@ -87,7 +87,7 @@ async def test_workflow_is_published_with_a_closed_schema_from_its_inputs() -> N
     }
     assert definition.output_schema is None
     assert definition.task == "optional"
-    assert definition.may_ask
+    assert definition.may_request_input
 
 
 async def test_output_with_fields_has_output_schema_and_structured_content() -> None:

@@ -68,12 +68,12 @@ class EvalItem:
     @property
     def query(self) -> str:
         """Text of the user messages in the query, the first part of the split conversation."""
-        return _said_by("user", self.split_messages()[0])
+        return _texts_of("user", self.split_messages()[0])
 
     @property
     def response(self) -> str:
         """Text of the assistant messages in the response, the second part of the split conversation."""
-        return _said_by("assistant", self.split_messages()[1])
+        return _texts_of("assistant", self.split_messages()[1])
 
     def split_messages(self, split: ConversationSplitter | Callable[[list[Message]], Split] | None = None) -> Split:
         """Return the messages of the query and those of the response, divided by `split` or by the item's own splitter."""
@@ -89,5 +89,5 @@ class EvalItem:
         return [EvalItem(list(conversation[:end]), tools, context) for end in ends]
 
 
-def _said_by(role: str, messages: Sequence[Message]) -> str:
+def _texts_of(role: str, messages: Sequence[Message]) -> str:
     return " ".join(message.text for message in messages if message.role == role and message.text).strip()

@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 
 import anyio
 
-from gateway.errors import AskExpired, AskUnavailable, MiddlewareFailure
+from gateway.errors import InputExpired, InputUnavailable, MiddlewareFailure
 from gateway.json_types import JsonMapping, JsonValue
 
 StateT = TypeVar("StateT")
@@ -128,11 +128,11 @@ class HookEvents:
         """Send a request to the program's listener, and wait for the response that the program passes to `respond`.
 
         Raises:
-            AskUnavailable: The program has no listener, or too many requests are waiting.
-            AskExpired: No response arrived in time.
+            InputUnavailable: The program has no listener, or too many requests are waiting.
+            InputExpired: No response arrived in time.
         """
         if self._listener is None or len(self._open) >= MAX_OPEN_REQUESTS:
-            raise AskUnavailable("The run has no event listener, or too many requests are waiting.", capability="events")
+            raise InputUnavailable("The run has no event listener, or too many requests are waiting.", capability="events")
         request_id = secrets.token_hex(8)
         answered = anyio.Event()
         box: list[JsonValue] = []
@@ -144,7 +144,7 @@ class HookEvents:
                 return box[0]
         finally:
             del self._open[request_id]
-        raise AskExpired(f"Request {name!r} received no response within {timeout_seconds:g} s.")
+        raise InputExpired(f"Request {name!r} received no response within {timeout_seconds:g} s.")
 
     def respond(self, request_id: str, answer: JsonValue) -> bool:
         """Send the program's response to the hook that waits in `request`. Return false if the request is unknown, answered or expired."""

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import ClassVar, cast
 
 from gateway.agents.middleware.per_run import PerRun
-from gateway.errors import AskUnavailable, MiddlewareTermination, PolicyDenied, ToolFailed
+from gateway.errors import InputUnavailable, MiddlewareTermination, PolicyDenied, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, members_of
 from gateway.middleware import CallNext
 from gateway.policy.approval_policy import approval_form, describe_call, is_approved
@@ -232,7 +232,7 @@ async def _ask(context: FunctionInvocationContext, verdict: Reject, label: Conte
             if guard is not None:  # the gateway's policy selects the approver
                 return await guard.approve(name, shown, context.ctx, key) is None
             return is_approved(await context.ctx.ask(approval_form(shown), key))
-        except (AskUnavailable, ToolFailed, PolicyDenied):
+        except (InputUnavailable, ToolFailed, PolicyDenied):
             return False
     if not may_end_run:
         return False

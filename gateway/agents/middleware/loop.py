@@ -105,9 +105,9 @@ class AgentLoopMiddleware(AgentMiddleware):
         The agent receives `criteria`. The judge receives them, too, if `instructions` contain `{{criteria}}`. The input of the next run is
         the judge's reasons, or if `next_message` is given, the return value of `next_message`.
         """
-        told = (instructions or DEFAULT_JUDGE_INSTRUCTIONS).replace(CRITERIA_PLACEHOLDER, criteria_for_judge(criteria))
+        prompt = (instructions or DEFAULT_JUDGE_INSTRUCTIONS).replace(CRITERIA_PLACEHOLDER, criteria_for_judge(criteria))
         return cls(
-            judge_predicate(judge_client, told),
+            judge_predicate(judge_client, prompt),
             max_iterations=max_iterations,
             next_message=next_message or next_message_after_verdict,
             fresh_context=fresh_context,
@@ -138,7 +138,7 @@ class AgentLoopMiddleware(AgentMiddleware):
                 raise AgentError(f"AgentLoopMiddleware: the inner middleware or agent returned {type(result).__name__}, not AgentResponse.")
             messages += result.messages
             usage = add_usage(usage, result.usage_details)
-            if not await self._goes_on(context, at, result):
+            if not await self._should_continue(context, at, result):
                 break
             context.messages = await self._next_messages(context, at, result)
             messages += context.messages
@@ -164,7 +164,7 @@ class AgentLoopMiddleware(AgentMiddleware):
                     await inner.aclose()
             except MiddlewareTermination:
                 return  # outer middleware has returned already and cannot handle the exception; the stream ends with the emitted updates
-            if not await self._goes_on(context, at, last[-1]):
+            if not await self._should_continue(context, at, last[-1]):
                 return
             context.messages = await self._next_messages(context, at, last[-1])
             for number, message in enumerate(context.messages):
@@ -173,7 +173,7 @@ class AgentLoopMiddleware(AgentMiddleware):
                     contents=message.contents, role=message.role, author_name=message.author_name, message_id=message_id
                 )
 
-    async def _goes_on(self, context: AgentContext, at: _LoopState, result: AgentResponse) -> bool:
+    async def _should_continue(self, context: AgentContext, at: _LoopState, result: AgentResponse) -> bool:
         """Return whether to run the agent again, and add an entry for the last run to the progress log.
 
         Return false if the maximum number of runs is reached, or if the predicate returns false. If the run requested input from a person,
@@ -181,21 +181,21 @@ class AgentLoopMiddleware(AgentMiddleware):
         """
         at.iteration += 1
         at.feedback = None
-        goes_on = False
+        should_continue = False
         if result.user_input_requests:
             return False
         if self.max_iterations is None or at.iteration < self.max_iterations:
             verdict = await call_declared(self.should_continue, **_arguments(context, at, result))
             if isinstance(verdict, tuple):
-                goes_on, at.feedback = cast("tuple[bool, str | None]", verdict)
+                should_continue, at.feedback = cast("tuple[bool, str | None]", verdict)
             else:
-                goes_on = bool(verdict)
+                should_continue = bool(verdict)
         entry = result.text.strip()
         if self.record_feedback is not None:
             entry = await call_declared(self.record_feedback, **_arguments(context, at, result))
         if entry:
             at.progress.append(entry)
-        return goes_on
+        return should_continue
 
     async def _next_messages(self, context: AgentContext, at: _LoopState, result: AgentResponse) -> list[Message]:
         """Return the input of the next run. With `fresh_context`, first restore the session to its state before the loop."""
@@ -222,13 +222,13 @@ def todos_remaining(provider: Any) -> LoopCallable:
     `provider` is a `TodoProvider`.
     """
 
-    async def goes_on(*, session: AgentSession | None = None) -> bool:
+    async def should_continue(*, session: AgentSession | None = None) -> bool:
         if session is None:
             return False
         items = await provider.store.load_items(session, source_id=provider.source_id)
         return any(not item.is_complete for item in items)
 
-    return goes_on
+    return should_continue
 
 
 def background_tasks_running(provider: Any) -> LoopCallable:
@@ -237,11 +237,11 @@ def background_tasks_running(provider: Any) -> LoopCallable:
     `provider` is a `BackgroundAgentsProvider`. Set `max_iterations`, too, because the agent runs again as long as a task runs.
     """
 
-    def goes_on(*, session: AgentSession | None = None) -> bool:
+    def should_continue(*, session: AgentSession | None = None) -> bool:
         state: JsonObject = {} if session is None else session.state.get(provider.source_id) or {}
         return any(BackgroundTaskInfo.from_dict(task).is_running for task in state.get("tasks", []))
 
-    return goes_on
+    return should_continue
 
 
 def _arguments(context: AgentContext, at: _LoopState, result: AgentResponse) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import anyio
 
 from gateway.chat.chat_context import ChatContext, ChatStream
 from gateway.chat.chat_middleware import ChatMiddleware
-from gateway.errors import AskExpired, ModelError, ToolFailed
+from gateway.errors import InputExpired, ModelError, ToolFailed
 from gateway.middleware import CallNext
 from gateway.tools.context import CallClock
 from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
@@ -85,7 +85,7 @@ class ToolTimeoutMiddleware(FunctionMiddleware):
 
         Raises:
             ToolFailed: The call did not finish in time and was cancelled.
-            AskExpired: A person did not answer the call's request for input in time.
+            InputExpired: A person did not answer the call's request for input in time.
         """
         name = context.function.definition.name
         seconds = next(limit for glob, limit in self._tools.items() if fnmatchcase(name, glob))
@@ -99,5 +99,5 @@ class ToolTimeoutMiddleware(FunctionMiddleware):
         finally:
             context.ctx = outer
         if clock.ended:
-            raise AskExpired(clock.ended)
+            raise InputExpired(clock.ended)
         raise ToolFailed(f"Tool {name!r} did not finish within {seconds:g} s and was stopped; the call may have taken effect.")

@@ -76,12 +76,12 @@ class FoundryMemoryProvider(RecallingProvider):
         state["search"] = getattr(found, "search_id", None) or state.get("search")
         return list(dict.fromkeys([*state["general"], *_texts(found)]))
 
-    async def store(self, said: Sequence[tuple[str, str]], *, context: SessionContext, state: JsonObject) -> None:
+    async def store(self, spoken: Sequence[tuple[str, str]], *, context: SessionContext, state: JsonObject) -> None:
         """Send the user's and assistant's messages to Foundry, which extracts memories later; do not wait for the result."""
         update = await self.project_client.beta.memory_stores.begin_update_memories(
             name=self.memory_store_name,
             scope=self._scope_of(context),
-            items=[_item(role, text) for role, text in said if role in ("user", "assistant")],
+            items=[_item(role, text) for role, text in spoken if role in ("user", "assistant")],
             previous_update_id=state.get("update"),
             update_delay=self.update_delay,
         )

@@ -83,9 +83,9 @@ class Mem0ContextProvider(RecallingProvider):
                 found |= dict.fromkeys(_texts(answer))
         return list(found)
 
-    async def store(self, said: Sequence[tuple[str, str]], *, context: SessionContext, state: JsonObject) -> None:
+    async def store(self, spoken: Sequence[tuple[str, str]], *, context: SessionContext, state: JsonObject) -> None:
         """Send the run's messages to mem0, which extracts and stores memories."""
-        await (await self._client()).add([{"role": role, "content": text} for role, text in said], **self._owner)
+        await (await self._client()).add([{"role": role, "content": text} for role, text in spoken], **self._owner)
 
     async def _client(self) -> Mem0Client:
         """Return the mem0 client. It is created in a worker thread, because the hosted client's constructor sends a request and blocks."""

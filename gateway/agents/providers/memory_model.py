@@ -50,9 +50,9 @@ class Consolidated:
     memories: list[str]
 
 
-async def extracted(client: SupportsChatGetResponse | None, said: Sequence[Message], prompt: str | None) -> list[Extracted]:
-    """Have a model extract from the messages `said` the facts to remember. Return no facts without a chat client, or if the call fails."""
-    text = "\n\n".join(f"{message.role.upper()}: {message.text.strip()}" for message in said if message.text.strip())
+async def extracted(client: SupportsChatGetResponse | None, messages: Sequence[Message], prompt: str | None) -> list[Extracted]:
+    """Have a model extract the facts to remember from messages. Return no facts without a chat client, or if the call fails."""
+    text = "\n\n".join(f"{message.role.upper()}: {message.text.strip()}" for message in messages if message.text.strip())
     if client is None or not text:
         return []
     answer = await _ask_for_json(client, prompt or EXTRACTION_PROMPT, text, "extraction")

@@ -198,8 +198,8 @@ class MemoryContextProvider(HistoryProvider):
         try:
             await self._note_session(session)
             if self.max_extractions:
-                said = [*context.input_messages, *(context.response.messages if context.response is not None else [])]
-                for item in (await extracted(_client_of(agent), said, self.extraction_prompt))[: self.max_extractions]:
+                spoken = [*context.input_messages, *(context.response.messages if context.response is not None else [])]
+                for item in (await extracted(_client_of(agent), spoken, self.extraction_prompt))[: self.max_extractions]:
                     await self.remember(session, item.topic, item.memory)
             await self.consolidate(agent, session, force=False)
         except GatewayError as error:

@@ -48,7 +48,7 @@ class RecallingProvider(ContextProvider):
         """Return texts that match the texts of the run's input messages (`asked`), best match first."""
         raise NotImplementedError
 
-    async def store(self, said: Sequence[tuple[str, str]], *, context: SessionContext, state: JsonObject) -> None:
+    async def store(self, spoken: Sequence[tuple[str, str]], *, context: SessionContext, state: JsonObject) -> None:
         """Store the messages of a run, given as pairs of role and text. The base class stores nothing."""
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
@@ -68,10 +68,10 @@ class RecallingProvider(ContextProvider):
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
         """Pass the run's input and answer to `store`."""
         messages = [*context.input_messages, *(context.response.messages if context.response is not None else ())]
-        said = [(str(m.role), m.text) for m in messages if m.role in REMEMBERED_ROLES and m.text and m.text.strip()]
-        if not said:
+        spoken = [(str(m.role), m.text) for m in messages if m.role in REMEMBERED_ROLES and m.text and m.text.strip()]
+        if not spoken:
             return
         try:
-            await self.store(said, context=context, state=state)
+            await self.store(spoken, context=context, state=state)
         except Exception as error:  # the service may raise anything
             logger.warning("context not stored source=%s error=%s reason=%s", self.source_id, type(error).__name__, error)

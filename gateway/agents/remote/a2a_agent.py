@@ -169,19 +169,19 @@ class A2AAgent(BaseAgent):
         messages: Sequence[Message],
         session: AgentSession,
         note: Callable[[ContinuationToken], Awaitable[None]],
-        goes_on: Callable[[], Awaitable[bool]],
+        will_resume: Callable[[], Awaitable[bool]],
         *,
         continuation_token: ContinuationToken | None = None,
     ) -> AgentStream:
         """Run the agent for a caller that can continue the run after a crash of this process.
 
-        `note` receives the continuation token as soon as the remote agent opens a task. If the run is cancelled, `goes_on` returns whether
-        another process will continue the run; if so, the remote task is not cancelled.
+        `note` receives the continuation token as soon as the remote agent opens a task. If the run is cancelled, `will_resume` returns
+        whether another process will continue the run; if so, the remote task is not cancelled.
 
         Raises:
             AgentError: The remote agent cannot be reached, or its task failed.
         """
-        updates = self._updates(messages, session, continuation_token, background=False, note=note, goes_on=goes_on)
+        updates = self._updates(messages, session, continuation_token, background=False, note=note, will_resume=will_resume)
         return ResponseStream(updates, self._finish)
 
     async def poll_task(self, continuation_token: ContinuationToken) -> AgentResponse:
@@ -284,7 +284,7 @@ class A2AAgent(BaseAgent):
         token: ContinuationToken | None,
         background: bool,
         note: Callable[[ContinuationToken], Awaitable[None]] | None = None,
-        goes_on: Callable[[], Awaitable[bool]] | None = None,
+        will_resume: Callable[[], Awaitable[bool]] | None = None,
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
         known: JsonObject = session.state.setdefault(STATE_KEY, {})
         async with self._connected() as client:
@@ -297,7 +297,7 @@ class A2AAgent(BaseAgent):
                 async for update in self._follow(client, task, background):
                     yield update
             except anyio.get_cancelled_exc_class():
-                if goes_on is None or not await goes_on():
+                if will_resume is None or not await will_resume():
                     with anyio.CancelScope(shield=True), anyio.move_on_after(CANCEL_SECONDS):
                         await self._cancel(client, task)
                 raise

@@ -96,11 +96,11 @@ class RemoteTask:
                 return self.take_task(item.task)
             case "artifact_update":
                 event = item.artifact_update
-                self._know(event.task_id, event.context_id)
+                self._store_ids(event.task_id, event.context_id)
                 return self._artifact(event.artifact, is_more=event.append)
             case "status_update":
                 event = item.status_update
-                self._know(event.task_id, event.context_id)
+                self._store_ids(event.task_id, event.context_id)
                 return self._status(event.status)
             case _:
                 return []
@@ -111,7 +111,7 @@ class RemoteTask:
         Raises:
             AgentError: The task failed, was cancelled or rejected, or needs a sign-in.
         """
-        self._know(task.id, task.context_id)
+        self._store_ids(task.id, task.context_id)
         updates = [update for artifact in task.artifacts for update in self._artifact(artifact, is_more=False)]
         updates += self._status(task.status)
         if self.is_over and not self._given and not updates:
@@ -119,7 +119,7 @@ class RemoteTask:
             return [self._update(to_contents(answer.parts), answer.message_id)] if answer is not None else []
         return updates
 
-    def _know(self, task_id: str, context_id: str) -> None:
+    def _store_ids(self, task_id: str, context_id: str) -> None:
         self.id = task_id or self.id
         self.context_id = context_id or self.context_id
 

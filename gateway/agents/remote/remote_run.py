@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from gateway.agents.following import follow_run
-from gateway.errors import AgentError, AskUnavailable
+from gateway.errors import AgentError, InputUnavailable
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.approval_policy import MAX_SHOWN_NAME
 from gateway.policy.framing import frame, shown
@@ -72,7 +72,7 @@ async def _turn(agent: A2AAgent, messages: Sequence[Message], ctx: CallContext, 
         async def note(token: ContinuationToken) -> None:
             await durable.keep(name, dict(token))
 
-        stream = agent.run_noted(messages, session, note, durable.goes_on, continuation_token=opened(key))
+        stream = agent.run_noted(messages, session, note, durable.will_resume, continuation_token=opened(key))
         response = await follow_run(stream, ctx)
         return {"response": response.to_dict(), "state": dict(session.state)}
 
@@ -99,7 +99,7 @@ async def _answer(name: str, question: str, ctx: CallContext) -> str:
     framed = frame(f"The remote agent {shown(name, MAX_SHOWN_NAME)!r} asks:", question)
     try:
         answer = await ctx.ask({"method": "elicitation/create", "params": {**asked, "message": framed}}, ctx.question("remote agent"))
-    except AskUnavailable:
+    except InputUnavailable:
         raise AgentError(f"The remote agent {name!r} asks: {question} Your client cannot answer; call again with the answer.") from None
     if answer.get("action") != "accept":
         raise AgentError(f"The question of the remote agent {name!r} was not answered: {question}")

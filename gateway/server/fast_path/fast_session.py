@@ -82,7 +82,7 @@ class FastSession(Channel):
     While the client has no listening GET open, its notifications are stored until it reconnects with `Last-Event-ID`.
     """
 
-    __slots__ = ("_end", "_heir", "body", "legacy", "moving", "stream", "told", "wire_id")
+    __slots__ = ("_end", "_heir", "body", "legacy", "log", "moving", "stream", "wire_id")
 
     legacy: LegacySession
 
@@ -99,7 +99,7 @@ class FastSession(Channel):
         self.moving: anyio.Event | None = None
         """Exists once the MCP SDK begins to take over the session. It is set when this is finished or has failed."""
         self._heir: Channel | None = None
-        self.told: NotificationLog | None = None
+        self.log: NotificationLog | None = None
 
     async def notify(self, method: str, params: JsonObject | None) -> None:
         """Send a notification on the client's listening GET, and store it for a client that reconnects.
@@ -113,11 +113,11 @@ class FastSession(Channel):
                 await self._heir.notify(method, params)
             return
         stream = self.stream
-        if self.told is None:
+        if self.log is None:
             if stream is None:
                 return  # the client never opened a GET, so it cannot resume one
-            self.told = NotificationLog()
-        event = self.told.keep(method, params)
+            self.log = NotificationLog()
+        event = self.log.keep(method, params)
         if stream is not None:
             await stream.write(event)
 

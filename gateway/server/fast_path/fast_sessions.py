@@ -264,7 +264,7 @@ class FastSessions:
                     session.stream.moved = anyio.Event()
                 self._clients.delegate_session(session.wire_id, session.inherit)
                 handshake = [session.body, *([INITIALIZED] if session.legacy.is_initialized else [])]
-                is_moved = await _in_time(manager.take_over(session.wire_id, session.told, scope, handshake))
+                is_moved = await _in_time(manager.take_over(session.wire_id, session.log, scope, handshake))
                 if is_moved:  # if the client does not read its stream, the stream moves after the timeout
                     await _in_time(_move_stream(manager, session))
         finally:

@@ -248,7 +248,7 @@ class PlainCalls:
         `forwarded` is the part of the request's `_meta` that is sent on to the tool's server.
         """
         tool = self._tool(params["name"])
-        if tool is None or (tool.definition.may_ask and client.facts.client.can_be_asked):
+        if tool is None or (tool.definition.may_request_input and client.facts.client.takes_input_requests):
             return None
         clock = LateClock(HAND_OVER_SECONDS)
         ctx = CallContext.of_request(client.facts, principal, forwarded, self._ports, clock)

@@ -47,7 +47,7 @@ class CallMethods:
             with self._calls.running.of(call.facts.principal.id):  # cancelled if the key is revoked; `outcome` then keeps its value
                 outcome = await (self._leg(ctx, params.name, call, caller) if started is None else started.outcome(caller))
             if modern and scope_of_request(ctx) is None:
-                self._parked.note_behind(outcome, partial(self._again, ctx, params.name), call)
+                self._parked.note_remote_parked(outcome, partial(self._again, ctx, params.name), call)
         except GatewayError as error:
             outcome = failed_call(error, call.facts.client.era).result()
         finally:

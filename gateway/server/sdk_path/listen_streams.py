@@ -105,8 +105,8 @@ class ListenStreams:
                     for uri in uris:
                         tasks.start_soon(watch, uri)
             if call.facts.principal.scopes is not None:  # else it would get updates of resources that only other callers may watch
-                told = params.notifications.model_copy(update={"resource_subscriptions": watched})
-                params = params.model_copy(update={"notifications": told})
+                accepted = params.notifications.model_copy(update={"resource_subscriptions": watched})
+                params = params.model_copy(update={"notifications": accepted})
             async with self._tasks.on_stream(ctx, params) as inner:
                 return await self._listen(inner, params)
         finally:

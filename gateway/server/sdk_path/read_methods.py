@@ -50,16 +50,16 @@ class ReadMethods:
     async def read(self, ctx: RequestContext, params: ReadResourceRequestParams) -> JsonObject:
         """Serve a `resources/read` request of a 2025 or 2026 client."""
         uri = str((ctx.params or {}).get("uri") or params.uri)
-        may_ask = await self._catalog.may_ask("resources", uri) if is_modern(ctx) else False
-        wire = await self._answer(ctx, lambda call: self._catalog.read(uri, call), may_ask=may_ask)
+        may_wait = await self._catalog.may_request_input("resources", uri) if is_modern(ctx) else False
+        wire = await self._answer(ctx, lambda call: self._catalog.read(uri, call), may_wait=may_wait)
         if is_modern(ctx) and wire["resultType"] == "complete":
             return cacheable(wire)
         return wire
 
     async def get_prompt(self, ctx: RequestContext, params: GetPromptRequestParams) -> JsonObject:
         """Serve a `prompts/get` request of a 2025 or 2026 client."""
-        may_ask = await self._catalog.may_ask("prompts", params.name) if is_modern(ctx) else False
-        return await self._answer(ctx, lambda call: self._catalog.get_prompt(params.name, params.arguments or {}, call), may_ask=may_ask)
+        may_wait = await self._catalog.may_request_input("prompts", params.name) if is_modern(ctx) else False
+        return await self._answer(ctx, lambda call: self._catalog.get_prompt(params.name, params.arguments or {}, call), may_wait=may_wait)
 
     async def complete(self, ctx: RequestContext, params: CompleteRequestParams) -> JsonObject:
         """Serve a `completion/complete` request of a 2025 or 2026 client."""
@@ -111,11 +111,11 @@ class ReadMethods:
         self._clients.session_of(ctx).log_level = params.level
         return {}
 
-    async def _answer(self, ctx: RequestContext, work: Callable[[CallContext], Awaitable[Outcome]], *, may_ask: bool) -> JsonObject:
+    async def _answer(self, ctx: RequestContext, work: Callable[[CallContext], Awaitable[Outcome]], *, may_wait: bool) -> JsonObject:
         """Run `work`, a resource read or prompt, and return its result as a JSON object.
 
-        If `work` requests input, a 2025 client receives the request while `work` waits; a 2026 client receives it as the result. `may_ask`
-        is whether `work` may request input while it runs.
+        If `work` requests input, a 2025 client receives the request while `work` waits; a 2026 client receives it as the result.
+        `may_wait` is whether `work` may request input while it runs.
         """
         modern = is_modern(ctx)
         era: Era = "modern" if modern else "legacy"
@@ -125,13 +125,13 @@ class ReadMethods:
             if not modern:
                 outcome: Outcome = await drive_rounds(work, call, ctx.method)
                 await caller.close()
-            elif may_ask and call.facts.client.can_be_asked:
+            elif may_wait and call.facts.client.takes_input_requests:
                 outcome = await self._parked.run(work, call, caller)
             else:
                 outcome = await work(call.with_state(open_upstream_state(call.facts.request_state)))
                 outcome = seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else outcome
                 if scope_of_request(ctx) is None:
-                    self._parked.note_behind(outcome, work, call)
+                    self._parked.note_remote_parked(outcome, work, call)
         except Exception as error:
             raise to_rpc_error(error, era) from None
         finally:

@@ -268,17 +268,17 @@ class SessionManager(StreamableHTTPSessionManager):
             self._keep.table.closed(kept, "stopped" if self._task_group is None else kept.reason)
         await super()._discard_session(session_id, transport)
 
-    async def take_over(self, wire_id: str, told: NotificationLog | None, scope: Scope, handshake: Sequence[bytes]) -> bool:
+    async def take_over(self, wire_id: str, log: NotificationLog | None, scope: Scope, handshake: Sequence[bytes]) -> bool:
         """Open an SDK session that continues the session `wire_id`, which was served without the SDK. Return whether this succeeded.
 
         `handshake` are the bodies of the client's `initialize` request and, if it was sent, of `notifications/initialized`; the SDK gets
         them again. `scope` is the ASGI scope of a later request of the session; the repeated requests get its `Host`, `Origin`, path and
-        addresses. `told` has the notifications of the listening GET, so that the client can resume this stream; `None` if there was no GET.
+        addresses. `log` has the notifications of the listening GET, so that the client can resume this stream; `None` if there was no GET.
         """
         store = ReplayStore()
-        if told is not None:
-            sent = [JSONRPCNotification.model_validate(notification(*message)) for message in told.messages]
-            store.resume(GET_STREAM_KEY, told.token, told.first, sent)
+        if log is not None:
+            sent = [JSONRPCNotification.model_validate(notification(*message)) for message in log.messages]
+            store.resume(GET_STREAM_KEY, log.token, log.first, sent)
         user = scope.get("user")
         requestor = authorization_context(user) if isinstance(user, AuthenticatedUser) else None
         transport = StreamableHTTPServerTransport(
@@ -295,12 +295,12 @@ class SessionManager(StreamableHTTPSessionManager):
         place = [(name, value) for name, value in scope["headers"] if name in (b"host", b"origin")]
         headers = [*place, (b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
         opening = {**scope, "method": "POST", "headers": headers}
-        await self._serve_opening_request(transport, opening, _said(handshake[0]), _unheard)
+        await self._serve_opening_request(transport, opening, _receive_of(handshake[0]), _drop)
         if wire_id not in self._server_instances:
             return False
         later = {**opening, "headers": [*headers, (b"mcp-session-id", wire_id.encode())]}
         for body in handshake[1:]:
-            await transport.handle_request(later, _said(body), _unheard)
+            await transport.handle_request(later, _receive_of(body), _drop)
         return True
 
     def is_listening(self, wire_id: str) -> bool:
@@ -309,7 +309,7 @@ class SessionManager(StreamableHTTPSessionManager):
         return transport is not None and GET_STREAM_KEY in transport._request_streams  # pyright: ignore[reportPrivateUsage]  # there is no public way to know
 
 
-def _said(body: bytes) -> Receive:
+def _receive_of(body: bytes) -> Receive:
     """Return an ASGI `receive` callable that provides `body` as request body, for a request that the gateway makes itself."""
     parts = [body]
 
@@ -321,7 +321,7 @@ def _said(body: bytes) -> Receive:
     return receive
 
 
-async def _unheard(message: Message) -> None:
+async def _drop(message: Message) -> None:
     """Drop an ASGI message. Used as `send` of a request that the gateway makes itself and whose response is not needed."""
 
 

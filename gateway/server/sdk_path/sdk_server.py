@@ -89,8 +89,8 @@ async def _without_internals(ctx: RequestContext, call_next: CallNext) -> Handle
     except (MCPError, ValidationError):
         raise
     except Exception as error:  # clients must not receive the text of an unexpected exception
-        told = to_rpc_error(error, "modern" if is_modern(ctx) else "legacy")
-        raise MCPError(told.code, told.message, told.data) from None
+        shown = to_rpc_error(error, "modern" if is_modern(ctx) else "legacy")
+        raise MCPError(shown.code, shown.message, shown.data) from None
 
 
 LOST_CLIENT = (
@@ -149,8 +149,8 @@ class SdkServer:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         methods = TaskMethods(parts.tasks, parts.catalog, parts.clients)
-        news = TaskNotifications(parts.tasks, methods, parts.clients, parts.group, parts.runner)
-        self._listening = ListenStreams(parts.catalog, parts.clients, news)
+        task_notifications = TaskNotifications(parts.tasks, methods, parts.clients, parts.group, parts.runner)
+        self._listening = ListenStreams(parts.catalog, parts.clients, task_notifications)
         parts.changes.streams = self._listening
         self._reads = ReadMethods(parts.catalog, parts.clients, parts.parked)
         name, version = str(parts.identity["name"]), str(parts.identity["version"])

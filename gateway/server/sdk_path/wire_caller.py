@@ -23,7 +23,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gateway.errors import AskUnavailable, AskWithdrawn, ToolFailed
+from gateway.errors import InputUnavailable, InputWithdrawn, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED
 from gateway.server.clients import RequestContext, is_modern, legacy_profile, presence_of
@@ -89,8 +89,8 @@ class WireCaller:
         """Send a request for input to a 2025 client, and return its answer.
 
         Raises:
-            AskUnavailable: The client cannot be asked: it did not declare the capability, has no stream open, or is a 2026 client.
-            AskWithdrawn: The client's connection ended before the answer.
+            InputUnavailable: The client cannot be asked: it did not declare the capability, has no stream open, or is a 2026 client.
+            InputWithdrawn: The client's connection ended before the answer.
             ToolFailed: The client answered with an error or an invalid result.
         """
         capability = capability_of(request)
@@ -103,10 +103,10 @@ class WireCaller:
             answer = await self._session.send_request(relayed, _RawResult, metadata=related)  # pyright: ignore[reportArgumentType]  # sent as it is, without an SDK model
         except NoBackChannelError:
             text = "The client has no open stream for requests from the gateway."
-            raise AskUnavailable(text, capability=capability) from None
+            raise InputUnavailable(text, capability=capability) from None
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
-                raise AskWithdrawn("The client's connection ended before it answered, so the call was ended.") from None
+                raise InputWithdrawn("The client's connection ended before it answered, so the call was ended.") from None
             raise ToolFailed(f"The client refused {request['method']}: {error.message}") from None
         except ValidationError:
             raise ToolFailed(f"The client's answer to {request['method']} is not valid.") from None

@@ -25,7 +25,7 @@ from mcp_types import (
 )
 
 from gateway.errors import (
-    AskUnavailable,
+    InputUnavailable,
     ModelError,
     NotReadyInTime,
     PolicyDenied,
@@ -224,7 +224,7 @@ class MCPTool(ABC):
         with self._failures():
             wire = await self._link.open()
             for entry in await self._list(wire, "tools"):
-                found = to_listed(entry, modern=wire.is_modern, may_ask=False)
+                found = to_listed(entry, modern=wire.is_modern, may_request_input=False)
                 if found is not None and self._is_usable(found.definition.name):
                     listed.setdefault(found.definition.name, found)
         self._check_names([*listed, *self._prompts])
@@ -382,7 +382,7 @@ class MCPTool(ABC):
             with self._failures():
                 await self._connected("tools/call", {"name": guarded.definition.name})
                 outcome = await drive(guarded, arguments, answering)
-        except (PolicyDenied, ModelError, AskUnavailable) as error:
+        except (PolicyDenied, ModelError, InputUnavailable) as error:
             return Complete.text(str(error), is_error=True)
         if isinstance(outcome, Complete):
             return outcome
@@ -463,11 +463,11 @@ class MCPTool(ABC):
             note_unsent(method, params, error)
             raise
 
-    async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
+    async def judge_input_request(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
         """Return a task's request for input unchanged (interface `TaskLine`). It is checked when answered, and never goes to a client."""
         return Relayed(request)
 
-    async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
+    async def answer_input_request(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
         """Return the answer to one request for input of a running task (interface `TaskLine`)."""
         return await ctx.ask(keyed(request, key))
 

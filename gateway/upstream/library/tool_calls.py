@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 
-from gateway.errors import AskUnavailable, ToolFailed
+from gateway.errors import InputUnavailable, ToolFailed
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.decision import Reject
@@ -27,10 +27,10 @@ class SamplingCaller(NoCaller):
         await self._outer.ports.caller.progress(progress, total, message)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Return the answer to a sampling request. Raises `AskUnavailable` for any other request for input."""
+        """Return the answer to a sampling request. Raises `InputUnavailable` for any other request for input."""
         if request.get("method") == "sampling/createMessage":
             return await self._answer(request, self._outer)
-        raise AskUnavailable(f"A program's MCP tool does not answer {str(request.get('method'))!r}.", capability="")
+        raise InputUnavailable(f"A program's MCP tool does not answer {str(request.get('method'))!r}.", capability="")
 
 
 def with_host_values(guarded: GuardedTool, arguments: JsonObject, ctx: CallContext) -> tuple[JsonObject, CallContext]:

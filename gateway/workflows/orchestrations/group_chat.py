@@ -174,8 +174,8 @@ class BaseGroupChatOrchestrator(Executor):
         """Handle the answer of a participant: report it as an event, and continue the conversation with it."""
         who = ctx.get_source_executor_id()
         await ctx.add_event(WorkflowEvent("group_chat", GroupChatResponseReceivedEvent(self._round, who), self.id))
-        said = response.agent_response.messages if isinstance(response, AgentExecutorResponse) else [response.message]
-        await self.add_answer(who, said, ctx)
+        answers = response.agent_response.messages if isinstance(response, AgentExecutorResponse) else [response.message]
+        await self.add_answer(who, answers, ctx)
 
     async def begin(self, messages: list[Message], ctx: ChatContext) -> None:
         """Begin the conversation with these messages, and ask the first speaker to answer."""
@@ -183,9 +183,9 @@ class BaseGroupChatOrchestrator(Executor):
         if not await self._is_over(ctx, check_rounds=False):
             await self._next(ctx, messages, None)
 
-    async def add_answer(self, who: str, said: Sequence[Message], ctx: ChatContext) -> None:
-        """Add the answer `said` of the participant `who` to the conversation. Then end the conversation or ask the next speaker."""
-        messages = spoken(said)
+    async def add_answer(self, who: str, answers: Sequence[Message], ctx: ChatContext) -> None:
+        """Add the answer `answers` of the participant `who` to the conversation. Then end the conversation or ask the next speaker."""
+        messages = spoken(answers)
         self._conversation += messages
         if not await self._is_over(ctx, check_rounds=True):
             await self._next(ctx, messages, who)
@@ -305,7 +305,7 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
         super().__init__(resolve_agent_id(agent), name=agent.name, max_rounds=max_rounds, termination_condition=termination_condition)
         self._agent = agent
         self._session = agent.create_session()
-        self._told = 0
+        self._seen = 0
         self._retries = retry_attempts
 
     async def choose(self, ctx: ChatContext) -> str | None:
@@ -317,7 +317,7 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
             WorkflowError: None of the agent's answers could be used, within the allowed number of attempts.
         """
         team = "\n".join(f"- {name}: {description}" for name, description in self.participants.items())
-        fresh, self._told = self._conversation[self._told :], len(self._conversation)
+        fresh, self._seen = self._conversation[self._seen :], len(self._conversation)
         messages = [*fresh, Message("user", [_INSTRUCTION.format(participants=team)])]
         serve_call(self._agent, ctx.call)
         for attempt in range(self._retries + 1):
@@ -350,12 +350,12 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
         """Return the state for a checkpoint: the conversation of the participants, and the session of the agent that leads it."""
-        return {**await super().on_checkpoint_save(), "session": self._session.to_dict(), "told": self._told}
+        return {**await super().on_checkpoint_save(), "session": self._session.to_dict(), "told": self._seen}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
         """Restore what `on_checkpoint_save` returned: the conversation, and the session of the agent that leads it."""
         await super().on_checkpoint_restore(state)
-        self._session, self._told = AgentSession.from_dict(state["session"]), state["told"]
+        self._session, self._seen = AgentSession.from_dict(state["session"]), state["told"]
 
 
 class GroupChatBuilder(ReviewBuilder, StoredBuilder):

@@ -127,10 +127,10 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         await self._add_event(MagenticOrchestratorEventType.PLAN_CREATED, self._plan, ctx)
         await self._review_or_go(ctx, is_stalled=False)
 
-    async def add_answer(self, who: str, said: Sequence[Message], ctx: ChatContext) -> None:
-        """Add the answer `said` of the participant `who` to the conversation, and have the manager judge the progress."""
+    async def add_answer(self, who: str, answers: Sequence[Message], ctx: ChatContext) -> None:
+        """Add the answer `answers` of the participant `who` to the conversation, and have the manager judge the progress."""
         serve_call(self._manager, ctx.call)
-        messages = spoken(said)
+        messages = spoken(answers)
         self._known.chat_history += messages
         await self.broadcast(messages, ctx, but=who)
         await self._go_on(ctx)
