@@ -150,12 +150,12 @@ class UpstreamError(GatewayError):
 
 class RequestFailure(UpstreamError):
     """One request to a remote server failed. Every transport raises one of the subclasses; `policy.retry_safety` decides by the subclass
-    whether the request may be sent again.
+    whether the request may be resent.
     """
 
 
 class NotSent(RequestFailure):
-    """The request to a remote server was not delivered, so sending it again cannot run a call twice."""
+    """The request to a remote server was not delivered, so resending it cannot run a call twice."""
 
 
 class Unreachable(NotSent):

@@ -267,7 +267,7 @@ class SourcePolicy(Model):
     server whose clients call it one at a time (`callers`).
     """
     idempotent: list[str] = Field(default_factory=list)
-    """Globs of tools whose calls may be sent again if the connection was lost during a call."""
+    """Globs of tools whose calls may be resent if the connection was lost during a call."""
     trust_annotations: bool = False
     """`true`: trust the annotations `readOnlyHint` and `idempotentHint`: tools with such a hint are treated as if in `idempotent`."""
     start: Literal["eager", "lazy"] = "eager"

@@ -75,7 +75,7 @@ _NONCE_BYTES = 16
 MARK_PREFIX = "approved:"
 """Prefix of an approval mark, a code that proves that a person approved a call.
 
-If an approved call requests input, the mark precedes its `requestState`, so that the person is not asked again when the client repeats the
+If an approved call requests input, the mark precedes its `requestState`, so that the person is not asked again when the client retries the
 call."""
 
 _APPROVED_KEY = "approved_at_gate"
@@ -395,9 +395,9 @@ class Approvals:
                     logger.info("pending question not withdrawn id=%s error=%s", entry.id, error)
 
     async def _mark(self, source: str, name: str, arguments: JsonObject, ctx: CallContext, nonce: str = "") -> str:
-        """Return a new approval mark: an authentication code (HMAC-SHA-256) with which this caller can repeat this call once.
+        """Return a new approval mark: an authentication code (HMAC-SHA-256) with which this caller can retry this call once.
 
-        The repeated call needs no approval. With `nonce`, return the mark with this nonce, to compare it with a presented mark.
+        The retried call needs no approval. With `nonce`, return the mark with this nonce, to compare it with a presented mark.
         """
         nonce = nonce or secrets.token_hex(_NONCE_BYTES)
         said = json.dumps([nonce, source, name, arguments, ctx.facts.principal.id], sort_keys=True).encode()

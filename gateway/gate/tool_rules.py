@@ -52,7 +52,7 @@ class ToolRules:
     is_local: bool = False
     """Whether the tool runs in this gateway, not on a remote server."""
     is_repeatable: bool = False
-    """Whether a call may be sent again, because a second call changes nothing more (`policy.retry_safety`)."""
+    """Whether a call may be resent, because a second call changes nothing more (`policy.retry_safety`)."""
     is_own: bool = False
     """Whether an agent or workflow defines the tool itself (`gate.own_tools`). Exceptions of the tool then reach the run of the agent or
     workflow unchanged."""

@@ -26,7 +26,7 @@ VIA_KEY = "dev.moongate/via"
 """Key in a request's `_meta`: ids of the gateways that forwarded the request, oldest first."""
 
 IDEMPOTENCY_KEY = "dev.moongate/idempotencyKey"
-"""Key in a request's `_meta`: a text that stays the same if a call is sent again, so that the receiver can recognise the repetition."""
+"""Key in a request's `_meta`: a text that stays the same if a call is resent, so that the receiver can recognise the repetition."""
 
 HOPS_KEY = "dev.moongate/hops"
 """Key in the `_meta` of a tool or other item that one gateway lists for another: ids of the gateways that forwarded it, nearest first."""

@@ -1,8 +1,8 @@
-"""Decides whether a tool may be called again with the same arguments, and whether a failed request may be sent again.
+"""Decides whether a tool may be called again with the same arguments, and whether a failed request may be resent.
 
 `is_idempotent` decides about tools. `gate.tool_rules` uses it for the steps of tasks that were in flight when their process died, and the
 middleware `agents.middleware.call_retry` uses it to retry an agent's tool calls. `may_resend` decides about requests. `upstream.delivery`
-and `MCPTool`, which send the requests, use it. Three kinds of requests are sent again without it, because the server has not run
+and `MCPTool`, which send the requests, use it. Three kinds of requests are resent without it, because the server has not run
 them: `HttpOrSdkCarrier` sends `server/discover`, which only reads, once more on the SDK path; `TaskFollower` sends a call without a task if
 the server rejected it as a task (error -32601 or -32602); and `AuthorizedTransport` sends a request with new credentials if the server
 rejected it with 401 or 403.
@@ -47,8 +47,8 @@ def may_resend(
 ) -> bool:
     """Return whether to send a failed request to a server once more, on a new MCP session.
 
-    A request may be sent again if the server did not accept it because the session no longer exists. A request that may have run may be
-    sent again only if it reads something, is about a task, or calls an idempotent tool without requesting a task. After any other failure,
+    A request may be resent if the server did not accept it because the session no longer exists. A request that may have run may be
+    resent only if it reads something, is about a task, or calls an idempotent tool without requesting a task. After any other failure,
     a second attempt would fail too. `annotations` are the annotations of the called tool.
     """
     match failure:

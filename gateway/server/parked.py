@@ -1,9 +1,9 @@
 """`ParkedCalls`: keeps calls, reads and prompts of 2026 clients waiting for input ("parked") between two requests of the client.
 
-A 2026 client receives a request for input in an `input_required` result, and answers by repeating its request with the answers. Remote 2026
+A 2026 client receives a request for input in an `input_required` result, and answers by retrying its request with the answers. Remote 2026
 servers support this themselves. Agents, workflows and 2025 servers do not: their work runs in a separate task, which waits in `ask`, and
-continues when the client's repeated request arrives. As request state, the client gets a handle of the parked call. The handle is random,
-bound to the principal, and encrypted by the SDK's `RequestStateBoundary`. If the client does not repeat its request in time, the work is
+continues when the client's retried request arrives. As request state, the client gets a handle of the parked call. The handle is random,
+bound to the principal, and encrypted by the SDK's `RequestStateBoundary`. If the client does not retry its request in time, the work is
 cancelled.
 """
 
@@ -67,7 +67,7 @@ class ParkedCaller(DetachedCaller):
         self.asks.expect(ctx)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Add a request for input to the call's next result, wait until the client repeats its request, and return the client's answer."""
+        """Add a request for input to the call's next result, wait until the client retries its request, and return the client's answer."""
         return await self.asks.ask(request)
 
 

@@ -1,4 +1,4 @@
-"""`until_stored`: repeats a database operation while the database is unavailable."""
+"""`until_stored`: retries a database operation while the database is unavailable."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class OpenInputRequests:
-    """Stores the requests for input of one call until the client sends the call again with the answers."""
+    """Stores the requests for input of one call until the client resends the call with the answers."""
 
     def __init__(self, client: ClientProfile, on_request: Callable[[], None]) -> None:
         """Store the arguments. `client` has the capabilities of the client; `on_request` is called for each new request."""

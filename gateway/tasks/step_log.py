@@ -62,7 +62,7 @@ class StepLog:
         self._in_flight: dict[str, Repeatable] = {}
         self.version = STEPS_VERSION
         self.context: CallContext | None = None
-        """Context of the task. With this context, the log asks a person whether to repeat a step that was started without a context.
+        """Context of the task. With this context, the log asks a person whether to retry a step that was started without a context.
 
         The context must not contain this log: the two would refer to each other, and all recorded results would stay in memory.
         """
@@ -167,7 +167,7 @@ class StepLog:
     def has_unrepeatable_step(self) -> bool:
         """Return whether a step that must not run twice is in flight.
 
-        If the process stopped now, a person would have to decide whether to repeat the step.
+        If the process stopped now, a person would have to decide whether to retry the step.
         """
         return any(not _may_retry(repeatable, key) for key, repeatable in self._in_flight.items())
 
@@ -225,9 +225,9 @@ class StepLog:
         return True
 
     async def _retries(self, key: str, repeatable: Repeatable, ctx: CallContext | None) -> int | None:
-        """Return how often a person had the step repeated after its process died; `None` if the step begins for the first time.
+        """Return how often a person had the step retried after its process died; `None` if the step begins for the first time.
 
-        If the step was in flight when its process died and is not `repeatable`, this method first asks a person whether to repeat it.
+        If the step was in flight when its process died and is not `repeatable`, this method first asks a person whether to retry it.
         """
         if key not in self._steps:
             return None
@@ -241,7 +241,7 @@ class StepLog:
         return retries + 1
 
     async def _confirm_retry(self, key: str, retries: int, ctx: CallContext | None) -> None:
-        """Ask a person whether to repeat a step that was in flight when its process died. Raises `ToolFailed` unless the answer is yes.
+        """Ask a person whether to retry a step that was in flight when its process died. Raises `ToolFailed` unless the answer is yes.
 
         The key of the question contains the key of the step and the number of retries, so that the answer counts only for this
         interruption.

@@ -453,7 +453,7 @@ class CallContext:
 
         During the wait, the deadlines of this call stop and its concurrency slots are released. Inside a durable task, `key` (from
         `question`) identifies the request: in a resumed task, a request with the same key gets the stored answer, and a request without a
-        key is sent again.
+        key is resent.
 
         Raises:
             InputUnavailable: The caller cannot receive this request.

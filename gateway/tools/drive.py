@@ -92,7 +92,7 @@ async def drive_on(
 async def withdraw(asked: InputRequired, work: Callable[[CallContext], Awaitable[object]], ctx: CallContext) -> None:
     """End a call that waits on a remote gateway for the answers to `asked`, because nobody will answer these requests for input.
 
-    If no call waits there, nothing is done. To end the call, `work` sends it again with a special key in `_meta`. `ctx` is the context of
+    If no call waits there, nothing is done. To end the call, `work` resends it with a special key in `_meta`. `ctx` is the context of
     the last attempt.
 
     Returns when the call has ended on the remote gateway, or after `WITHDRAW_SECONDS`. Cancellation does not interrupt the request, which

@@ -313,7 +313,7 @@ class Delivery:
             except RequestFailure as failure:
                 if not self._may_resend(failure, method, params) or not (resends is None or resends.take()):
                     raise self._noted(failure) from None
-                logger.info("request sent again server=%s method=%s reason=%s", self._server, method, failure)
+                logger.info("request resent server=%s method=%s reason=%s", self._server, method, failure)
                 session = await connection.session(waits_for_attempt=True)
                 try:
                     result = await self._on(session, method, params, envelope)

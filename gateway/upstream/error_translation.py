@@ -1,7 +1,7 @@
 """Translates JSON-RPC errors of a server for a client that uses another MCP version. `source` uses this module for every request.
 
 An MCP 2025 server that needs a person to open a URL answers with error -32042. An MCP 2026 client gets an `input_required` result with the
-URL instead, and sends the request again. A server that requires a client capability answers with -32021; if the gateway's policy withholds
+URL instead, and resends the request. A server that requires a client capability answers with -32021; if the gateway's policy withholds
 that capability from the server, the client gets an error that names the policy.
 """
 

@@ -23,7 +23,7 @@ Leg = Callable[[CallContext], Awaitable[JsonObject]]
 
 
 async def converse(guard: InputGuard, send: Leg, ctx: CallContext) -> JsonObject:
-    """Send a request with `send`, and send it again as long as configured models answer all requests for input in its result.
+    """Send a request with `send`, and resend it as long as configured models answer all requests for input in its result.
 
     Return the last result. If it is `input_required`, its requests for input are those for the caller, and policy allowed them.
 

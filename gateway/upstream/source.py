@@ -268,7 +268,7 @@ class UpstreamSource:
         first: JsonObject | None,
         resends: Resends | None,
     ) -> JsonObject:
-        """Send a request, and send it again as long as the gateway's models can answer all requests for input in its result (`converse`).
+        """Send a request, and resend it as long as the gateway's models can answer all requests for input in its result (`converse`).
 
         `first` is the first result if the request was sent already.
         """

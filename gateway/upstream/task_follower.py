@@ -1,8 +1,8 @@
 """`TaskFollower`: polls a remote server's long-running MCP task until it has a result, for both versions of tasks in MCP.
 
 With the extension of MCP 2026 (`io.modelcontextprotocol/tasks`, SEP-2663), the server may run any call as a task. In 2025-11-25, the client
-requests a task, for tools listed with task support `required`. Once a task's id is known, the call is never sent again; after a broken
-connection, only the request about the task is sent again. `source` uses this module for callers that do not support tasks, and `library`
+requests a task, for tools listed with task support `required`. Once a task's id is known, the call is never resent; after a broken
+connection, only the request about the task is resent. `source` uses this module for callers that do not support tasks, and `library`
 for Python programs. Requests are sent through the interface `TaskLine`.
 """
 
@@ -95,7 +95,7 @@ class MCPTaskOptions:
 
 
 class Resends:
-    """Limits how often requests about one followed task are sent again after a broken connection: once per object.
+    """Limits how often requests about one followed task are resent after a broken connection: once per object.
 
     A task gets one object for its polls. In MCP 2025-11-25, it gets a second object for `tasks/result`.
     """
@@ -104,7 +104,7 @@ class Resends:
         self._is_used = False
 
     def take(self) -> bool:
-        """Return whether a request may be sent again, and count it."""
+        """Return whether a request may be resent, and count it."""
         is_free, self._is_used = not self._is_used, True
         return is_free
 
@@ -175,7 +175,7 @@ class TaskFollower:
         except OutcomeUnknown:
             raise TaskError(
                 f"The connection to {self._server!r} ended before the server confirmed the task of {tool!r}: "
-                f"whether the task runs is unknown. The call was not sent again."
+                f"whether the task runs is unknown. The call was not resent."
             ) from None
         if is_call_result(created):
             return created

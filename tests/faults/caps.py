@@ -233,7 +233,7 @@ CAPS: tuple[Cap, ...] = (
     ),
     Cap(
         "policies.<source>.idempotent",
-        "tools whose calls are sent again after a broken connection, once",
+        "tools whose calls are resent after a broken connection, once",
         "tests/upstream/test_supervision.py",
         "test_call_running_at_server_death_is_retried_only_if_allowed",
     ),

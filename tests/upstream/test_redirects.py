@@ -1,4 +1,4 @@
-"""Redirects of a remote server: a call that may have run is not sent again, and nothing follows to another origin."""
+"""Redirects of a remote server: a call that may have run is not resent, and nothing follows to another origin."""
 
 from __future__ import annotations
 

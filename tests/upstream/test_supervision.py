@@ -1,4 +1,4 @@
-"""What is sent again, what is left alone, and how a server comes back: real gateways, processes and sockets."""
+"""What is resent, what is left alone, and how a server comes back: real gateways, processes and sockets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_new_unresponsive_server_does_not_delay_the_first_listing(tmp_path
     assert "good__echo" in {tool.name for tool in listed.tools}
 
 
-# -- what is sent again ----------------------------------------------------------------------------------------------
+# -- what is resent ----------------------------------------------------------------------------------------------
 
 
 REPEATS: list[tuple[dict[str, Any], dict[str, Any] | None, bool]] = [
@@ -66,7 +66,7 @@ REPEATS: list[tuple[dict[str, Any], dict[str, Any] | None, bool]] = [
     ({"idempotent": ["undo", "*__do"]}, None, False),
     ({"idempotent": ["d?"]}, None, True),
 ]
-"""Policy, the tool's own annotations, and whether what may have run is sent again."""
+"""Policy, the tool's own annotations, and whether what may have run is resent."""
 
 
 @pytest.mark.requirement("MC9")

@@ -2,7 +2,7 @@
 
 In a durable task, which continues after a restart, each message to the agent is a recorded step. If the process dies before the response of
 a message is recorded, the gateway does not resend the message, but continues the remote task that the agent opened for it. If the agent had
-not opened a task, a person decides whether the message is sent again.
+not opened a task, a person decides whether the message is resent.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class CallMethods:
         """Serve a `tools/call` request of a 2025 or 2026 client.
 
         If the fast path, which does not use the SDK, already started the call, await that call. A call that requests input from a 2026
-        client has several rounds: the client repeats its request with the answers. This method handles the request of one round.
+        client has several rounds: the client retries its request with the answers. This method handles the request of one round.
         """
         modern = is_modern(ctx)
         caller = WireCaller(ctx, self._clients.tasks)
