@@ -144,8 +144,8 @@ def label_result(tool: FlowTool, rules: FlowRules) -> ContentLabel:
         integrity = IntegrityLabel.TRUSTED
     else:
         integrity = IntegrityLabel(tool.properties.get("source_integrity") or rules.default_integrity)
-    own = tool.properties.get("confidentiality") or rules.default_confidentiality
-    return ContentLabel(integrity, ConfidentialityLabel.PRIVATE if tool.fits(rules.private) else ConfidentialityLabel(own))
+    own = ConfidentialityLabel(tool.properties.get("confidentiality") or rules.default_confidentiality)
+    return ContentLabel(integrity, max(own, ConfidentialityLabel.PRIVATE, key=_RANK.__getitem__) if tool.fits(rules.private) else own)
 
 
 def judge_flow(tool: FlowTool, rules: FlowRules, context: ContentLabel) -> Reject | None:

@@ -16,8 +16,9 @@ Registry = Literal["npm", "PyPI"]
 
 _NPM = re.compile(r"(?P<name>(@[\w.~-]+/)?[\w.~-]+)(@(?P<version>.*))?")
 _PYPI = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)(\[[^\]]*\])?\s*(@|==)?\s*(?P<version>.*)")
-_EXACT = re.compile(r"v?\d+(\.\d+)*([-.+]?[\w.+-]+)?")
-"""Matches an exact version of a package, but not a range, tag or wildcard."""
+_EXACT_NPM = re.compile(r"[v=]?\d+\.\d+\.\d+([-+][\w.+-]+)?")
+_EXACT_PYPI = re.compile(r"v?\d+(\.\d+)*([-.+]?[\w.+-]+)?")
+"""Both match an exact version of a package, but not a range, tag or wildcard. npm reads `1` and `1.2` as ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +128,5 @@ def _judge(registry: Registry, spec: str, is_sure: bool) -> str | None:
     version = (match["version"] or "").strip()
     if not version:
         return f"{spec[:200]!r} names no version" if is_sure else None
-    return None if _EXACT.fullmatch(version) else f"{spec[:200]!r} changes whenever {registry} has a new version"
+    exact = _EXACT_NPM if registry == "npm" else _EXACT_PYPI
+    return None if exact.fullmatch(version) else f"{spec[:200]!r} changes whenever {registry} has a new version"

@@ -125,6 +125,16 @@ async def test_standing_approval_of_a_tool_or_call_covers_later_ones(stream: boo
     assert kept == []
 
 
+async def test_approval_of_unreadable_arguments_makes_no_rule() -> None:
+    desk = Desk()
+    broken = Content.from_function_call("1", "send", '{"to": ')
+    agent = agent_of(ScriptedChatClient([[broken], [call("send", "2", to="b")], "done"]), desk)
+    session = agent.create_session()
+    first = await run(agent, session, "go")
+    second = await run(agent, session, create_always_approve_tool_with_arguments_response(first.user_input_requests[0]))
+    assert (asked(second), session.state["tool_approval"]["rules"]) == (["send:2"], [])
+
+
 @pytest.mark.requirement("AP7", "AP9")
 @pytest.mark.parametrize("with_middleware", [True, False])
 async def test_rules_may_be_put_into_a_session_before_its_first_run(with_middleware: bool) -> None:
@@ -153,6 +163,8 @@ def test_rule_matches_a_tool_or_exact_arguments_of_one_server() -> None:
     assert [ToolApprovalRule("send", {}).fits(one) for one in (plain, with_arguments, odd)] == [True, False, False]
     assert exact.fits(call("send", "2", a={"x": None, "y": 1}, b=[1, 2])) and not exact.fits(call("send", "2", a={"x": None, "y": 1}))
     assert ToolApprovalRule.from_dict(exact.to_dict()) == exact
+    with pytest.raises(ValueError, match="not a JSON object"):
+        ToolApprovalRule.for_call(odd, with_arguments=True)
     with pytest.raises(ValueError, match="name"):
         ToolApprovalRule(" ")
     with pytest.raises(ValueError, match="tool_name"):

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.attack(34)
         ("npx -y some-server", "some-server"),
         ("npx -y some-server@^1.2", "some-server@^1.2"),
         ("npx -y some-server@*", "some-server@*"),
+        ("npx -y some-server@1.x", "some-server@1.x"),
+        ("npx -y some-server@1.2", "some-server@1.2"),
         ("npx -p some-server@latest -c start", "some-server@latest"),
         ("npx --package=some-server@latest start", "some-server@latest"),
         ("/usr/bin/npx -y some-server@latest", "some-server@latest"),

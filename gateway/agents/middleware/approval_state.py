@@ -57,8 +57,15 @@ class ToolApprovalRule:
 
     @classmethod
     def for_call(cls, call: Content, *, with_arguments: bool) -> ToolApprovalRule:
-        """Return a rule that approves every call of the tool in `call`, or with `with_arguments` only calls with the same arguments."""
-        return cls(call.name or "", canonical_arguments(call) if with_arguments else None, server_label=server_label(call))
+        """Return a rule that approves every call of the tool in `call`, or with `with_arguments` only calls with the same arguments.
+
+        Raises:
+            ValueError: `with_arguments` is true and the arguments are not a JSON object, so that no later call can have the same.
+        """
+        arguments = canonical_arguments(call)
+        if with_arguments and arguments is None:
+            raise ValueError(f"The arguments of the call of {call.name!r} are not a JSON object.")
+        return cls(call.name or "", arguments if with_arguments else None, server_label=server_label(call))
 
     def fits(self, call: Content) -> bool:
         """Return whether the rule approves the tool call `call`, a content of type `function_call`."""
@@ -148,8 +155,9 @@ class ToolApprovalState:
             return False
         self.pending_approval_requests.remove(asked)
         scope = always_approve_scope(response)
-        if response.approved and scope is not None:
-            self.add_rule(ToolApprovalRule.for_call(call, with_arguments=scope == ALWAYS_APPROVE_TOOL_WITH_ARGUMENTS))
+        is_narrow = scope == ALWAYS_APPROVE_TOOL_WITH_ARGUMENTS
+        if response.approved and scope is not None and not (is_narrow and canonical_arguments(call) is None):
+            self.add_rule(ToolApprovalRule.for_call(call, with_arguments=is_narrow))
         kept = {key: value for key, value in response.additional_properties.items() if key != ALWAYS_APPROVE_PROPERTY}
         answer = asked.to_function_approval_response(approved=bool(response.approved))
         answer.additional_properties.update(kept)

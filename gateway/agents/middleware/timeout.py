@@ -76,7 +76,7 @@ class ToolTimeoutMiddleware(FunctionMiddleware):
         Raises:
             ValueError: A limit is not positive.
         """
-        self._tools = {**(tools or {}), "*": seconds}
+        self._tools = {**(tools or {}), "**": seconds}  # not "*", which may be a key of `tools`
         if any(limit <= 0 for limit in self._tools.values()):
             raise ValueError("seconds must be more than 0")
 

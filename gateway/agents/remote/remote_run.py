@@ -49,10 +49,12 @@ async def run_remote(
         AgentError: The agent cannot be used, failed, or asked a question that was not answered.
     """
     session = session or agent.create_session()
-    for _ in range(MAX_QUESTIONS):
+    for asked in range(MAX_QUESTIONS + 1):
         response = await _turn(agent, messages, ctx, session)
         if not response.user_input_requests:
             return response
+        if asked == MAX_QUESTIONS:
+            break
         question = "\n".join(content.text or "" for content in response.user_input_requests)
         messages = [Message("user", [await _answer(agent.name or "", question, ctx)])]
     raise AgentError(f"The remote agent {agent.name!r} was stopped, because it asked more than {MAX_QUESTIONS} questions.")

@@ -248,7 +248,7 @@ class SdkServer:
         The middleware also attaches the SDK's connection to a session that was served without the SDK before.
         """
         result = await call_next(ctx)
-        if ctx.method != "initialize":
+        if ctx.method != "initialize" or result is None:  # no result: a notification of this name
             return result
         self._parts.clients.adopt_session(ctx)
         version = str(cast("JsonMapping", result)["protocolVersion"])  # the SDK has converted its result to JSON at this point
