@@ -83,7 +83,7 @@ class LoadedAgent:
         return AgentSetup(self.definition, shared, self.providers, self.remote or Remote(), [*self.around, *self.middleware])
 
     def is_current(self, signature: Signature, generation: int, around: Sequence[MiddlewareTypes]) -> bool:
-        """Return whether the agent file, the modules that it imports and the middleware of all agents (`around`) are unchanged."""
+        """Return whether the file, the middleware of all agents (`around`), and if the file names code, all modules are unchanged."""
         same = signature is not None and signature == self.signature and around is self.around
         return same and (not self.definition.file.python_references or generation == self.generation)
 
@@ -386,7 +386,7 @@ class AgentSource:
         return ConversationTool(agent, messages, tools) if agent is not None else None
 
     def _remote(self, definition: AgentDefinition) -> Remote | None:
-        """Return the connection to a remote agent, or `None` for an agent of this process. Blocks if a secret is read from a file.
+        """Return the connection to a remote agent, or `None` for an agent of this process. May block to read secrets.
 
         Raises:
             AgentError: A reference to a secret cannot be resolved, or a package is missing.
@@ -486,7 +486,7 @@ def _layers(hooks: Sequence[LifecycleHooks]) -> list[MiddlewareTypes]:
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the agent files in `paths`, sorted within each folder: `*.agent.md` and other Markdown files, except READMEs."""
+    """Return the agent files: the Markdown files in `paths`, and those directly in each folder in `paths`, sorted, without READMEs."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.chat.agui_client import AGUIChatClient
 
 MAX_QUESTIONS = 20
-"""Maximum number of questions that a remote agent may ask in one run."""
+"""Maximum number of messages to a remote agent in one run: the task, and the answers to the agent's questions."""
 
 
 @dataclass(frozen=True, slots=True)
