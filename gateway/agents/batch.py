@@ -121,7 +121,10 @@ class ToolBatch:
         return outcome
 
     def guard_tools(self) -> None:
-        """Wrap tools that were added to `tools` during the run, so that the gate (authorization, approvals, limits) checks their calls."""
+        """Wrap tools that were added to `tools` during the run, so that the gate (authorization, approvals, limits) checks their calls.
+
+        Tools that policy hides are removed from the list.
+        """
         if (guard := guard_in(self.ctx)) is not None:
             self.tools[:] = guard.guarded(self.tools)
 

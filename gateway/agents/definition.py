@@ -126,7 +126,7 @@ class LoopUntil(_Part):
     criteria: list[str] = Field(min_length=1)
     """Criteria that the answer must meet; the agent and the judge receive them."""
     judge: str | None = None
-    """Model of the judge, as in `model`. Default: the agent's own model."""
+    """Model of the judge, in the form of the agent file's key `model`. Default: the agent's own model."""
     max: int = Field(default=5, ge=1, le=20)
     """Maximum number of runs of the agent for one task."""
 
@@ -198,7 +198,7 @@ class AgentFile(_Part):
     """The frontmatter of an agent file; the body below it contains the agent's instructions."""
 
     name: str
-    """Name of the agent: at most 50 letters, digits, `_` and `-`. Default: the file's name."""
+    """Name of the agent: at most 50 letters, digits, `_` and `-`. Default: the file's name without `.agent.md` or `.md`."""
     description: str
     """What the agent does and when to use it; clients select agents by this text."""
     model: str = "auto"
@@ -229,7 +229,7 @@ class AgentFile(_Part):
     output: JsonObject | None = None
     """JSON Schema of the agent's answer. With a schema, the answer must be a JSON object; the tool returns it as structured content."""
     history: Literal["database", "none"] = "database"
-    """Whether callers may have sessions (conversations of several calls) with the agent. The gateway's database stores the sessions."""
+    """`database`: callers may have sessions (conversations of several calls), which the gateway's database stores. `none`: no sessions."""
     session_ttl: float | None = Field(default=None, gt=0, alias="session-ttl")
     """Seconds after the last turn until a session is deleted. Default: `sessions.ttlSeconds` of the configuration."""
     compaction: Compaction | None = None

@@ -107,7 +107,7 @@ class AgentSource:
 
         `environ` resolves secrets of remote agents. Python modules are imported from `base_dir` first. `settings` apply to every agent.
         `toolbox` finds the tools that agent files name. If `toolbox` is also a `ResourceBox`, attachments may link resources. If it is a
-        `ToolGuards`, policy checks the calls of tools that agents define themselves. Without `conversations` no agent has sessions.
+        `ToolGuards`, policy checks the calls of agents' own tools, such as file tools. Without `conversations` no agent has sessions.
         """
         self._paths = list(paths)
         self._base_dir = base_dir or Path.cwd()
@@ -333,7 +333,7 @@ class AgentSource:
     async def _made(self, entries: Sequence[MiddlewareEntry], source: str, where: str, problems: list[str]) -> list[MiddlewareTypes]:
         """Return the middleware that `entries` name: imported objects and functions, and instances of imported classes.
 
-        All lifecycle hooks become one item at the position of the first hook, because their relative order matters. Each entry that
+        All lifecycle hooks are combined at the position of the first hook, because their relative order matters. Each entry that
         cannot be imported or created, or is not middleware, adds a line to `problems`.
         """
         made: list[MiddlewareTypes] = []

@@ -47,7 +47,7 @@ class EvalItemResult:
 
     item_id: str
     status: str
-    """Outcome of the item: `pass`, `fail`, or `error` if it could not be judged."""
+    """Outcome of the item: `pass`, `fail`, or `error` (also `errored`) if it could not be judged."""
     scores: list[EvalScoreResult] = field(default_factory=lambda: cast("list[EvalScoreResult]", []))
     error_code: str | None = None
     error_message: str | None = None
@@ -120,7 +120,7 @@ class EvalResults:
         """Assert that `all_passed` is true.
 
         Raises:
-            EvalNotPassedError: `all_passed` is false. The text has the counts, and names failed agents and items that could not be judged.
+            EvalNotPassedError: `all_passed` is false. The text has the counts, and names failed `sub_results` and items that could not be judged.
         """
         if self.all_passed:
             return

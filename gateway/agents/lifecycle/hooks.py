@@ -77,7 +77,7 @@ class MessageTurnContext(HookContext):
     user_message: str
     """Text of the user's newest message; empty if the run has no user message."""
     history: list[Message]
-    """The conversation before the user's newest message: the messages that history providers load, then the rest of the run's input.
+    """The conversation without the user's newest message: the messages that history providers load, then the rest of the run's input.
 
     A hook's changes of this list apply to this run only: stored messages do not change, and added messages are not stored. There is one
     exception: if no messages were loaded, or if the added message follows the run's own input, it becomes input and is stored.

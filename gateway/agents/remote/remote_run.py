@@ -46,7 +46,7 @@ async def run_remote(
     The id of the remote conversation is stored in `session`, if given.
 
     Raises:
-        AgentError: The agent cannot be used, failed, or asked a question that was not answered.
+        AgentError: The agent cannot be used, failed, asked too many questions, or asked a question that was not answered.
     """
     session = session or agent.create_session()
     for _ in range(MAX_QUESTIONS):
