@@ -120,7 +120,8 @@ class EvalResults:
         """Assert that `all_passed` is true.
 
         Raises:
-            EvalNotPassedError: `all_passed` is false. The text has the counts, and names failed `sub_results` and items that could not be judged.
+            EvalNotPassedError: `all_passed` is false. The text has the counts, and names failed `sub_results` and items that could not
+                be judged.
         """
         if self.all_passed:
             return
